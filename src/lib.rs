@@ -1,0 +1,5 @@
+//! meshkeep mirrors the state that remote Cilium clusters publish in their etcd, keeps it on disk and serves it.
+//!
+//! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
+
+pub mod model;

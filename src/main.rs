@@ -1,0 +1,3 @@
+//! The meshkeep binary: parse, run, exit code.
+
+fn main() {}

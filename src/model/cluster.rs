@@ -1,0 +1,292 @@
+//! Clusters: their names and ids, what they say about themselves, and where each one is in its life.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::{Kind, Revision};
+
+/// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
+const CLUSTER_NAME_LENGTH_MAX: usize = 32;
+
+/// A valid cluster name: at most 32 characters, lower-case letters, digits and `-`, ending in a letter or digit.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterName(Arc<str>);
+
+/// A text that cannot be a cluster's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a valid cluster name: it must be 1 to 32 characters of a-z, 0-9 and '-', begin and end with a letter or digit")]
+pub struct InvalidClusterName {
+    /// The refused text.
+    pub name: String,
+}
+
+impl ClusterName {
+    /// Checks and keeps a name. The rule is Cilium's `^([a-z0-9][-a-z0-9]*)?[a-z0-9]$` with at most 32 characters.
+    ///
+    /// # Errors
+    /// [`InvalidClusterName`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, InvalidClusterName> {
+        let bytes = text.as_bytes();
+        let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let valid = bytes.len() <= CLUSTER_NAME_LENGTH_MAX
+            && bytes.first().is_some_and(alphanumeric)
+            && bytes.last().is_some_and(alphanumeric)
+            && bytes.iter().all(|b| alphanumeric(b) || *b == b'-');
+        if valid { Ok(Self(text.into())) } else { Err(InvalidClusterName { name: text.into() }) }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The order that two names have inside a key, where a `/` follows them.
+    pub(super) fn cmp_in_keys(&self, other: &Self) -> Ordering {
+        let slashed = |name: &Self| name.0.len();
+        let common = slashed(self).min(slashed(other));
+        let (left, right) = (self.0.as_bytes(), other.0.as_bytes());
+        left[..common].cmp(&right[..common]).then_with(|| left.get(common).unwrap_or(&b'/').cmp(right.get(common).unwrap_or(&b'/')))
+    }
+}
+
+impl fmt::Display for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A cluster's id in the mesh: 1 to 255, or to 511 in meshes of that size; 0 is "not known".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClusterId(pub u32);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The id of an etcd cluster, from the header of each of its replies. Not a Cilium cluster's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EtcdClusterId(pub u64);
+
+impl fmt::Display for EtcdClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// How many clusters a mesh can have: this decides which bits of an identity name its cluster (`pkg/clustermesh/types/types.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MaxConnectedClusters {
+    /// The default: cluster ids in 8 bits.
+    #[default]
+    Clusters255,
+    /// The option: cluster ids in 9 bits.
+    Clusters511,
+}
+
+impl MaxConnectedClusters {
+    /// The highest cluster id.
+    #[must_use]
+    pub const fn id_max(self) -> u32 {
+        match self {
+            Self::Clusters255 => 255,
+            Self::Clusters511 => 511,
+        }
+    }
+
+    /// Reads 255 or 511; anything else is `None`.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            255 => Some(Self::Clusters255),
+            511 => Some(Self::Clusters511),
+            _ => None,
+        }
+    }
+}
+
+/// What a cluster says about itself at `cilium/cluster-config/<cluster>` (`pkg/clustermesh/types/types.go`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterConfig {
+    /// Its id; 0 if it gives none.
+    pub id: ClusterId,
+    /// Whether it announces by canaries that a resource is complete.
+    pub synced_canaries: bool,
+    /// Whether its data is in cache form, below `cilium/cache`: a copy made by a KVStoreMesh.
+    pub cached: bool,
+    /// 255 or 511; 0 if not given.
+    pub max_connected_clusters: u32,
+    /// `None`: service exports not supported; `Some(false)`: supported but off.
+    pub service_exports_enabled: Option<bool>,
+    /// `endpointslices-only` and the like; `None` if not given.
+    pub endpoint_slices_export_mode: Option<String>,
+}
+
+/// What is remembered of a cluster across restarts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterRecord {
+    /// The last valid cluster config; a cluster that ever had one is never read without one (design.md, invariant 3).
+    pub config: Option<ClusterConfig>,
+}
+
+/// Where a remote cluster is in its life (design.md, "What a remote cluster goes through").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// A certificate or key that its file names is not there yet.
+    WaitingForFiles,
+    /// Opening a connection and waiting for the first answer.
+    Connecting,
+    /// Waiting for its cluster config.
+    ReadingConfig,
+    /// Waiting for the canary of at least one resource.
+    WaitingForCanary,
+    /// Reading at least one resource in full, or checking whether the last position is still good.
+    Listing,
+    /// Every resource is complete and watched.
+    Live,
+    /// Its data stands on leases that nobody renews any more (invariant 4).
+    SourceLost,
+    /// The last attempt failed; waiting before the next one.
+    BackingOff,
+    /// Its file is gone or its id changed: what it left is being removed.
+    Draining,
+}
+
+impl Phase {
+    /// Every phase, in the order of a life.
+    pub const ALL: [Self; 9] = [
+        Self::WaitingForFiles,
+        Self::Connecting,
+        Self::ReadingConfig,
+        Self::WaitingForCanary,
+        Self::Listing,
+        Self::Live,
+        Self::SourceLost,
+        Self::BackingOff,
+        Self::Draining,
+    ];
+
+    /// The name that the API uses.
+    #[must_use]
+    pub const fn api_name(self) -> &'static str {
+        match self {
+            Self::WaitingForFiles => "waitingForFiles",
+            Self::Connecting => "connecting",
+            Self::ReadingConfig => "readingConfig",
+            Self::WaitingForCanary => "waitingForCanary",
+            Self::Listing => "listing",
+            Self::Live => "live",
+            Self::SourceLost => "sourceLost",
+            Self::BackingOff => "backingOff",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// The state of one remote cluster as its own task tells it. Ages come from the monotonic clock (invariant 10).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterStatus {
+    /// Where it is.
+    pub phase: Phase,
+    /// When it got there.
+    pub phase_since: Instant,
+    /// The configuration in force, once one was read or restored.
+    pub config: Option<ClusterConfig>,
+    /// Whether the configuration was read over the present connection.
+    pub config_retrieved: bool,
+    /// The etcd behind the present or last connection.
+    pub etcd_cluster_id: Option<EtcdClusterId>,
+    /// The endpoint of the present or last attempt.
+    pub endpoint: Option<String>,
+    /// When the source last said anything: a reply, an event or a progress mark.
+    pub last_contact: Option<Instant>,
+    /// The same on the wall clock, for people.
+    pub last_contact_time: Option<SystemTime>,
+    /// How many attempts have failed since meshkeep started.
+    pub failure_count: u64,
+    /// Why the last attempt failed, or what is being waited for.
+    pub last_error: Option<String>,
+    /// When that was.
+    pub last_error_time: Option<SystemTime>,
+    /// When the next attempt starts, while backing off.
+    pub next_retry: Option<Instant>,
+    /// When the first of its client certificate and its CA runs out.
+    pub certificate_expiry: Option<SystemTime>,
+    /// One for each kind, in the order of [`Kind::ALL`].
+    pub resources: [ResourceStatus; 4],
+    /// Prefixes found in the source that this version does not know.
+    pub unknown_prefixes: Vec<String>,
+}
+
+/// The state of one kind of one cluster.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ResourceStatus {
+    /// Complete and watched.
+    pub synced: bool,
+    /// How many keys the source said that it has, while listing and after.
+    pub expected_count: Option<u64>,
+    /// When the last change arrived.
+    pub last_event_time: Option<SystemTime>,
+    /// The source's revision that it is complete up to.
+    pub revision: Option<Revision>,
+}
+
+impl ClusterStatus {
+    /// The state of a cluster whose file has just been found.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            phase: Phase::Connecting,
+            phase_since: now,
+            config: None,
+            config_retrieved: false,
+            etcd_cluster_id: None,
+            endpoint: None,
+            last_contact: None,
+            last_contact_time: None,
+            failure_count: 0,
+            last_error: None,
+            last_error_time: None,
+            next_retry: None,
+            certificate_expiry: None,
+            resources: Default::default(),
+            unknown_prefixes: Vec::new(),
+        }
+    }
+
+    /// The state of one kind.
+    #[must_use]
+    pub fn resource(&self, kind: Kind) -> &ResourceStatus {
+        &self.resources[kind as usize]
+    }
+
+    /// The state of one kind, to be changed.
+    pub fn resource_mut(&mut self, kind: Kind) -> &mut ResourceStatus {
+        &mut self.resources[kind as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_names_follow_ciliums_rule() {
+        for good in ["a", "0", "paris", "eu-west-1", "a--b", &"x".repeat(32)] {
+            assert!(ClusterName::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "a-", "Paris", "a_b", "a.b", "foo.yaml", "..data", &"x".repeat(33), "ü"] {
+            assert_eq!(ClusterName::parse(bad), Err(InvalidClusterName { name: bad.into() }), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Keys of mirrored entries, in the form KVStoreMesh gives them (`cilium/cache/…`), whatever form the source uses.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use super::ClusterName;
+
+/// The kinds of mirrored keys. The order is that of their cache prefixes, so that ordered maps run in key order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `identities/v1`: a numeric identity and its labels.
+    Identity,
+    /// `ip/v1`: an address or prefix and the identity behind it.
+    Ip,
+    /// `nodes/v1`: a node of a cluster.
+    Node,
+    /// `services/v1`: a global service as one cluster exports it.
+    Service,
+}
+
+impl Kind {
+    /// Every kind, in key order.
+    pub const ALL: [Self; 4] = [Self::Identity, Self::Ip, Self::Node, Self::Service];
+
+    /// The prefix below `cilium/cache/` and `cilium/state/`, as Cilium names it (`pkg/clustermesh/kvstoremesh/reflector`).
+    #[must_use]
+    pub const fn base(self) -> &'static str {
+        match self {
+            Self::Identity => "identities/v1",
+            Self::Ip => "ip/v1",
+            Self::Node => "nodes/v1",
+            Self::Service => "services/v1",
+        }
+    }
+
+    /// The name that the API and its filters use.
+    #[must_use]
+    pub const fn api_name(self) -> &'static str {
+        match self {
+            Self::Identity => "identity",
+            Self::Ip => "ipcache",
+            Self::Node => "node",
+            Self::Service => "service",
+        }
+    }
+
+    /// What stands between the cluster's name and the object's own in the cache form: only identities have something there.
+    const fn infix(self) -> &'static str {
+        match self {
+            Self::Identity => "id/",
+            Self::Ip | Self::Node | Self::Service => "",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.api_name())
+    }
+}
+
+/// The key of one mirrored entry. [`fmt::Display`] writes the cache form, for instance `cilium/cache/nodes/v1/paris/worker-1`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EntryKey {
+    /// What the key holds.
+    pub kind: Kind,
+    /// The cluster that it came from.
+    pub cluster: ClusterName,
+    /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, or an address with or without a length.
+    pub name: Arc<str>,
+}
+
+impl EntryKey {
+    /// Builds a key from its parts.
+    pub fn new(kind: Kind, cluster: ClusterName, name: impl Into<Arc<str>>) -> Self {
+        Self { kind, cluster, name: name.into() }
+    }
+
+    /// Reads the cache form back. `None` where the text is not the key of a known kind.
+    #[must_use]
+    pub fn from_cache_form(text: &str) -> Option<Self> {
+        let below = text.strip_prefix("cilium/cache/")?;
+        let kind = Kind::ALL.into_iter().find(|kind| below.strip_prefix(kind.base()).is_some_and(|rest| rest.starts_with('/')))?;
+        let (cluster, rest) = below.get(kind.base().len() + 1..)?.split_once('/')?;
+        let name = rest.strip_prefix(kind.infix())?;
+        if name.is_empty() {
+            return None;
+        }
+        Some(Self::new(kind, ClusterName::parse(cluster).ok()?, name))
+    }
+}
+
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cilium/cache/{}/{}/{}{}", self.kind.base(), self.cluster, self.kind.infix(), self.name)
+    }
+}
+
+impl PartialOrd for EntryKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for EntryKey {
+    /// The order of the cache forms as bytes, which is etcd's: the `/` behind a cluster's name counts, so `eu-west/` comes before `eu/`.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.kind.cmp(&other.kind).then_with(|| self.cluster.cmp_in_keys(&other.cluster)).then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_forms_read_back() {
+        for text in [
+            "cilium/cache/nodes/v1/paris/worker-1",
+            "cilium/cache/services/v1/paris/shop/cart",
+            "cilium/cache/identities/v1/paris/id/68352",
+            "cilium/cache/ip/v1/paris/10.1.200.0/24",
+        ] {
+            assert_eq!(EntryKey::from_cache_form(text).map(|key| key.to_string()).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn other_keys_are_not_entries() {
+        for text in [
+            "cilium/state/nodes/v1/paris/worker-1",
+            "cilium/cache/nodes/v1/paris/",
+            "cilium/cache/nodes/v1/paris",
+            "cilium/cache/nodes/v12/paris/a",
+            "cilium/cache/identities/v1/paris/value/k8s:app=a;/10.0.0.1",
+            "cilium/cache/nodes/v1/Paris/a",
+        ] {
+            assert_eq!(EntryKey::from_cache_form(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_sort_as_their_cache_forms_do() {
+        let mut keys: Vec<EntryKey> =
+            ["nodes/v1/eu/z", "nodes/v1/eu-west/a", "ip/v1/eu/10.0.0.1", "identities/v1/eu/id/7", "services/v1/eu/a/b", "nodes/v1/eu/a"]
+                .iter()
+                .filter_map(|rest| EntryKey::from_cache_form(&format!("cilium/cache/{rest}")))
+                .collect();
+        assert_eq!(keys.len(), 6);
+        keys.sort();
+        let sorted: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        let mut expected = sorted.clone();
+        expected.sort();
+        assert_eq!(sorted, expected);
+    }
+}

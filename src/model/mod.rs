@@ -1,0 +1,23 @@
+//! Domain values of the mesh: what a remote cluster says, where it came from and how old it is.
+//!
+//! Owns: names, positions, keys, objects, records and the changes between them. Deliberately lacks: IO, async, serde and
+//! any knowledge of Cilium's wire formats (`wire` has that) or of sled's layout (`store` has that).
+
+mod change;
+mod cluster;
+mod key;
+mod object;
+mod position;
+mod record;
+
+pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel};
+pub use cluster::{
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, EtcdClusterId, InvalidClusterName, MaxConnectedClusters, Phase,
+    ResourceStatus,
+};
+pub use key::{EntryKey, Kind};
+pub use object::{
+    Backend, BackendZone, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service,
+};
+pub use position::{Epoch, LeaseId, MalformedPosition, Position, Revision, Sequence};
+pub use record::{Record, Rejection, SourceStamp};

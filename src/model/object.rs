@@ -1,0 +1,194 @@
+//! What a key holds once it is understood: a node, a service, an identity or an ipcache entry.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::Kind;
+
+/// Labels or annotations by name.
+pub type LabelSet = BTreeMap<String, String>;
+
+/// A decoded and validated value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// From `nodes/v1`.
+    Node(Node),
+    /// From `services/v1`.
+    Service(Service),
+    /// From `identities/v1`.
+    Identity(Identity),
+    /// From `ip/v1`.
+    Ip(IpEntry),
+}
+
+impl Object {
+    /// The kind of key that holds such an object.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Node(_) => Kind::Node,
+            Self::Service(_) => Kind::Service,
+            Self::Identity(_) => Kind::Identity,
+            Self::Ip(_) => Kind::Ip,
+        }
+    }
+}
+
+/// A node, from Cilium's `pkg/node/types/node.go`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// Its name within the cluster.
+    pub name: String,
+    /// The id that the node claims for its cluster.
+    pub cluster_id: u32,
+    /// Addresses in the order of the source.
+    pub addresses: Vec<NodeAddress>,
+    /// The first IPv4 range that its pods get addresses from.
+    pub ipv4_pod_cidr: Option<IpNet>,
+    /// The first IPv6 range that its pods get addresses from.
+    pub ipv6_pod_cidr: Option<IpNet>,
+    /// Further ranges, IPv4 first.
+    pub secondary_pod_cidrs: Vec<IpNet>,
+    /// Addresses of its health endpoint.
+    pub health_ips: Vec<IpAddr>,
+    /// Addresses of its ingress.
+    pub ingress_ips: Vec<IpAddr>,
+    /// IPsec key index; 0 is none.
+    pub encryption_key: u8,
+    /// Its WireGuard public key; empty if there is none.
+    pub wireguard_public_key: String,
+    /// Kubernetes labels of the node.
+    pub labels: LabelSet,
+    /// Kubernetes annotations of the node.
+    pub annotations: LabelSet,
+    /// Changes with every boot; empty if not given.
+    pub boot_id: String,
+}
+
+/// One address of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` and others, as the source says.
+    pub address_type: String,
+    /// The address, IPv4-mapped ones unmapped.
+    pub ip: IpAddr,
+}
+
+/// A service as one cluster exports it, from Cilium's `pkg/clustermesh/store/store.go`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Service {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Kubernetes name.
+    pub name: String,
+    /// The id that the service claims for its cluster.
+    pub cluster_id: u32,
+    /// Its own addresses, ordered by address.
+    pub frontends: Vec<Frontend>,
+    /// The pods behind it, ordered by address.
+    pub backends: Vec<Backend>,
+    /// Kubernetes labels.
+    pub labels: LabelSet,
+    /// The selector that picks its pods.
+    pub selector: LabelSet,
+    /// Whether other clusters may use its backends.
+    pub shared: bool,
+    /// Whether it uses other clusters' backends.
+    pub include_external: bool,
+}
+
+/// An address that a service listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frontend {
+    /// The address.
+    pub ip: IpAddr,
+    /// Ports, ordered by name.
+    pub ports: Vec<Port>,
+}
+
+/// A pod behind a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    /// The pod's address.
+    pub ip: IpAddr,
+    /// Ports, ordered by name.
+    pub ports: Vec<Port>,
+    /// The hostname of a headless service's pod; empty if there is none.
+    pub hostname: String,
+    /// Where it runs, where known.
+    pub zone: Option<BackendZone>,
+}
+
+/// The zone of a backend and the zones that it is hinted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendZone {
+    /// Where the backend runs.
+    pub zone: String,
+    /// Topology hints: the zones that should use it.
+    pub for_zones: Vec<String>,
+}
+
+/// A named port; the name may be empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Its name within the service.
+    pub name: String,
+    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    pub protocol: String,
+    /// 0 to 65,535.
+    pub port: u16,
+}
+
+/// A numeric identity and its labels, from Cilium's `pkg/identity`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The numeric identity.
+    pub id: u32,
+    /// `source:key` (for instance `k8s:app`) to value.
+    pub labels: LabelSet,
+}
+
+/// An address or prefix and what is behind it, from Cilium's `pkg/identity/identity.go` (`IPIdentityPair`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpEntry {
+    /// The address or prefix.
+    pub prefix: ObjectPrefix,
+    /// The identity, after the rewrite of a remote's host (1) to remote-node (6).
+    pub identity: u32,
+    /// The node that hosts it, where known.
+    pub host_ip: Option<IpAddr>,
+    /// IPsec key index; 0 is none.
+    pub encryption_key: u8,
+    /// Kubernetes namespace; empty if there is none.
+    pub namespace: String,
+    /// Kubernetes pod; empty if there is none.
+    pub pod_name: String,
+    /// The pod's UID; empty if not given.
+    pub pod_uid: String,
+    /// The pod's service account; empty if not given.
+    pub service_account: String,
+    /// Ports that have names, in the order of the source.
+    pub named_ports: Vec<NamedPort>,
+}
+
+/// What an ipcache entry stands for: a host and a CIDR of full length are two different entries (protocol.md §4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectPrefix {
+    /// The prefix; for a host one of full length.
+    pub net: IpNet,
+    /// True for a host entry, false for a CIDR, also one of full length.
+    pub host: bool,
+}
+
+/// A port of a pod that has a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPort {
+    /// The name in the pod's specification.
+    pub name: String,
+    /// 0 to 65,535.
+    pub port: u16,
+    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    pub protocol: String,
+}

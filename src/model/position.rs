@@ -1,0 +1,114 @@
+//! Counters of the source (etcd) and of our own stream, each a type of its own so that none can stand in for another.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An etcd revision: the source's own counter, worth something only within one history of one etcd (design.md, invariant 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Revision(pub i64);
+
+impl Revision {
+    /// The revision that follows this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An etcd lease; zero means that the key has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LeaseId(pub i64);
+
+/// Our own change counter over all clusters and kinds. Never used twice, never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Sequence(pub u64);
+
+impl Sequence {
+    /// The sequence that follows this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A random number drawn anew at every start: a sequence means one state only together with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// A position in the change stream: an epoch and a sequence, written `v1.<epoch in hex>.<sequence>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// The start of meshkeep that handed the position out.
+    pub epoch: Epoch,
+    /// Everything up to and including this sequence has been seen.
+    pub sequence: Sequence,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v1.{:016x}.{}", self.epoch.0, self.sequence.0)
+    }
+}
+
+/// A text that is not a position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a position of the form v1.<epoch>.<sequence>")]
+pub struct MalformedPosition;
+
+impl FromStr for Position {
+    type Err = MalformedPosition;
+
+    fn from_str(text: &str) -> Result<Self, MalformedPosition> {
+        let mut parts = text.split('.');
+        let (Some("v1"), Some(epoch), Some(sequence), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+            return Err(MalformedPosition);
+        };
+        if epoch.len() != 16 || sequence.is_empty() || !sequence.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(MalformedPosition);
+        }
+        let epoch = u64::from_str_radix(epoch, 16).map_err(|_| MalformedPosition)?;
+        let sequence = sequence.parse().map_err(|_| MalformedPosition)?;
+        Ok(Self { epoch: Epoch(epoch), sequence: Sequence(sequence) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_reads_back_as_it_was_written() {
+        let position = Position { epoch: Epoch(0xdead_beef), sequence: Sequence(42) };
+        assert_eq!(position.to_string(), "v1.00000000deadbeef.42");
+        assert_eq!(position.to_string().parse(), Ok(position));
+    }
+
+    #[test]
+    fn anything_else_is_malformed() {
+        for text in [
+            "",
+            "v1",
+            "v1..",
+            "v2.00000000deadbeef.1",
+            "v1.deadbeef.1",
+            "v1.00000000deadbeef.-1",
+            "v1.00000000deadbeef.+1",
+            "v1.00000000deadbeef.1.2",
+            "v1.00000000deadbeef.99999999999999999999",
+        ] {
+            assert_eq!(text.parse::<Position>(), Err(MalformedPosition), "{text}");
+        }
+    }
+}
