@@ -1,0 +1,209 @@
+//! Addresses, masks and prefixes as Go's `net` package writes them to JSON.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ipnet::IpNet;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use super::go_json::{GoValue, Slot, go_struct, read_text};
+use super::quoted;
+
+/// The base64 of an IPv6 mask, the longest that there is: 16 bytes.
+const MASK_TEXT_LENGTH_MAX: usize = 24;
+
+/// How many bits an IPv4-mapped IPv6 address has before the IPv4 one (RFC 4291 §2.5.5.2).
+const MAPPED_BITS: u8 = 96;
+
+/// `net.IP`: a string, empty where unset. IPv4-mapped addresses are unmapped, as `net.IP` prints them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Address(pub(super) Option<IpAddr>);
+
+/// `net.IPMask`: base64, or `null`.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Mask(pub(super) Option<MaskSize>);
+
+/// What Go's `IPMask.Size` says of a mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MaskSize {
+    /// How many ones lead; `None` where a one follows a zero.
+    pub(super) ones: Option<u8>,
+    /// How many bits there are.
+    pub(super) bits: u8,
+}
+
+/// `net.IPNet`, `cidr.CIDR` and the node's `Prefix`: an object with `IP` and `Mask`, or in the future a string
+/// (`pkg/node/types/prefix.go`). Bits behind the mask stay as the source has them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Prefix(pub(super) Option<IpNet>);
+
+go_struct! {
+    /// The object form of a prefix.
+    struct IpNetJson {
+        ip: Address = "IP",
+        mask: Mask = "Mask",
+    }
+}
+
+/// Reads an address as `net.ParseIP` does, IPv4-mapped ones unmapped.
+pub(super) fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    text.parse().map(|ip: IpAddr| ip.to_canonical()).map_err(|_| format!("{} is not an IP address", quoted(text)))
+}
+
+/// The prefix of a length that counts from the start of an address of `bits` bits.
+fn network(ip: IpAddr, ones: u8, bits: u8) -> Option<IpNet> {
+    let ones = match (ip.to_canonical(), bits) {
+        (IpAddr::V4(_), 128) => ones.checked_sub(MAPPED_BITS)?,
+        (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => ones,
+        (IpAddr::V4(_) | IpAddr::V6(_), _) => return None,
+    };
+    IpNet::new(ip.to_canonical(), ones).ok()
+}
+
+fn parse_mask(text: &str) -> Result<MaskSize, String> {
+    let mut buffer = [0; MASK_TEXT_LENGTH_MAX];
+    let length = match text.len() {
+        0..=MASK_TEXT_LENGTH_MAX => STANDARD.decode_slice(text, &mut buffer).ok(),
+        _ => None,
+    };
+    let size = length.and_then(|length| mask_size(buffer.get(..length)?));
+    size.ok_or_else(|| format!("{} is not the base64 of a mask", quoted(text)))
+}
+
+/// The size of a mask of 0, 4 or 16 bytes.
+fn mask_size(mask: &[u8]) -> Option<MaskSize> {
+    let bits = match mask.len() {
+        0 => 0,
+        4 => 32,
+        16 => 128,
+        _ => return None,
+    };
+    let number = mask.iter().fold(0, |number: u128, byte| number << 8 | u128::from(*byte));
+    let ones = number.checked_shl(128 - u32::from(bits)).unwrap_or(0).leading_ones();
+    let canonical = ones == number.count_ones();
+    Some(MaskSize { ones: u8::try_from(ones).ok().filter(|_| canonical), bits })
+}
+
+fn parse_prefix(text: &str) -> Result<Option<IpNet>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let net: Option<IpNet> = text.parse().ok();
+    let net = net.and_then(|net| network(net.addr(), net.prefix_len(), net.max_prefix_len()));
+    net.map(Some).ok_or_else(|| format!("{} is not a prefix", quoted(text)))
+}
+
+impl IpNetJson {
+    fn net(&self) -> Result<IpNet, String> {
+        let ip = self.ip.0.ok_or("IP is empty")?;
+        let size = self.mask.0.ok_or("Mask is missing")?;
+        let ones = size.ones.ok_or("Mask is not canonical: a one follows a zero")?;
+        network(ip, ones, size.bits).ok_or_else(|| format!("Mask of {} bits does not fit IP {ip}", size.bits))
+    }
+}
+
+impl GoValue for Address {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        let parse = |text: &str| if text.is_empty() { Ok(None) } else { parse_ip(text).map(Some) };
+        self.0 = read_text(input, "an IP address", parse)?.flatten();
+        Ok(())
+    }
+}
+
+impl GoValue for Mask {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        self.0 = read_text(input, "a mask in base64", parse_mask)?;
+        Ok(())
+    }
+}
+
+impl GoValue for Prefix {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        self.0 = input.deserialize_any(PrefixVisitor)?;
+        Ok(())
+    }
+}
+
+/// Tells the forms of a prefix apart.
+struct PrefixVisitor;
+
+impl<'de> Visitor<'de> for PrefixVisitor {
+    type Value = Option<IpNet>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a prefix")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        parse_prefix(text).map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        let mut object = IpNetJson::default();
+        Visitor::visit_map(Slot(&mut object), map)?;
+        object.net().map(Some).map_err(A::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::go_json::parse;
+
+    fn prefix(json: &str) -> String {
+        match parse::<Prefix>("p", json.as_bytes()) {
+            Ok(Prefix(Some(net))) => net.to_string(),
+            Ok(Prefix(None)) => "unset".into(),
+            Err(reason) => reason.trim_start_matches("value is not the JSON of p: ").to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_prefix_has_two_forms() {
+        for (json, expected) in [
+            ("null", "unset"),
+            (r#""""#, "unset"),
+            (r#"{"IP":"10.244.1.0","Mask":"////AA=="}"#, "10.244.1.0/24"),
+            (r#"{"ip":"10.244.1.9","mask":"////AA=="}"#, "10.244.1.9/24"),
+            (r#"{"IP":"fd00::","Mask":"//////////8AAAAAAAAAAA=="}"#, "fd00::/64"),
+            (r#"{"IP":"0.0.0.0","Mask":"AAAAAA=="}"#, "0.0.0.0/0"),
+            (r#"{"IP":"10.0.0.1","Mask":"/////w=="}"#, "10.0.0.1/32"),
+            (r#"{"IP":"::ffff:10.0.0.0","Mask":"////////////////////AA=="}"#, "10.0.0.0/24"),
+            (r#""10.244.1.0/24""#, "10.244.1.0/24"),
+            (r#""::ffff:10.0.0.0/104""#, "10.0.0.0/8"),
+            (r#""fd00::1/64""#, "fd00::1/64"),
+        ] {
+            assert_eq!(prefix(json), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn other_prefixes_are_refused() {
+        for (json, reason) in [
+            (r#"{"IP":"","Mask":"////AA=="}"#, "IP is empty"),
+            (r#"{"IP":"10.0.0.0"}"#, "Mask is missing"),
+            (r#"{"IP":"10.0.0.0","Mask":null}"#, "Mask is missing"),
+            (r#"{"IP":"10.0.0.0","Mask":""}"#, "Mask of 0 bits does not fit IP 10.0.0.0"),
+            (r#"{"IP":"10.0.0.0","Mask":"//8A/w=="}"#, "Mask is not canonical"),
+            (r#"{"IP":"10.0.0.0","Mask":"//9/AA=="}"#, "Mask is not canonical"),
+            (r#"{"IP":"10.0.0.0","Mask":"//////////8AAAAAAAAAAA=="}"#, "Mask of 128 bits does not fit IP 10.0.0.0"),
+            (r#"{"IP":"fd00::","Mask":"////AA=="}"#, "Mask of 32 bits does not fit IP fd00::"),
+            (r#"{"IP":"fd00::","Mask":"////"}"#, r#"Mask: "////" is not the base64 of a mask"#),
+            (r#"{"IP":"fd00::","Mask":"?"}"#, r#"Mask: "?" is not the base64 of a mask"#),
+            (r#"{"IP":"10.0.0","Mask":"////AA=="}"#, r#"IP: "10.0.0" is not an IP address"#),
+            (r#"{"IP":10,"Mask":"////AA=="}"#, "IP: invalid type: integer `10`, expected an IP address"),
+            (r#""10.0.0.0""#, r#""10.0.0.0" is not a prefix"#),
+            (r#""10.0.0.0/33""#, r#""10.0.0.0/33" is not a prefix"#),
+            (r#""::ffff:10.0.0.0/24""#, r#""::ffff:10.0.0.0/24" is not a prefix"#),
+            ("7", "invalid type: integer `7`, expected a prefix"),
+        ] {
+            assert!(prefix(json).starts_with(reason), "{json}: {}", prefix(json));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a cluster says about itself at `cilium/cluster-config/<cluster>`, and whether it can be in this mesh; from Cilium's
+//! `pkg/clustermesh/types/types.go` (`CiliumClusterConfig`, `ValidateRemoteConfig`).
+
+use super::bounded;
+use super::go_json::{go_struct, parse};
+use crate::model::{ClusterConfig, ClusterId, MaxConnectedClusters};
+
+go_struct! {
+    /// A cluster config.
+    struct ConfigJson {
+        id: u32 = "id",
+        capabilities: CapabilitiesJson = "capabilities",
+    }
+    /// What the cluster can do.
+    struct CapabilitiesJson {
+        synced_canaries: bool = "syncedCanaries",
+        cached: bool = "cached",
+        max_connected_clusters: u32 = "maxConnectedClusters",
+        service_exports_enabled: Option<bool> = "serviceExportsEnabled",
+        endpoint_slices_export_mode: String = "endpointSlicesExportMode",
+    }
+}
+
+/// Reads a cluster config. What it says still has to pass [`validate_cluster_config`].
+///
+/// # Errors
+/// One short line that says what is wrong with the JSON.
+pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
+    let json: ConfigJson = parse("a cluster config", bytes).map_err(|reason| bounded(&reason))?;
+    let mode = json.capabilities.endpoint_slices_export_mode;
+    Ok(ClusterConfig {
+        id: ClusterId(json.id),
+        synced_canaries: json.capabilities.synced_canaries,
+        cached: json.capabilities.cached,
+        max_connected_clusters: json.capabilities.max_connected_clusters,
+        service_exports_enabled: json.capabilities.service_exports_enabled,
+        endpoint_slices_export_mode: Some(mode).filter(|mode| !mode.is_empty()),
+    })
+}
+
+/// Checks whether a cluster can be in the mesh of the own cluster, whose id is 0 where it is not known. That no *other* remote has
+/// the same id is the registry's to check.
+///
+/// # Errors
+/// One short line that says which field is wrong and what it would have to be.
+pub fn validate_cluster_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
+    let id = config.id;
+    if id == ClusterId(0) {
+        return Err("id is missing".into());
+    }
+    if id.0 > max.id_max() {
+        return Err(format!("id is {id}, expected 1 to {}, the size of the mesh", max.id_max()));
+    }
+    // A mesh of the default size takes clusters of releases that do not say their size, as Cilium does.
+    if max == MaxConnectedClusters::Clusters511 && config.max_connected_clusters != max.id_max() {
+        return Err(format!("maxConnectedClusters is {}, expected {}, the size of the mesh", config.max_connected_clusters, max.id_max()));
+    }
+    if id == own_id {
+        return Err(format!("id is {id}, which is the own cluster's"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(id: u32, max_connected_clusters: u32) -> ClusterConfig {
+        ClusterConfig { id: ClusterId(id), max_connected_clusters, ..ClusterConfig::default() }
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let json = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":511,"serviceExportsEnabled":false,"endpointSlicesExportMode":"endpointslices-only","new":[]}}"#;
+        let expected = ClusterConfig {
+            id: ClusterId(3),
+            synced_canaries: true,
+            cached: true,
+            max_connected_clusters: 511,
+            service_exports_enabled: Some(false),
+            endpoint_slices_export_mode: Some("endpointslices-only".into()),
+        };
+        assert_eq!(parse_cluster_config(json.as_bytes()), Ok(expected));
+        for zero in ["{}", "null", r#"{"id":null,"capabilities":null}"#, r#"{"capabilities":{"endpointSlicesExportMode":""}}"#] {
+            assert_eq!(parse_cluster_config(zero.as_bytes()), Ok(ClusterConfig::default()), "{zero}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_config_is_refused_in_one_bounded_line() {
+        let long = format!(r#"{{"id":"{}"}}"#, "x\\n".repeat(10_000));
+        for json in ["", "paris", "[]", r#"{"id":-1}"#, r#"{"capabilities":{"cached":"yes"}}"#, long.as_str()] {
+            let reason = parse_cluster_config(json.as_bytes()).unwrap_err();
+            assert!(reason.starts_with("value is not the JSON of a cluster config: "), "{reason}");
+            assert!(reason.chars().count() <= 301 && !reason.contains('\n'), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_must_fit_the_mesh() {
+        use MaxConnectedClusters::{Clusters255, Clusters511};
+        for (config, own_id, max, reason) in [
+            (config(1, 255), 2, Clusters255, ""),
+            (config(255, 0), 0, Clusters255, ""),
+            (config(1, 511), 2, Clusters255, ""),
+            (config(511, 511), 0, Clusters511, ""),
+            (config(0, 255), 0, Clusters255, "id is missing"),
+            (config(256, 255), 1, Clusters255, "id is 256, expected 1 to 255, the size of the mesh"),
+            (config(512, 511), 1, Clusters511, "id is 512, expected 1 to 511, the size of the mesh"),
+            (config(1, 255), 2, Clusters511, "maxConnectedClusters is 255, expected 511, the size of the mesh"),
+            (config(1, 0), 2, Clusters511, "maxConnectedClusters is 0, expected 511, the size of the mesh"),
+            (config(7, 255), 7, Clusters255, "id is 7, which is the own cluster's"),
+        ] {
+            let result = validate_cluster_config(&config, ClusterId(own_id), max);
+            assert_eq!(result.err().unwrap_or_default(), reason, "{config:?}");
+        }
+    }
+}

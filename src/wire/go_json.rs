@@ -1,0 +1,327 @@
+//! JSON as Go's `encoding/json` reads it, which is how every agent reads these values.
+//!
+//! Struct keys match exactly or else without regard to case (ASCII only: Go also folds two rare letters), map keys exactly; unknown
+//! keys are skipped; `null` leaves or makes a zero value of any type; a key that comes again is read into what is already there, so
+//! that scalars and lists are replaced, maps and structs merged; bytes that are not UTF-8 become U+FFFD. serde's derive refuses the
+//! repeated keys and cannot match without regard to case, hence a small trait and a macro in its place. Deliberately lacks: Go's
+//! repair of lone surrogates, which no Go program writes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// A value that JSON can be read into.
+pub(super) trait GoValue: Default {
+    /// Reads JSON into what is already there.
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error>;
+}
+
+/// A struct whose fields have names in JSON; made by [`go_struct!`].
+pub(super) trait GoStruct: Default {
+    /// The field that a key means, by the name in [`GoStruct::read_field`].
+    fn field(key: &str) -> Option<&'static str>;
+
+    /// Reads the next value of the map into the field.
+    fn read_field<'de, A: MapAccess<'de>>(&mut self, field: &str, map: &mut A) -> Result<(), A::Error>;
+}
+
+/// Declares structs that are read as Go would: `field: Type = "name in JSON"`.
+macro_rules! go_struct {
+    ($(#[doc = $doc:literal] struct $name:ident { $($field:ident: $type:ty = $json:literal,)+ })+) => {$(
+        #[doc = $doc]
+        #[derive(Debug, Default)]
+        pub(super) struct $name { $(pub(super) $field: $type,)+ }
+
+        impl $crate::wire::go_json::GoStruct for $name {
+            fn field(key: &str) -> Option<&'static str> {
+                match key {
+                    $($json => Some($json),)+
+                    _ => [$($json),+].into_iter().find(|name| name.eq_ignore_ascii_case(key)),
+                }
+            }
+
+            fn read_field<'de, A: serde::de::MapAccess<'de>>(&mut self, field: &str, map: &mut A) -> Result<(), A::Error> {
+                match field {
+                    $($json => map.next_value_seed($crate::wire::go_json::Slot(&mut self.$field)),)+
+                    _ => map.next_value::<serde::de::IgnoredAny>().map(drop),
+                }
+            }
+        }
+
+        impl $crate::wire::go_json::GoValue for $name {
+            fn read<'de, D: serde::Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+                input.deserialize_any($crate::wire::go_json::Slot(self))
+            }
+        }
+    )+};
+}
+pub(super) use go_struct;
+
+/// Reads a whole value. `what` names it in errors.
+pub(super) fn parse<T: GoValue>(what: &str, bytes: &[u8]) -> Result<T, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut input = serde_json::Deserializer::from_str(&text);
+    let mut value = T::default();
+    value.read(&mut input).and_then(|()| input.end()).map_err(|error| format!("value is not the JSON of {what}: {error}"))?;
+    Ok(value)
+}
+
+/// Reads a string with a meaning; `null` is `None`.
+pub(super) fn read_text<'de, D: Deserializer<'de>, T>(
+    input: D,
+    expected: &'static str,
+    parse: fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    input.deserialize_any(Text { expected, parse })
+}
+
+/// A place to read into: the seed of a value, and the visitor of a struct.
+pub(super) struct Slot<'a, T>(pub(super) &'a mut T);
+
+impl<'de, T: GoValue> DeserializeSeed<'de> for Slot<'_, T> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        self.0.read(input)
+    }
+}
+
+impl<'de, T: GoStruct> Visitor<'de> for Slot<'_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(field) = map.next_key_seed(FieldName::<T>(PhantomData))? {
+            match field {
+                Some(field) => self.0.read_field(field, &mut map).map_err(|error| Error::custom(format_args!("{field}: {error}")))?,
+                None => map.next_value::<IgnoredAny>().map(drop)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a key and finds the field that it means, without a copy.
+struct FieldName<T>(PhantomData<T>);
+
+impl<'de, T: GoStruct> DeserializeSeed<'de> for FieldName<T> {
+    type Value = Option<&'static str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Self::Value, D::Error> {
+        input.deserialize_str(self)
+    }
+}
+
+impl<T: GoStruct> Visitor<'_> for FieldName<T> {
+    type Value = Option<&'static str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(T::field(key))
+    }
+}
+
+/// The visitor of [`read_text`].
+struct Text<T> {
+    expected: &'static str,
+    parse: fn(&str) -> Result<T, String>,
+}
+
+impl<T> Visitor<'_> for Text<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        (self.parse)(text).map(Some).map_err(Error::custom)
+    }
+}
+
+/// Types that `null` leaves alone and anything else replaces.
+macro_rules! scalars {
+    ($($type:ty),+) => {$(
+        impl GoValue for $type {
+            fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+                if let Some(value) = Option::<$type>::deserialize(input)? {
+                    *self = value;
+                }
+                Ok(())
+            }
+        }
+    )+};
+}
+scalars!(String, bool, u8, u16, u32);
+
+/// Visitors of what `null` empties: Go's pointers, slices and maps.
+struct Nullable<'a, T>(&'a mut T);
+
+impl<T: GoValue> GoValue for Option<T> {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        input.deserialize_option(Nullable(self))
+    }
+}
+
+impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Option<T>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or null")
+    }
+
+    fn visit_none<E: Error>(self) -> Result<(), E> {
+        *self.0 = None;
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        self.0.get_or_insert_default().read(input)
+    }
+}
+
+impl<T: GoValue> GoValue for Vec<T> {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        self.clear();
+        input.deserialize_any(Nullable(self))
+    }
+}
+
+impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Vec<T>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
+        let mut element = T::default();
+        while sequence.next_element_seed(Slot(&mut element))?.is_some() {
+            self.0.push(std::mem::take(&mut element));
+        }
+        Ok(())
+    }
+}
+
+impl<T: GoValue> GoValue for BTreeMap<String, T> {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        input.deserialize_any(Nullable(self))
+    }
+}
+
+impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, BTreeMap<String, T>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.0.clear();
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            let mut value = T::default();
+            map.next_value_seed(Slot(&mut value))?;
+            self.0.insert(key, value);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    go_struct! {
+        /// One field of each type.
+        struct Outer {
+            text: String = "text",
+            number: u8 = "Number",
+            switch: Option<bool> = "switch",
+            list: Vec<Inner> = "list",
+            map: BTreeMap<String, Inner> = "map",
+            inner: Inner = "inner",
+        }
+        /// Two fields that differ only in case.
+        struct Inner {
+            small: u32 = "a",
+            capital: u32 = "A",
+        }
+    }
+
+    fn outer(json: &str) -> String {
+        parse::<Outer>("a test", json.as_bytes()).map_or_else(|error| error, |value| format!("{value:?}"))
+    }
+
+    fn same(left: &str, right: &str) {
+        assert_eq!(outer(left), outer(right), "{left}");
+        assert!(outer(left).starts_with("Outer"), "{}", outer(left));
+    }
+
+    #[test]
+    fn values_read_as_go_reads_them() {
+        for nothing in
+            ["null", r#"{"text":null,"Number":null,"switch":null,"list":null,"map":null,"inner":null}"#, r#"{"other":[{}]}"#, " {} "]
+        {
+            same(nothing, "{}");
+        }
+        same(r#"{"TEXT":"x","number":7,"Switch":false}"#, r#"{"text":"x","Number":7,"switch":false}"#);
+        same(r#"{"text":"x","TEXT":"y"}"#, r#"{"text":"y"}"#);
+        same(r#"{"text":"x","text":null}"#, r#"{"text":"x"}"#);
+        same(r#"{"switch":true,"switch":null}"#, "{}");
+        same(r#"{"inner":{"a":1},"inner":{"A":2}}"#, r#"{"inner":{"A":2,"a":1}}"#);
+        same(r#"{"map":{"x":{"a":1},"y":{}},"MAP":{"x":{"A":2},"X":{}}}"#, r#"{"map":{"X":{},"x":{"A":2},"y":{}}}"#);
+        same(r#"{"list":[{"a":1},null],"list":[{"A":2}]}"#, r#"{"list":[{"A":2}]}"#);
+        same(r#"{"list":[null],"map":{"x":null}}"#, r#"{"list":[{}],"map":{"x":{}}}"#);
+        same(r#"{"text":"\u003c\u00e9"}"#, r#"{"text":"<é"}"#);
+    }
+
+    #[test]
+    fn a_wrong_type_is_named_by_its_path() {
+        for (json, reason) in [
+            (r#"{"inner":{"a":"1"}}"#, r#"inner: a: invalid type: string "1", expected u32"#),
+            (r#"{"number":256}"#, "Number: invalid value: integer `256`, expected u8"),
+            (r#"{"number":1.0}"#, "Number: invalid type: floating point `1.0`, expected u8"),
+            (r#"{"list":{}}"#, "list: invalid type: map, expected an array"),
+            (r#"{"map":3}"#, "map: invalid type: integer `3`, expected an object"),
+            ("[]", "invalid type: sequence, expected an object"),
+            ("", "EOF while parsing a value"),
+            ("{} x", "trailing characters"),
+        ] {
+            let error = outer(json);
+            let (error, _) = error.split_once(" at line ").expect("must give a position");
+            assert_eq!(error, format!("value is not the JSON of a test: {reason}"));
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_and_foreign_bytes_are_replaced() {
+        let deep = format!("{{\"other\":{}", "[".repeat(1_000_000));
+        assert!(outer(&deep).starts_with("value is not the JSON"));
+        let value = parse::<Outer>("a test", b"{\"text\":\"a\xffb\"}").expect("must parse");
+        assert_eq!(value.text, "a\u{fffd}b");
+    }
+}

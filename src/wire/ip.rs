@@ -1,0 +1,82 @@
+//! ipcache entries: `…/ip/v1/…/<address or prefix>`, from Cilium's `pkg/identity/identity.go` (`IPIdentityPair`) and the checks of
+//! `pkg/ipcache/kvstore.go`.
+
+use ipnet::IpNet;
+
+use super::address::{Address, Mask};
+use super::go_json::{go_struct, parse};
+use super::{ALLOCATED_IDENTITY_MIN, Context, quoted};
+use crate::model::{IpEntry, NamedPort, ObjectPrefix};
+
+/// `host`: from a remote cluster it means another machine (`pkg/identity/numericidentity.go`).
+const IDENTITY_HOST: u32 = 1;
+/// `remote-node`: what a remote's host is seen from here.
+const IDENTITY_REMOTE_NODE: u32 = 6;
+
+go_struct! {
+    /// An address and its identity. `Metadata` is always empty.
+    struct PairJson {
+        ip: Address = "IP",
+        mask: Mask = "Mask",
+        host_ip: Address = "HostIP",
+        identity: u32 = "ID",
+        encryption_key: u8 = "Key",
+        namespace: String = "K8sNamespace",
+        pod_name: String = "K8sPodName",
+        pod_uid: String = "K8sPodUID",
+        service_account: String = "K8sServiceAccount",
+        named_ports: Vec<NamedPortJson> = "NamedPorts",
+    }
+    /// A port of the pod.
+    struct NamedPortJson {
+        name: String = "Name",
+        port: u16 = "Port",
+        protocol: String = "Protocol",
+    }
+}
+
+/// Reads and checks an entry; `name` is what its key calls it.
+pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
+    let json: PairJson = parse("an IP identity pair", value)?;
+    let prefix = json.prefix(name)?;
+    if let Some(range) = context.identity_range()
+        && json.identity >= ALLOCATED_IDENTITY_MIN
+        && !range.contains(&json.identity)
+    {
+        let (first, last) = range.into_inner();
+        return Err(format!("ID {} is neither reserved nor in {first} to {last} of cluster {}", json.identity, context.cluster));
+    }
+    Ok(json.into_entry(prefix))
+}
+
+impl PairJson {
+    /// The prefix, if `PrefixString` of it is the key. Host entries are those without a mask; Go gives a mask that is not canonical
+    /// the size 0, and so a prefix that the key does not name. Bits behind the mask are cleared, as the ipcache clears them.
+    fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
+        let ip = self.ip.0.ok_or("IP is empty")?;
+        let length = self.mask.0.map(|size| size.ones.unwrap_or(0));
+        let text = length.map_or_else(|| ip.to_string(), |length| format!("{ip}/{length}"));
+        if text != name {
+            return Err(format!("IP and Mask make {text:?}, but the key says {}", quoted(name)));
+        }
+        let host = length.is_none();
+        let net = length.map_or_else(|| Ok(IpNet::from(ip)), |length| IpNet::new(ip, length));
+        let net = net.map_err(|_| format!("Mask is too long for IP {ip}"))?.trunc();
+        Ok(ObjectPrefix { net, host })
+    }
+
+    fn into_entry(self, prefix: ObjectPrefix) -> IpEntry {
+        let ports = self.named_ports.into_iter().map(|json| NamedPort { name: json.name, port: json.port, protocol: json.protocol });
+        IpEntry {
+            prefix,
+            identity: if self.identity == IDENTITY_HOST { IDENTITY_REMOTE_NODE } else { self.identity },
+            host_ip: self.host_ip.0,
+            encryption_key: self.encryption_key,
+            namespace: self.namespace,
+            pod_name: self.pod_name,
+            pod_uid: self.pod_uid,
+            service_account: self.service_account,
+            named_ports: ports.collect(),
+        }
+    }
+}

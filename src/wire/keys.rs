@@ -1,0 +1,152 @@
+//! The keys that Cilium uses in etcd, in the form of a cluster's own etcd (`cilium/state`) and in the copy that a KVStoreMesh makes
+//! (`cilium/cache`); from `pkg/clustermesh/kvstoremesh/reflector` and `pkg/kvstore/store`.
+
+use super::quoted;
+use crate::model::{ClusterName, EntryKey, Kind};
+
+/// Written every minute by the cluster's operator (`pkg/kvstore/heartbeat`).
+pub const HEARTBEAT: &str = "cilium/.heartbeat";
+
+/// Every prefix that some release of Cilium writes below `cilium/cache/`, in order. MCS service exports and endpoint slices are known
+/// but not of a [`Kind`].
+const KNOWN_CACHED: [&str; 6] = ["endpointslices/v1/", "identities/v1/", "ip/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
+
+/// The same below `cilium/state/`, where releases up to 1.15 also register external workloads.
+const KNOWN_STATE: [&str; 7] =
+    ["endpointslices/v1/", "identities/v1/", "ip/v1/", "noderegister/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
+
+/// Where a cluster says what it is: `cilium/cluster-config/<cluster>`.
+#[must_use]
+pub fn cluster_config_key(cluster: &ClusterName) -> String {
+    format!("cilium/cluster-config/{cluster}")
+}
+
+/// What to list and watch, with the trailing slash that keeps `eu` apart from `eu-west`. Where the keys of a kind name no cluster
+/// (identities and ips in a cluster's own etcd), only the connection tells whose they are.
+#[must_use]
+pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String {
+    let (root, base) = (root(cached), kind.base());
+    match (kind, cached) {
+        (Kind::Identity, false) => format!("{root}{base}/id/"),
+        (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
+        (Kind::Ip, false) => format!("{root}{base}/default/"),
+        (Kind::Ip, true) | (Kind::Node | Kind::Service, _) => format!("{root}{base}/{cluster}/"),
+    }
+}
+
+/// The key that announces that a resource is complete. It names the base prefix, without the `/id` and `/default` of the watched one.
+#[must_use]
+pub fn canary_key(kind: Kind, cluster: &ClusterName, cached: bool) -> String {
+    format!("{}{}{}", synced_prefix(cluster), root(cached), kind.base())
+}
+
+/// Where the canaries of a cluster are: `cilium/synced/<cluster>/`, under the *source's* name also in a KVStoreMesh's etcd.
+#[must_use]
+pub fn synced_prefix(cluster: &ClusterName) -> String {
+    format!("cilium/synced/{cluster}/")
+}
+
+/// Which kind a canary announces. `None` for the canaries of other resources, of another form, and for other keys.
+#[must_use]
+pub fn canary_kind(key: &[u8], cluster: &ClusterName, cached: bool) -> Option<Kind> {
+    let base = key.strip_prefix(synced_prefix(cluster).as_bytes())?.strip_prefix(root(cached).as_bytes())?;
+    Kind::ALL.into_iter().find(|kind| kind.base().as_bytes() == base)
+}
+
+/// The entry that a source's key means.
+///
+/// # Errors
+/// One short line where the key is not below [`watched_prefix`], names nothing there or is not UTF-8.
+pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[u8]) -> Result<EntryKey, String> {
+    let prefix = watched_prefix(kind, cluster, cached);
+    let shown = || quoted(&String::from_utf8_lossy(source_key));
+    let Some(name) = source_key.strip_prefix(prefix.as_bytes()) else {
+        return Err(format!("key {} is not below {prefix}", shown()));
+    };
+    if name.is_empty() {
+        return Err(format!("key {} names nothing below its prefix", shown()));
+    }
+    let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
+    Ok(EntryKey::new(kind, cluster.clone(), name))
+}
+
+/// The source's own key of an entry: the inverse of [`entry_key`].
+#[must_use]
+pub fn source_key(key: &EntryKey, cached: bool) -> String {
+    watched_prefix(key.kind, &key.cluster, cached) + &key.name
+}
+
+/// The full prefixes, for instance `cilium/state/nodes/v1/`, that Cilium is known to write, in key order. What lies between and
+/// behind them is unknown to this version.
+#[must_use]
+pub fn known_prefixes(cached: bool) -> Vec<String> {
+    let known: &[&str] = if cached { &KNOWN_CACHED } else { &KNOWN_STATE };
+    known.iter().map(|prefix| format!("{}{prefix}", root(cached))).collect()
+}
+
+/// What all resources are below.
+const fn root(cached: bool) -> &'static str {
+    if cached { "cilium/cache/" } else { "cilium/state/" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(name: &str) -> ClusterName {
+        ClusterName::parse(name).expect("must be a cluster name")
+    }
+
+    #[test]
+    fn source_keys_read_back_in_both_forms() {
+        let paris = cluster("paris");
+        for (kind, cached, text) in [
+            (Kind::Node, false, "cilium/state/nodes/v1/paris/worker-1"),
+            (Kind::Node, true, "cilium/cache/nodes/v1/paris/worker-1"),
+            (Kind::Service, false, "cilium/state/services/v1/paris/shop/cart"),
+            (Kind::Service, true, "cilium/cache/services/v1/paris/shop/cart"),
+            (Kind::Identity, false, "cilium/state/identities/v1/id/68352"),
+            (Kind::Identity, true, "cilium/cache/identities/v1/paris/id/68352"),
+            (Kind::Ip, false, "cilium/state/ip/v1/default/10.1.200.0/24"),
+            (Kind::Ip, true, "cilium/cache/ip/v1/paris/10.1.200.0/24"),
+        ] {
+            let key = entry_key(kind, &paris, cached, text.as_bytes()).expect("must be an entry");
+            assert_eq!((key.kind, &key.cluster), (kind, &paris));
+            assert_eq!(source_key(&key, cached), text);
+            assert_eq!(EntryKey::from_cache_form(&source_key(&key, true)), Some(key));
+        }
+    }
+
+    #[test]
+    fn other_keys_are_refused_with_a_reason() {
+        for (key, reason) in [
+            (&b"cilium/state/nodes/v1/paris/"[..], r#"key "cilium/state/nodes/v1/paris/" names nothing below its prefix"#),
+            (b"cilium/state/nodes/v1/paris-2/a", r#"key "cilium/state/nodes/v1/paris-2/a" is not below cilium/state/nodes/v1/paris/"#),
+            (b"cilium/state/nodes/v1/paris/a\xff", "key \"cilium/state/nodes/v1/paris/a\u{fffd}\" is not UTF-8"),
+            (b"", r#"key "" is not below cilium/state/nodes/v1/paris/"#),
+        ] {
+            assert_eq!(entry_key(Kind::Node, &cluster("paris"), false, key), Err(reason.to_owned()));
+        }
+    }
+
+    #[test]
+    fn known_prefixes_are_sorted_and_cover_every_kind() {
+        for cached in [false, true] {
+            let known = known_prefixes(cached);
+            assert!(known.is_sorted());
+            assert!(known.iter().all(|prefix| prefix.ends_with('/')));
+            for kind in Kind::ALL {
+                let watched = watched_prefix(kind, &cluster("paris"), cached);
+                assert!(known.iter().any(|prefix| watched.starts_with(prefix)), "{watched}");
+            }
+        }
+        assert_eq!(known_prefixes(false)[3], "cilium/state/noderegister/v1/");
+    }
+
+    #[test]
+    fn fixed_keys_are_ciliums() {
+        assert_eq!(HEARTBEAT, "cilium/.heartbeat");
+        assert_eq!(cluster_config_key(&cluster("paris")), "cilium/cluster-config/paris");
+        assert_eq!(synced_prefix(&cluster("paris")), "cilium/synced/paris/");
+    }
+}

@@ -1,0 +1,100 @@
+//! Cilium's keys and values to and from `model`; the only room that knows their formats.
+//!
+//! Receives: the bytes of a key and of its value, and what is known of the cluster that sent them. Emits: objects of `model` that
+//! passed the checks an agent makes, or one line that says what is wrong. Deliberately lacks: IO, async, and any memory of earlier
+//! values (keeping the last good one is the writer's work). Nothing here panics on foreign bytes, and what a value can make it
+//! allocate is linear in the value's length.
+
+mod address;
+pub mod cluster_config;
+mod go_json;
+mod identity;
+mod ip;
+pub mod keys;
+mod node;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use std::ops::RangeInclusive;
+
+use crate::model::{ClusterId, ClusterName, EntryKey, Kind, MaxConnectedClusters, Object};
+
+/// The first identity that a cluster may allocate; those below are reserved and the same everywhere (`pkg/identity/numericidentity.go`).
+const ALLOCATED_IDENTITY_MIN: u32 = 256;
+
+/// How much of a foreign text an error repeats, in characters: longer than any Kubernetes name segment (63) and any IPv6 prefix (43).
+const QUOTE_LENGTH_MAX: usize = 100;
+
+/// How long a reason may be, in characters: two quotes and the words around them.
+const REASON_LENGTH_MAX: usize = 300;
+
+/// What is known of the cluster that a value comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The name of its config file, which every value must repeat.
+    pub cluster: &'a ClusterName,
+    /// The id from its cluster config; 0 is "not known" (a cluster without one), and then nothing is checked against it.
+    pub cluster_id: ClusterId,
+    /// The size of the mesh, which decides the identities that belong to a cluster.
+    pub max_connected_clusters: MaxConnectedClusters,
+}
+
+/// Decodes and validates the bytes of a key, by the rules of the agent's own validators (protocol.md §2).
+///
+/// # Errors
+/// One short line that names the field and says what is wrong with it.
+pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Object, String> {
+    let object = match key.kind {
+        Kind::Identity => identity::decode(&key.name, value, context).map(Object::Identity),
+        Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
+        Kind::Node => node::decode(&key.name, value, context).map(Object::Node),
+        Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
+    };
+    object.map_err(|reason| bounded(&reason))
+}
+
+impl Context<'_> {
+    /// Checks the cluster that a value names.
+    fn check_cluster(&self, field: &str, cluster: &str) -> Result<(), String> {
+        if cluster == self.cluster.as_str() {
+            return Ok(());
+        }
+        Err(format!("{field} is {}, expected {:?}", quoted(cluster), self.cluster.as_str()))
+    }
+
+    /// Checks the cluster id that a value claims, where the right one is known.
+    fn check_cluster_id(&self, field: &str, cluster_id: u32) -> Result<(), String> {
+        if self.cluster_id == ClusterId(0) || cluster_id == self.cluster_id.0 {
+            return Ok(());
+        }
+        Err(format!("{field} is {cluster_id}, expected {}, the id in the cluster config of {}", self.cluster_id, self.cluster))
+    }
+
+    /// The identities that the cluster allocates from, where its id is known: the id stands above 16 bits, or above 15 in meshes of
+    /// 511 (`pkg/clustermesh/types/types.go`, `ClusterIDLen`; `pkg/identity/numericidentity.go`).
+    fn identity_range(&self) -> Option<RangeInclusive<u32>> {
+        let shift = match self.max_connected_clusters {
+            MaxConnectedClusters::Clusters255 => 16,
+            MaxConnectedClusters::Clusters511 => 15,
+        };
+        // A validated id is at most 511; an absurd one has no range rather than a wrapped one.
+        let first = self.cluster_id.0.checked_mul(1 << shift).filter(|first| *first > 0)?;
+        Some(first..=first.checked_add((1 << shift) - 1)?)
+    }
+}
+
+/// A foreign text as an error repeats it: quoted, escaped and cut.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTE_LENGTH_MAX) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+    }
+}
+
+/// A reason as one line of bounded length.
+fn bounded(reason: &str) -> String {
+    let ending = if reason.chars().nth(REASON_LENGTH_MAX).is_some() { "…" } else { "" };
+    let line = reason.chars().take(REASON_LENGTH_MAX).map(|c| if c.is_control() { ' ' } else { c });
+    line.chain(ending.chars()).collect()
+}

@@ -1,0 +1,73 @@
+//! Nodes: `…/nodes/v1/<cluster>/<node>`, from Cilium's `pkg/node/types/node.go` and the checks of `pkg/node/store/store.go`.
+
+use std::collections::BTreeMap;
+
+use super::address::{Address, Prefix};
+use super::go_json::{go_struct, parse};
+use super::{Context, quoted};
+use crate::model::{Node, NodeAddress};
+
+go_struct! {
+    /// A node as agents and the clustermesh-apiserver write it. `Source` is the writer's view, which readers overwrite.
+    struct NodeJson {
+        name: String = "Name",
+        cluster: String = "Cluster",
+        addresses: Vec<NodeAddressJson> = "IPAddresses",
+        ipv4_pod_cidr: Prefix = "IPv4AllocCIDR",
+        ipv4_secondary_pod_cidrs: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
+        ipv6_pod_cidr: Prefix = "IPv6AllocCIDR",
+        ipv6_secondary_pod_cidrs: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
+        ipv4_health_ip: Address = "IPv4HealthIP",
+        ipv6_health_ip: Address = "IPv6HealthIP",
+        ipv4_ingress_ip: Address = "IPv4IngressIP",
+        ipv6_ingress_ip: Address = "IPv6IngressIP",
+        cluster_id: u32 = "ClusterID",
+        encryption_key: u8 = "EncryptionKey",
+        labels: BTreeMap<String, String> = "Labels",
+        annotations: BTreeMap<String, String> = "Annotations",
+        wireguard_public_key: String = "WireguardPubKey",
+        boot_id: String = "BootID",
+    }
+    /// One of its addresses.
+    struct NodeAddressJson {
+        address_type: String = "Type",
+        ip: Address = "IP",
+    }
+}
+
+/// Reads and checks a node; `name` is what its key calls it.
+pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Node, String> {
+    let json: NodeJson = parse("a node", value)?;
+    context.check_cluster("Cluster", &json.cluster)?;
+    if json.name.is_empty() {
+        return Err("Name is empty".into());
+    }
+    if json.name != name {
+        return Err(format!("Name is {}, but the key says {}", quoted(&json.name), quoted(name)));
+    }
+    context.check_cluster_id("ClusterID", json.cluster_id)?;
+    Ok(json.into_node())
+}
+
+impl NodeJson {
+    fn into_node(self) -> Node {
+        // An address without an IP, which Go would keep as nil, says nothing.
+        let addresses = self.addresses.into_iter().filter_map(|json| Some(NodeAddress { ip: json.ip.0?, address_type: json.address_type }));
+        let secondary = self.ipv4_secondary_pod_cidrs.into_iter().chain(self.ipv6_secondary_pod_cidrs);
+        Node {
+            name: self.name,
+            cluster_id: self.cluster_id,
+            addresses: addresses.collect(),
+            ipv4_pod_cidr: self.ipv4_pod_cidr.0,
+            ipv6_pod_cidr: self.ipv6_pod_cidr.0,
+            secondary_pod_cidrs: secondary.filter_map(|prefix| prefix.0).collect(),
+            health_ips: [self.ipv4_health_ip, self.ipv6_health_ip].into_iter().filter_map(|address| address.0).collect(),
+            ingress_ips: [self.ipv4_ingress_ip, self.ipv6_ingress_ip].into_iter().filter_map(|address| address.0).collect(),
+            encryption_key: self.encryption_key,
+            wireguard_public_key: self.wireguard_public_key,
+            labels: self.labels,
+            annotations: self.annotations,
+            boot_id: self.boot_id,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The 77 samples: all of them decode, and one of each kind and shape is compared in full.
+
+use std::collections::BTreeMap;
+
+use crate::model::{
+    Backend, BackendZone, ClusterConfig, ClusterId, ClusterName, EntryKey, Frontend, Identity, IpEntry, Kind, MaxConnectedClusters,
+    NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service,
+};
+use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config};
+use crate::wire::{Context, decode, keys};
+
+use super::{cluster, labels};
+
+const SAMPLES: &str = include_str!("../../../tests/data/samples.jsonl");
+
+/// A sample as an etcd holds it.
+struct Sample {
+    key: String,
+    value: String,
+    cached: bool,
+}
+
+fn samples() -> Vec<Sample> {
+    let text = |line: &serde_json::Value, field: &str| line[field].as_str().expect("must be a text").to_owned();
+    let lines = SAMPLES.lines().map(|line| serde_json::from_str(line).expect("must be JSON"));
+    let sample = |line: serde_json::Value| Sample {
+        key: text(&line, "key"),
+        value: text(&line, "value"),
+        cached: text(&line, "etcd").starts_with("local-"),
+    };
+    lines.map(sample).collect()
+}
+
+fn context(cluster: &ClusterName) -> Context<'_> {
+    let id = if cluster.as_str() == "paris" { 1 } else { 2 };
+    Context { cluster, cluster_id: ClusterId(id), max_connected_clusters: MaxConnectedClusters::Clusters255 }
+}
+
+/// The entries that the samples of one form hold. In state form the clusters share the prefixes of identities and ips, as they do not
+/// share an etcd in reality; the cluster's name or its nodes' addresses in the value tell them apart.
+fn entries(cached: bool) -> BTreeMap<EntryKey, Object> {
+    let mut entries = BTreeMap::new();
+    for sample in samples().into_iter().filter(|sample| sample.cached == cached) {
+        let owner = cluster(if sample.value.contains("paris") || sample.value.contains("172.18.1.") { "paris" } else { "tokyo" });
+        for kind in Kind::ALL {
+            let Ok(key) = keys::entry_key(kind, &owner, cached, sample.key.as_bytes()) else { continue };
+            assert_eq!(keys::source_key(&key, cached), sample.key);
+            let object = decode(&key, sample.value.as_bytes(), &context(&owner)).expect("must decode");
+            assert_eq!(object.kind(), kind);
+            assert_eq!(entries.insert(key, object), None);
+        }
+    }
+    entries
+}
+
+#[test]
+fn every_sample_decodes_and_both_forms_say_the_same() {
+    let state = entries(false);
+    let mut counts = [0; 4];
+    for key in state.keys() {
+        counts[key.kind as usize] += 1;
+    }
+    assert_eq!(counts, [4, 8, 4, 4]);
+    assert_eq!(entries(true), state);
+}
+
+#[test]
+fn every_cluster_config_sample_is_valid() {
+    let configs: Vec<(String, ClusterConfig)> = samples()
+        .into_iter()
+        .filter(|sample| sample.key.starts_with("cilium/cluster-config/"))
+        .map(|sample| (sample.key, parse_cluster_config(sample.value.as_bytes()).expect("must parse")))
+        .collect();
+    let paris = ClusterConfig {
+        id: ClusterId(1),
+        synced_canaries: true,
+        cached: false,
+        max_connected_clusters: 255,
+        service_exports_enabled: Some(true),
+        endpoint_slices_export_mode: None,
+    };
+    let tokyo = ClusterConfig {
+        id: ClusterId(2),
+        service_exports_enabled: Some(false),
+        endpoint_slices_export_mode: Some("services-and-endpointslices".into()),
+        ..paris.clone()
+    };
+    let cached = |config: &ClusterConfig| ClusterConfig { cached: true, ..config.clone() };
+    let (paris_key, tokyo_key) = (keys::cluster_config_key(&cluster("paris")), keys::cluster_config_key(&cluster("tokyo")));
+    let expected =
+        [(paris_key.clone(), paris.clone()), (paris_key, cached(&paris)), (tokyo_key.clone(), tokyo.clone()), (tokyo_key, cached(&tokyo))];
+    assert_eq!(configs, expected);
+    for (_, config) in configs {
+        assert_eq!(validate_cluster_config(&config, ClusterId(3), MaxConnectedClusters::Clusters255), Ok(()));
+    }
+}
+
+#[test]
+fn no_damaged_sample_panics() {
+    for sample in samples().into_iter().filter(|sample| sample.cached) {
+        let Some(key) = EntryKey::from_cache_form(&sample.key) else { continue };
+        let bytes = sample.value.as_bytes();
+        for position in 0..bytes.len() {
+            assert!(key.kind == Kind::Identity || decode(&key, &bytes[..position], &context(&key.cluster)).is_err());
+            for damage in *b"\"\\{}[]:,-19nE.\0\xff" {
+                let mut damaged = bytes.to_vec();
+                damaged[position] = damage;
+                if let Err(reason) = decode(&key, &damaged, &context(&key.cluster)) {
+                    assert!(!reason.is_empty() && reason.chars().count() <= 301, "{reason}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_canary_sample_announces_its_kind() {
+    let mut announced = BTreeMap::new();
+    for sample in samples() {
+        for owner in [cluster("paris"), cluster("tokyo")] {
+            if let Some(kind) = keys::canary_kind(sample.key.as_bytes(), &owner, sample.cached) {
+                assert_eq!(keys::canary_key(kind, &owner, sample.cached), sample.key);
+                announced.insert((owner, sample.cached, kind), sample.value.clone());
+            }
+        }
+    }
+    assert_eq!(announced.len(), 2 * 2 * Kind::ALL.len());
+}
+
+#[track_caller]
+fn assert_sample(cache_form: &str, expected: Object) {
+    let key = EntryKey::from_cache_form(cache_form).expect("must be an entry");
+    assert_eq!(entries(false).remove(&key), Some(expected));
+}
+
+#[test]
+fn a_node_is_read_in_full() {
+    let address = |address_type: &str, ip: &str| NodeAddress { address_type: address_type.into(), ip: ip.parse().unwrap() };
+    let node = Node {
+        name: "paris-worker-2".into(),
+        cluster_id: 1,
+        addresses: vec![
+            address("InternalIP", "172.18.1.2"),
+            address("InternalIP", "fc00:c111:1::2"),
+            address("CiliumInternalIP", "10.1.2.10"),
+            address("CiliumInternalIP", "fd00:10:1:2::e2d6"),
+        ],
+        ipv4_pod_cidr: Some("10.1.2.0/24".parse().unwrap()),
+        ipv6_pod_cidr: Some("fd00:10:1:2::/64".parse().unwrap()),
+        secondary_pod_cidrs: vec!["10.1.220.0/20".parse().unwrap()],
+        health_ips: vec!["10.1.2.134".parse().unwrap(), "fd00:10:1:2::d812".parse().unwrap()],
+        ingress_ips: vec![],
+        encryption_key: 7,
+        wireguard_public_key: String::new(),
+        labels: labels(&[("kubernetes.io/hostname", "paris-worker-2"), ("topology.kubernetes.io/zone", "zone-a")]),
+        annotations: labels(&[]),
+        boot_id: "570d3fd1-93db-4862-ba99-6a3c2c10c312".into(),
+    };
+    assert_sample("cilium/cache/nodes/v1/paris/paris-worker-2", Object::Node(node));
+}
+
+fn port(name: &str, protocol: &str, port: u16) -> Port {
+    Port { name: name.into(), protocol: protocol.into(), port }
+}
+
+#[test]
+fn a_service_is_read_in_full() {
+    let ports = || vec![port("dns", "UDP", 5353), port("http", "TCP", 8080)];
+    let zone = BackendZone { zone: "zone-a".into(), for_zones: vec!["zone-a".into()] };
+    let service = Service {
+        namespace: "shop".into(),
+        name: "cart".into(),
+        cluster_id: 1,
+        frontends: vec![Frontend { ip: "10.96.1.10".parse().unwrap(), ports: vec![port("dns", "UDP", 53), port("http", "TCP", 80)] }],
+        backends: vec![
+            Backend { ip: "10.1.1.21".parse().unwrap(), ports: ports(), hostname: "cart-0".into(), zone: Some(zone) },
+            Backend { ip: "10.1.2.21".parse().unwrap(), ports: ports(), hostname: String::new(), zone: None },
+        ],
+        labels: labels(&[("app", "cart")]),
+        selector: labels(&[("app", "cart")]),
+        shared: true,
+        include_external: true,
+    };
+    assert_sample("cilium/cache/services/v1/paris/shop/cart", Object::Service(service));
+}
+
+#[test]
+fn a_headless_service_is_read_in_full() {
+    let backend = Backend { ip: "10.2.2.40".parse().unwrap(), ports: vec![port("", "TCP", 5432)], hostname: "db-0".into(), zone: None };
+    let service = Service {
+        namespace: "shop".into(),
+        name: "db-headless".into(),
+        cluster_id: 2,
+        frontends: vec![],
+        backends: vec![backend],
+        labels: labels(&[("service.kubernetes.io/headless", "")]),
+        selector: labels(&[("app", "db")]),
+        shared: true,
+        include_external: true,
+    };
+    assert_sample("cilium/cache/services/v1/tokyo/shop/db-headless", Object::Service(service));
+}
+
+#[test]
+fn an_identity_is_read_in_full() {
+    let labels = labels(&[("k8s:app", "db"), ("k8s:io.cilium.k8s.policy.cluster", "paris"), ("k8s:io.kubernetes.pod.namespace", "shop")]);
+    assert_sample("cilium/cache/identities/v1/paris/id/68352", Object::Identity(Identity { id: 68352, labels }));
+}
+
+fn ip_entry(prefix: &str, host: bool, identity: u32) -> IpEntry {
+    IpEntry {
+        prefix: ObjectPrefix { net: prefix.parse().unwrap(), host },
+        identity,
+        host_ip: None,
+        encryption_key: 0,
+        namespace: String::new(),
+        pod_name: String::new(),
+        pod_uid: String::new(),
+        service_account: String::new(),
+        named_ports: vec![],
+    }
+}
+
+#[test]
+fn ip_entries_are_read_in_full_in_every_shape() {
+    let named = |name: &str, port, protocol: &str| NamedPort { name: name.into(), port, protocol: protocol.into() };
+    let mask_null = IpEntry {
+        host_ip: Some("172.18.1.2".parse().unwrap()),
+        encryption_key: 7,
+        namespace: "shop".into(),
+        pod_name: "db-0".into(),
+        service_account: "db".into(),
+        named_ports: vec![named("pg", 5432, "TCP")],
+        ..ip_entry("10.1.2.40/32", true, 68352)
+    };
+    let no_mask = IpEntry {
+        host_ip: Some("172.18.2.1".parse().unwrap()),
+        namespace: "shop".into(),
+        pod_name: "cart-55f4b-qwert".into(),
+        pod_uid: "7f0c6a2e-3c3f-4f1e-9a6e-0d6b5a3c9e11".into(),
+        service_account: "default".into(),
+        named_ports: vec![named("http", 8080, "TCP"), named("dns", 5353, "UDP")],
+        ..ip_entry("10.2.1.21/32", true, 131_331)
+    };
+    let prefix = IpEntry { host_ip: Some("172.18.1.1".parse().unwrap()), ..ip_entry("10.1.200.0/24", false, 2) };
+    let remote_host = ip_entry("172.18.2.9/32", true, 6);
+    for (key, entry) in
+        [("paris/10.1.2.40", mask_null), ("tokyo/10.2.1.21", no_mask), ("paris/10.1.200.0/24", prefix), ("tokyo/172.18.2.9", remote_host)]
+    {
+        assert_sample(&format!("cilium/cache/ip/v1/{key}"), Object::Ip(entry));
+    }
+}
