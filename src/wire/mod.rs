@@ -92,9 +92,10 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A reason as one line of bounded length.
+/// A reason of bounded length. It is one line already: every foreign text in it is escaped, by [`quoted`] or by serde.
 fn bounded(reason: &str) -> String {
-    let ending = if reason.chars().nth(REASON_LENGTH_MAX).is_some() { "…" } else { "" };
-    let line = reason.chars().take(REASON_LENGTH_MAX).map(|c| if c.is_control() { ' ' } else { c });
-    line.chain(ending.chars()).collect()
+    match reason.char_indices().nth(REASON_LENGTH_MAX) {
+        None => reason.to_owned(),
+        Some((end, _)) => format!("{}…", &reason[..end]),
+    }
 }
