@@ -3,3 +3,4 @@
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
 pub mod model;
+pub mod store;
