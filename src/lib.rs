@@ -3,4 +3,5 @@
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
 pub mod model;
+pub mod store;
 pub mod wire;

@@ -1,0 +1,318 @@
+//! The on-disk form of keys and values, version 1 ("plain"). docs/store.md has the same, byte by byte, for people.
+//!
+//! Owns: which bytes stand for which record, cursor, cluster or mark. Deliberately lacks: IO, sled, and any meaning of an entry's own bytes.
+//!
+//! Every value is `form (1 byte) · body · CRC-32 of key, form and body (4 bytes, little-endian)`. In the bodies, `varint` is LEB128,
+//! `i64` and `u64` are 8 bytes little-endian, `bytes` is a varint length and that many bytes, `text` is `bytes` in UTF-8.
+//!
+//! | key | body |
+//! |---|---|
+//! | `e` + cache form of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
+//! | `c` + kind's base + `/` + cluster | cursor: flags (1 = cached, 2 = last put, 4 = last delete, 8 = canary) · `u64` etcd cluster id · `i64` revision · [put: `i64` revision · 32 bytes SHA-256 · `bytes` source key] · [delete: `i64` revision · `bytes` source key] · [canary: `i64` revision · `bytes` value] |
+//! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given) · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] |
+//! | `mformat` | `u64` number of the layout |
+//! | `mgroup` | `u64` number of the last group |
+//! | `msequence` | `u64` highest sequence that may have been handed out |
+//!
+//! The file `witness` beside the engine's holds one such value with the key `witness`: suspect (0 or 1) · `u64` last group · `u64` sequence.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::bytes::{Malformed, Reader, Writer};
+use super::witness::Testimony;
+use crate::model::{
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, EntryKey, EtcdClusterId, Kind, LeaseId, PutPoint, Record,
+    Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp,
+};
+
+/// The form of every value in layout 1.
+const FORM: u8 = 1;
+
+const ENTRY: u8 = b'e';
+const CURSOR: u8 = b'c';
+const CLUSTER: u8 = b'k';
+
+/// The first byte of every cursor's key, for those who drop them all.
+pub(super) const CURSOR_PREFIX: [u8; 1] = [CURSOR];
+
+/// The key of the layout's number.
+pub(super) const FORMAT_KEY: &[u8] = b"mformat";
+/// The key of the last group's number.
+pub(super) const GROUP_KEY: &[u8] = b"mgroup";
+/// The key of the highest sequence that may have been handed out.
+pub(super) const SEQUENCE_KEY: &[u8] = b"msequence";
+
+/// Stands in for a key where the witness's checksum is made.
+const WITNESS_KEY: &[u8] = b"witness";
+
+const RECORD_GOOD_VALUE: u8 = 1;
+const RECORD_REJECTION: u8 = 1 << 1;
+
+const CURSOR_CACHED: u8 = 1;
+const CURSOR_PUT: u8 = 1 << 1;
+const CURSOR_DELETE: u8 = 1 << 2;
+const CURSOR_CANARY: u8 = 1 << 3;
+
+const CONFIG_PRESENT: u8 = 1;
+const CONFIG_CANARIES: u8 = 1 << 1;
+const CONFIG_CACHED: u8 = 1 << 2;
+const CONFIG_EXPORTS_GIVEN: u8 = 1 << 3;
+const CONFIG_EXPORTS_ON: u8 = 1 << 4;
+const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
+
+/// What a stored key stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StoredKey {
+    /// A mirrored entry.
+    Entry(EntryKey),
+    /// How far a scope is mirrored.
+    Cursor(Scope),
+    /// What a cluster says about itself.
+    Cluster(ClusterName),
+    /// The layout's number.
+    Format,
+    /// The last group's number.
+    Group,
+    /// The highest sequence that may have been handed out.
+    Sequence,
+}
+
+/// Reads a stored key; `None` for anything that version 1 does not write.
+pub(super) fn read_key(stored: &[u8]) -> Option<StoredKey> {
+    match stored {
+        FORMAT_KEY => return Some(StoredKey::Format),
+        GROUP_KEY => return Some(StoredKey::Group),
+        SEQUENCE_KEY => return Some(StoredKey::Sequence),
+        _ => {}
+    }
+    let (tag, rest) = stored.split_first()?;
+    let text = std::str::from_utf8(rest).ok()?;
+    match *tag {
+        ENTRY => EntryKey::from_cache_form(text).map(StoredKey::Entry),
+        CURSOR => read_scope(text).map(StoredKey::Cursor),
+        CLUSTER => ClusterName::parse(text).ok().map(StoredKey::Cluster),
+        _ => None,
+    }
+}
+
+fn read_scope(text: &str) -> Option<Scope> {
+    Kind::ALL.into_iter().find_map(|kind| {
+        let cluster = text.strip_prefix(kind.base())?.strip_prefix('/')?;
+        Some(Scope { cluster: ClusterName::parse(cluster).ok()?, kind })
+    })
+}
+
+/// The stored key of an entry.
+pub(super) fn entry_key(key: &EntryKey) -> Vec<u8> {
+    tagged(ENTRY, &key.to_string())
+}
+
+/// The stored key of a scope's cursor.
+pub(super) fn cursor_key(scope: &Scope) -> Vec<u8> {
+    tagged(CURSOR, &format!("{}/{}", scope.kind.base(), scope.cluster))
+}
+
+/// The stored key of a cluster's record.
+pub(super) fn cluster_key(cluster: &ClusterName) -> Vec<u8> {
+    tagged(CLUSTER, cluster.as_str())
+}
+
+fn tagged(tag: u8, text: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + text.len());
+    key.push(tag);
+    key.extend_from_slice(text.as_bytes());
+    key
+}
+
+/// Writes what is stored of a record: all but its decoded object and its generation. Times keep microseconds.
+pub(super) fn write_record(stored_key: &[u8], record: &Record) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.byte(bit(record.good_value.is_some(), RECORD_GOOD_VALUE) | bit(record.rejection.is_some(), RECORD_REJECTION));
+    writer.signed(record.source.mod_revision.0);
+    writer.signed(record.source.lease.0);
+    writer.varint(record.create_sequence.0);
+    writer.varint(record.last_sequence.0);
+    writer.varint(record.version);
+    writer.bytes(&record.value);
+    if let Some(good_value) = &record.good_value {
+        writer.bytes(good_value);
+    }
+    if let Some(rejection) = &record.rejection {
+        writer.bytes(rejection.reason.as_bytes());
+        writer.signed(micros_since_1970(rejection.first_seen));
+        writer.signed(micros_since_1970(rejection.last_seen));
+    }
+    writer.seal(stored_key)
+}
+
+/// Reads a record back: without its object, in generation 0.
+pub(super) fn read_record(stored_key: &[u8], key: EntryKey, stored: &[u8]) -> Result<Record, Malformed> {
+    let mut reader = Reader::open(stored_key, stored, FORM)?;
+    let flags = reader.flags(RECORD_GOOD_VALUE | RECORD_REJECTION)?;
+    let source = SourceStamp { mod_revision: Revision(reader.signed()?), lease: LeaseId(reader.signed()?) };
+    let create_sequence = Sequence(reader.varint()?);
+    let last_sequence = Sequence(reader.varint()?);
+    let version = reader.varint()?;
+    let value = Arc::from(reader.bytes()?);
+    let good_value = if flags & RECORD_GOOD_VALUE != 0 { Some(Arc::from(reader.bytes()?)) } else { None };
+    let rejection = if flags & RECORD_REJECTION != 0 { Some(read_rejection(&mut reader)?) } else { None };
+    reader.finish()?;
+    Ok(Record { key, value, good_value, object: None, rejection, source, create_sequence, last_sequence, version, generation: 0 })
+}
+
+fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
+    let reason = Arc::from(reader.text("rejection reason")?);
+    Ok(Rejection { reason, first_seen: time_from_micros(reader.signed()?)?, last_seen: time_from_micros(reader.signed()?)? })
+}
+
+/// Writes a cursor.
+pub(super) fn write_cursor(stored_key: &[u8], cursor: &Cursor) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.byte(
+        bit(cursor.cached, CURSOR_CACHED)
+            | bit(cursor.last_put.is_some(), CURSOR_PUT)
+            | bit(cursor.last_delete.is_some(), CURSOR_DELETE)
+            | bit(cursor.canary.is_some(), CURSOR_CANARY),
+    );
+    writer.fixed(cursor.etcd_cluster_id.0);
+    writer.signed(cursor.revision.0);
+    if let Some(put) = &cursor.last_put {
+        writer.signed(put.revision.0);
+        writer.raw(&put.value_digest);
+        writer.bytes(&put.source_key);
+    }
+    if let Some(delete) = &cursor.last_delete {
+        writer.signed(delete.revision.0);
+        writer.bytes(&delete.source_key);
+    }
+    if let Some(canary) = &cursor.canary {
+        writer.signed(canary.revision.0);
+        writer.bytes(&canary.value);
+    }
+    writer.seal(stored_key)
+}
+
+/// Reads a cursor back.
+pub(super) fn read_cursor(stored_key: &[u8], stored: &[u8]) -> Result<Cursor, Malformed> {
+    let mut reader = Reader::open(stored_key, stored, FORM)?;
+    let flags = reader.flags(CURSOR_CACHED | CURSOR_PUT | CURSOR_DELETE | CURSOR_CANARY)?;
+    let etcd_cluster_id = EtcdClusterId(reader.fixed()?);
+    let revision = Revision(reader.signed()?);
+    let last_put = if flags & CURSOR_PUT != 0 { Some(read_put_point(&mut reader)?) } else { None };
+    let last_delete = if flags & CURSOR_DELETE != 0 { Some(read_delete_point(&mut reader)?) } else { None };
+    let canary = if flags & CURSOR_CANARY != 0 { Some(read_sentinel(&mut reader)?) } else { None };
+    reader.finish()?;
+    Ok(Cursor { etcd_cluster_id, revision, cached: flags & CURSOR_CACHED != 0, last_put, last_delete, canary })
+}
+
+fn read_put_point(reader: &mut Reader<'_>) -> Result<PutPoint, Malformed> {
+    Ok(PutPoint { revision: Revision(reader.signed()?), value_digest: reader.array()?, source_key: reader.bytes()?.to_vec() })
+}
+
+fn read_delete_point(reader: &mut Reader<'_>) -> Result<DeletePoint, Malformed> {
+    Ok(DeletePoint { revision: Revision(reader.signed()?), source_key: reader.bytes()?.to_vec() })
+}
+
+fn read_sentinel(reader: &mut Reader<'_>) -> Result<Sentinel, Malformed> {
+    Ok(Sentinel { revision: Revision(reader.signed()?), value: reader.bytes()?.to_vec() })
+}
+
+/// Writes a cluster's record.
+pub(super) fn write_cluster(stored_key: &[u8], record: &ClusterRecord) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    let Some(config) = &record.config else {
+        writer.byte(0);
+        return writer.seal(stored_key);
+    };
+    writer.byte(
+        CONFIG_PRESENT
+            | bit(config.synced_canaries, CONFIG_CANARIES)
+            | bit(config.cached, CONFIG_CACHED)
+            | bit(config.service_exports_enabled.is_some(), CONFIG_EXPORTS_GIVEN)
+            | bit(config.service_exports_enabled == Some(true), CONFIG_EXPORTS_ON)
+            | bit(config.endpoint_slices_export_mode.is_some(), CONFIG_SLICES_GIVEN),
+    );
+    writer.varint(config.id.0.into());
+    writer.varint(config.max_connected_clusters.into());
+    if let Some(mode) = &config.endpoint_slices_export_mode {
+        writer.bytes(mode.as_bytes());
+    }
+    writer.seal(stored_key)
+}
+
+/// Reads a cluster's record back.
+pub(super) fn read_cluster(stored_key: &[u8], stored: &[u8]) -> Result<ClusterRecord, Malformed> {
+    let mut reader = Reader::open(stored_key, stored, FORM)?;
+    let flags =
+        reader.flags(CONFIG_PRESENT | CONFIG_CANARIES | CONFIG_CACHED | CONFIG_EXPORTS_GIVEN | CONFIG_EXPORTS_ON | CONFIG_SLICES_GIVEN)?;
+    let config = if flags & CONFIG_PRESENT != 0 { Some(read_config(&mut reader, flags)?) } else { None };
+    reader.finish()?;
+    Ok(ClusterRecord { config })
+}
+
+fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malformed> {
+    let id = ClusterId(u32::try_from(reader.varint()?).map_err(|_| Malformed::Field("cluster id"))?);
+    let max_connected_clusters = u32::try_from(reader.varint()?).map_err(|_| Malformed::Field("max connected clusters"))?;
+    let endpoint_slices_export_mode =
+        if flags & CONFIG_SLICES_GIVEN != 0 { Some(reader.text("endpoint slices export mode")?.to_owned()) } else { None };
+    Ok(ClusterConfig {
+        id,
+        synced_canaries: flags & CONFIG_CANARIES != 0,
+        cached: flags & CONFIG_CACHED != 0,
+        max_connected_clusters,
+        service_exports_enabled: (flags & CONFIG_EXPORTS_GIVEN != 0).then_some(flags & CONFIG_EXPORTS_ON != 0),
+        endpoint_slices_export_mode,
+    })
+}
+
+/// Writes one of the marks, a plain number.
+pub(super) fn write_number(stored_key: &[u8], number: u64) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.fixed(number);
+    writer.seal(stored_key)
+}
+
+/// Reads one of the marks back.
+pub(super) fn read_number(stored_key: &[u8], stored: &[u8]) -> Result<u64, Malformed> {
+    let mut reader = Reader::open(stored_key, stored, FORM)?;
+    let number = reader.fixed()?;
+    reader.finish()?;
+    Ok(number)
+}
+
+/// Writes the witness file; always of the same length.
+pub(super) fn write_witness(testimony: Testimony) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.byte(bit(testimony.suspect, 1));
+    writer.fixed(testimony.group_number);
+    writer.fixed(testimony.sequence.0);
+    writer.seal(WITNESS_KEY)
+}
+
+/// Reads the witness file back.
+pub(super) fn read_witness(stored: &[u8]) -> Result<Testimony, Malformed> {
+    let mut reader = Reader::open(WITNESS_KEY, stored, FORM)?;
+    let suspect = reader.flags(1)? == 1;
+    let testimony = Testimony { suspect, group_number: reader.fixed()?, sequence: Sequence(reader.fixed()?) };
+    reader.finish()?;
+    Ok(testimony)
+}
+
+const fn bit(set: bool, flag: u8) -> u8 {
+    if set { flag } else { 0 }
+}
+
+/// Clamped at the ends of an `i64`, some 292,000 years away.
+fn micros_since_1970(time: SystemTime) -> i64 {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |micros| -micros),
+    }
+}
+
+fn time_from_micros(micros: i64) -> Result<SystemTime, Malformed> {
+    let distance = Duration::from_micros(micros.unsigned_abs());
+    let time = if micros < 0 { SystemTime::UNIX_EPOCH.checked_sub(distance) } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
+    time.ok_or(Malformed::Field("time"))
+}

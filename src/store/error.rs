@@ -1,0 +1,82 @@
+//! What can go wrong with the store, in words for the operator.
+//!
+//! Owns: the errors of this room. Deliberately lacks: damage that the store repairs by itself, which is reported in `Opened` and `Loaded`.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why the store cannot be opened, read or written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Another living process uses the directory. Nothing in it was touched.
+    #[error("the data directory {directory} is in use by {holder}: stop that process or choose another directory", directory = directory.display())]
+    Locked {
+        /// The data directory.
+        directory: PathBuf,
+        /// The process id and command line of the holder, as it wrote them.
+        holder: String,
+    },
+    /// The directory cannot be created or written: missing rights, a read-only or full file system.
+    #[error("the data directory {directory} cannot be written: {source}", directory = directory.display())]
+    NotWritable {
+        /// The data directory.
+        directory: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The engine failed. After such an error [`super::Store::apply`] opens it anew and may be tried again.
+    #[error("the store in {directory} failed: {source}", directory = directory.display())]
+    Engine {
+        /// The directory of the engine's files.
+        directory: PathBuf,
+        /// What the engine says.
+        source: EngineError,
+    },
+}
+
+/// What the engine says, without its own types.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// A handle of this process or another program has the engine's files open.
+    #[error("its files are held open: {0}")]
+    Busy(String),
+    /// The system refused a read or a write.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The files do not hold what the engine expects.
+    #[error("its files are damaged: {0}")]
+    Damaged(String),
+    /// The engine panicked.
+    #[error("the engine panicked: {0}")]
+    Panicked(String),
+    /// The files on disk are older than what was applied: they were replaced or lost under the running process.
+    #[error("its files were replaced while in use: restart meshkeep to read them anew")]
+    Replaced,
+}
+
+impl EngineError {
+    /// Whether the machine is the reason and not the files, so that they must be left where they are.
+    pub(super) fn is_environment(&self) -> bool {
+        /// `ENFILE` and `EMFILE`: no file descriptors left.
+        const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];
+        match self {
+            Self::Busy(_) | Self::Replaced => true,
+            Self::Damaged(_) | Self::Panicked(_) => false,
+            Self::Io(error) => {
+                error.raw_os_error().is_some_and(|code| DESCRIPTORS_EXHAUSTED.contains(&code))
+                    || matches!(
+                        error.kind(),
+                        io::ErrorKind::StorageFull
+                            | io::ErrorKind::QuotaExceeded
+                            | io::ErrorKind::FileTooLarge
+                            | io::ErrorKind::PermissionDenied
+                            | io::ErrorKind::ReadOnlyFilesystem
+                            | io::ErrorKind::OutOfMemory
+                            | io::ErrorKind::Interrupted
+                    )
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The lock of the data directory: one living process at a time, and a name for the one that has it.
+//!
+//! Owns: the file `lock`, whose text names its holder. The kernel lets go of it when the holder ends, however that happens. Deliberately
+//! lacks: the engine's own lock, which would not say who holds it.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::error::StoreError;
+
+/// The file's name inside the data directory.
+const LOCK_FILE: &str = "lock";
+
+/// How often to try while another process holds the lock: a restart notices within a twentieth of a second.
+const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// As much of a command line as an error message can carry, in characters.
+const COMMAND_LINE_LENGTH_MAX: usize = 400;
+
+/// As much of the holder's text as is read, in bytes: the command line at 4 bytes a character, and the process id.
+const HOLDER_LENGTH_MAX: u64 = 2048;
+
+/// The data directory's lock, held until it is dropped.
+#[derive(Debug)]
+pub(super) struct DirectoryLock {
+    /// Held open for the lock on it.
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Creates the directory if needed and takes its lock, waiting up to `wait` for another process to let go of it.
+    pub(super) fn take(directory: &Path, wait: Duration) -> Result<Self, StoreError> {
+        let not_writable = |source| StoreError::NotWritable { directory: directory.to_owned(), source };
+        fs::create_dir_all(directory).map_err(not_writable)?;
+        let path = directory.join(LOCK_FILE);
+        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(not_writable)?;
+        let deadline = Instant::now() + wait;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(source)) => return Err(not_writable(source)),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(LOCK_POLL.min(deadline.saturating_duration_since(Instant::now())));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::Locked { directory: directory.to_owned(), holder: read_holder(&mut file) });
+                }
+            }
+        }
+        write_holder(&mut file).map_err(not_writable)?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn write_holder(file: &mut File) -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let command_line: String = arguments.join(" ").chars().take(COMMAND_LINE_LENGTH_MAX).collect();
+    file.set_len(0)?;
+    write!(file, "pid {}: {command_line}", std::process::id())
+}
+
+/// The text is from outside: bounded, and without control characters.
+fn read_holder(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let outcome = file.take(HOLDER_LENGTH_MAX).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes).replace(char::is_control, " ");
+    match outcome {
+        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
+        Ok(_) | Err(_) => "a process that has not written its name".to_owned(),
+    }
+}

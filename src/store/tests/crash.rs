@@ -1,0 +1,211 @@
+//! Processes that are killed while they write, and processes that run out of room.
+//!
+//! The test binary runs itself again as the child. Each group's number decides all that it holds, so whatever is found after a kill must be
+//! what one number says, and no older than what the child acknowledged.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rand::Rng;
+
+use super::{cursor, key, load, open, record, scope};
+use crate::model::{Kind, Record, Revision, Sequence};
+use crate::store::{EngineError, Group, Loaded, Store, StoreError};
+
+const CHILD_DIRECTORY: &str = "MESHKEEP_TEST_STORE_CHILD_DIRECTORY";
+const CHILD_TASK: &str = "MESHKEEP_TEST_STORE_CHILD_TASK";
+
+/// How many keys the groups write; each group writes or deletes all of them.
+const KEY_COUNT: u64 = 40;
+
+/// What key `index` holds after group `number`: nothing for one key in ten, another one each time; one value is a big one.
+fn record_of(number: u64, index: u64) -> (crate::model::EntryKey, Option<Record>) {
+    let key = key(Kind::Service, "paris", &format!("{index:02}"));
+    let length = if index == 7 { 300_000 } else { 20_000 };
+    let put = !(number + index).is_multiple_of(10);
+    (key.clone(), put.then(|| record(key, number, length)))
+}
+
+fn group_of(number: u64) -> Group {
+    let mut group = Group { sequence_reserved: Some(Sequence(number)), ..Group::default() };
+    group.records = (0..KEY_COUNT).map(|index| record_of(number, index)).map(|(key, record)| (key, record.map(Arc::new))).collect();
+    group.cursors.insert(scope(Kind::Service, "paris"), Some(cursor(i64::try_from(number).unwrap())));
+    group
+}
+
+fn loaded_of(number: u64) -> Loaded {
+    if number == 0 {
+        return Loaded::default();
+    }
+    Loaded {
+        records: (0..KEY_COUNT).filter_map(|index| record_of(number, index).1).collect(),
+        cursors: vec![(scope(Kind::Service, "paris"), cursor(i64::try_from(number).unwrap()))],
+        sequence_reserved: Sequence(number),
+        ..Loaded::default()
+    }
+}
+
+fn number_of(loaded: &Loaded) -> u64 {
+    loaded.cursors.first().map_or(0, |(_, cursor)| u64::try_from(cursor.revision.0).unwrap())
+}
+
+/// Does nothing in an ordinary run: it is what the other tests start.
+#[test]
+fn the_child_that_the_crash_tests_start() {
+    let (Some(directory), Ok(task)) = (std::env::var_os(CHILD_DIRECTORY), std::env::var(CHILD_TASK)) else { return };
+    let (store, opened) = open(Path::new(&directory));
+    assert_eq!(opened.set_aside, None);
+    match task.as_str() {
+        "write" => write_until_killed(&store),
+        "fill and end" => drop(fill(&store, 1)),
+        "fill and go on" => fill_and_go_on(&store),
+        other => panic!("unknown task {other}"),
+    }
+    // not closed: the process ends as a crash would end it, but for its exit code
+    std::process::exit(0);
+}
+
+fn write_until_killed(store: &Store) {
+    let first = number_of(&store.load().unwrap()) + 1;
+    for number in first.. {
+        store.apply(&group_of(number)).unwrap();
+        eprintln!("applied {number}");
+    }
+}
+
+fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
+    command
+        .args(["--exact", "store::tests::crash::the_child_that_the_crash_tests_start", "--nocapture"])
+        .env(CHILD_DIRECTORY, directory)
+        .env(CHILD_TASK, task)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut number = 0;
+    for round in 0..10 {
+        let acknowledged_target = rand::rng().random_range(2..8);
+        let mut child = child_command(Command::new(std::env::current_exe().unwrap()), directory.path(), "write");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut acknowledged = number;
+        let mut acknowledged_times = Vec::new();
+        for line in lines.by_ref().filter_map(|line| line.strip_prefix("applied ")?.parse::<u64>().ok()).take(acknowledged_target) {
+            acknowledged = line;
+            acknowledged_times.push(Instant::now());
+        }
+        // not to wait for anything, but to strike anywhere within the next group
+        let within_group =
+            acknowledged_times.last().unwrap().duration_since(acknowledged_times[0]) / u32::try_from(acknowledged_target - 1).unwrap();
+        let delay = within_group.mul_f64(rand::rng().random_range(0.0..1.0));
+        println!("round {round}: kill {delay:?} of {within_group:?} after group {acknowledged}");
+        std::thread::sleep(delay);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        acknowledged = lines.filter_map(|line| line.strip_prefix("applied ")?.parse().ok()).last().unwrap_or(acknowledged);
+        assert!(acknowledged > number, "the child wrote nothing");
+        let (store, opened) = open(directory.path());
+        assert_eq!(opened.set_aside, None);
+        let loaded = store.load().unwrap();
+        number = number_of(&loaded);
+        assert!(number == acknowledged || number == acknowledged + 1, "found {number}, acknowledged {acknowledged}");
+        assert!(loaded == loaded_of(number), "what is stored is not group {number}");
+    }
+}
+
+/// The room that a child has for each file, in the 512-byte blocks of `ulimit -f`: 16 MiB.
+const FILE_BLOCKS_MAX: u32 = 32_768;
+
+/// Writes keys that are never deleted until a group fails so many times in a row; returns that group.
+fn fill(store: &Store, attempt_count: usize) -> Group {
+    for number in 1..200 {
+        let mut group = Group::default();
+        for index in 0..20_u64 {
+            let key = key(Kind::Node, "paris", &format!("{number:03}-{index:02}"));
+            group.records.insert(key.clone(), Some(Arc::new(record(key, number, 20_000))));
+        }
+        group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(i64::try_from(number).unwrap())));
+        // opening anew can win back some room, so that one error may be the only one
+        let errors: Vec<StoreError> = (0..attempt_count).map_while(|_| store.apply(&group).err()).collect();
+        if errors.len() == attempt_count {
+            assert!(errors.iter().all(|error| matches!(error, StoreError::Engine { source: EngineError::Io(_), .. })), "{errors:?}");
+            eprintln!("filled {number}: {errors:?}");
+            return group;
+        }
+    }
+    panic!("never full");
+}
+
+fn fill_and_go_on(store: &Store) {
+    let failed = fill(store, 4);
+    let pid = std::process::id().to_string();
+    assert!(Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:"]).status().unwrap().success());
+    let mut next = group_of(1000);
+    next.merge_older(failed);
+    store.apply(&next).unwrap();
+    eprintln!("went on");
+}
+
+/// Runs a child whose files cannot grow above a limit. Returns the number of the group that failed, and the rest of what it said.
+fn run_in_a_small_room(directory: &Path, task: &str) -> (u64, String) {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -S -f \"$1\"; shift; exec \"$@\"", "sh", &FILE_BLOCKS_MAX.to_string()]);
+    command.arg(std::env::current_exe().unwrap());
+    let output = child_command(command, directory, task).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let failed = said.lines().find_map(|line| line.strip_prefix("filled ")?.split(':').next()?.parse().ok());
+    (failed.unwrap_or_else(|| panic!("{said}")), said)
+}
+
+/// A group that fails on a full disk may be there in part, cursor first: without dropping the cursors, its entries would be missing for ever.
+#[test]
+fn a_process_that_ends_after_a_full_disk_leaves_no_cursor() {
+    let directory = tempfile::tempdir().unwrap();
+    let (failed, _) = run_in_a_small_room(directory.path(), "fill and end");
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened.set_aside, None);
+    let loaded = store.load().unwrap();
+    assert_eq!(loaded.cursors, []);
+    let whole = loaded.records.iter().filter(|record| record.source.mod_revision < Revision(i64::try_from(failed).unwrap()));
+    assert_eq!(u64::try_from(whole.count()).unwrap(), (failed - 1) * 20);
+}
+
+#[test]
+fn a_full_disk_is_an_error_until_there_is_room_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (failed, said) = run_in_a_small_room(directory.path(), "fill and go on");
+    assert!(said.contains("went on"), "{said}");
+    let loaded = load(directory.path());
+    let cursors = vec![(scope(Kind::Node, "paris"), cursor(i64::try_from(failed).unwrap())), (scope(Kind::Service, "paris"), cursor(1000))];
+    assert_eq!(loaded.cursors, cursors);
+    let (nodes, services): (Vec<_>, Vec<_>) = loaded.records.into_iter().partition(|record| record.key.kind == Kind::Node);
+    assert_eq!(u64::try_from(nodes.len()).unwrap(), failed * 20);
+    assert_eq!(services, loaded_of(1000).records);
+}
+
+/// Only what was there when the store was opened may be opened again: an empty store with newer cursors would be ahead.
+#[test]
+fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group_of(1)).unwrap();
+    store.inner().engine.take().unwrap().discard();
+    std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+    let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { source: EngineError::Replaced, .. }));
+    assert!(replaced(store.apply(&group_of(2))));
+    assert!(!directory.path().join("store").exists());
+    // an older copy in its place is no better
+    let other = tempfile::tempdir().unwrap();
+    drop(open(other.path()));
+    super::damage::copy_directory(&other.path().join("store"), &directory.path().join("store"));
+    assert!(replaced(store.apply(&group_of(2))));
+}

@@ -1,0 +1,311 @@
+//! Damage costs a resync, never the start (design.md, invariant 8).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::{cluster, cluster_record, cursor, key, load, open, record, scope};
+use crate::model::{Kind, Record, Sequence};
+use crate::store::codec;
+use crate::store::engine::Engine;
+use crate::store::witness::{Testimony, Witness};
+use crate::store::{Group, Loaded, Opened};
+
+/// 60 entries in two scopes, each with its cursor.
+fn group() -> Group {
+    let mut group = Group { sequence_reserved: Some(Sequence(500)), ..Group::default() };
+    for seed in 0..60_u32 {
+        let kind = if seed % 2 == 0 { Kind::Node } else { Kind::Service };
+        let key = key(kind, "paris", &format!("{seed:02}"));
+        group.records.insert(key.clone(), Some(Arc::new(record(key, seed.into(), 2000))));
+    }
+    group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(11)));
+    group.cursors.insert(scope(Kind::Service, "paris"), Some(cursor(12)));
+    group.clusters.insert(cluster("paris"), Some(cluster_record(7)));
+    group
+}
+
+fn loaded(group: &Group) -> Loaded {
+    Loaded {
+        records: group.records.values().flatten().map(|record| record.as_ref().clone()).collect(),
+        cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
+        clusters: group.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.clone()?))).collect(),
+        sequence_reserved: group.sequence_reserved.unwrap(),
+        damaged_count: 0,
+    }
+}
+
+fn stored() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened, Opened { set_aside: None, created: true });
+    store.apply(&group()).unwrap();
+    assert!(store.bytes_on_disk().unwrap() > 60 * 2000);
+    store.close().unwrap();
+    directory
+}
+
+/// Writes past the store.
+fn tamper(directory: &Path, key: &[u8], change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>>) {
+    let engine = Engine::open(&directory.join("store")).unwrap();
+    let value = change(engine.get(key).unwrap());
+    engine.apply(vec![(key.to_vec(), value)]).unwrap();
+    engine.sync().unwrap();
+    engine.discard();
+}
+
+fn flip(value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    value.map(|mut value| {
+        let middle = value.len() / 2;
+        value[middle] ^= 1;
+        value
+    })
+}
+
+/// The record may be all that knew of its key's newest change; without dropping the cursor no resync would ever bring it back.
+#[test]
+fn a_damaged_record_costs_itself_and_its_scopes_cursor() {
+    let directory = stored();
+    let damaged = key(Kind::Node, "paris", "04");
+    tamper(directory.path(), &codec::entry_key(&damaged), flip);
+    let mut expected = group();
+    expected.records.remove(&damaged);
+    expected.cursors.remove(&scope(Kind::Node, "paris"));
+    assert_eq!(load(directory.path()), Loaded { damaged_count: 1, ..loaded(&expected) });
+    // gone from the disk as well
+    assert_eq!(load(directory.path()), loaded(&expected));
+}
+
+#[test]
+fn a_damaged_cursor_or_cluster_costs_only_itself() {
+    let directory = stored();
+    tamper(directory.path(), &codec::cursor_key(&scope(Kind::Node, "paris")), flip);
+    tamper(directory.path(), &codec::cluster_key(&cluster("paris")), flip);
+    let mut expected = group();
+    expected.cursors.remove(&scope(Kind::Node, "paris"));
+    expected.clusters.clear();
+    assert_eq!(load(directory.path()), Loaded { damaged_count: 2, ..loaded(&expected) });
+}
+
+#[test]
+fn a_key_that_nobody_wrote_costs_every_cursor() {
+    let directory = stored();
+    tamper(directory.path(), b"ecilium/cache/nodes/v1/PARIS/00", |_| Some(vec![1, 2, 3]));
+    let expected = Group { cursors: BTreeMap::new(), ..group() };
+    assert_eq!(load(directory.path()), Loaded { damaged_count: 1, ..loaded(&expected) });
+    assert_eq!(load(directory.path()), loaded(&expected));
+}
+
+#[test]
+fn lost_sequence_marks_fall_back_to_the_records() {
+    let directory = stored();
+    tamper(directory.path(), codec::SEQUENCE_KEY, flip);
+    fs::remove_file(directory.path().join("store/witness")).unwrap();
+    let expected = loaded(&Group { cursors: BTreeMap::new(), ..group() });
+    assert_eq!(load(directory.path()), Loaded { damaged_count: 1, sequence_reserved: Sequence(59), ..expected });
+}
+
+/// Set by an error in the middle of a group: the cursors may be ahead.
+#[test]
+fn a_suspect_store_starts_without_cursors() {
+    let directory = stored();
+    let file = directory.path().join("store");
+    Witness::open(&file, true).unwrap().suspect().unwrap();
+    let expected = Group { cursors: BTreeMap::new(), ..group() };
+    assert_eq!(load(directory.path()), loaded(&expected));
+    let testimony = Testimony { suspect: false, group_number: 1, sequence: Sequence(500) };
+    assert_eq!(Witness::open(&file, true).unwrap().testimony(), testimony);
+    assert_eq!(load(directory.path()), loaded(&expected));
+}
+
+#[test]
+fn a_lost_or_damaged_witness_costs_the_cursors() {
+    let expected = Group { cursors: BTreeMap::new(), ..group() };
+    for damage in ["", "anything else that is longer than a witness can be"] {
+        let directory = stored();
+        fs::write(directory.path().join("store/witness"), damage).unwrap();
+        assert_eq!(load(directory.path()), loaded(&expected));
+    }
+    let directory = stored();
+    fs::remove_file(directory.path().join("store/witness")).unwrap();
+    assert_eq!(load(directory.path()), loaded(&expected));
+}
+
+/// A torn log can open in an older state, of which parts may be newer; the witness knows how far it was.
+#[test]
+fn a_store_that_went_back_starts_without_cursors_and_keeps_its_sequences() {
+    let directory = stored();
+    Witness::open(&directory.path().join("store"), true).unwrap().confirm(7, Sequence(900)).unwrap();
+    let expected = Loaded { sequence_reserved: Sequence(900), ..loaded(&Group { cursors: BTreeMap::new(), ..group() }) };
+    let (store, _) = open(directory.path());
+    assert_eq!(store.load().unwrap(), expected);
+    // also when the engine is opened anew before the next group
+    store.inner().engine.take().unwrap().discard();
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    assert_eq!(load(directory.path()), Loaded { sequence_reserved: Sequence(900), ..loaded(&group()) });
+}
+
+/// The store reads back whole, or without any cursor, or it is set aside and begun anew; then it works again.
+fn check_after_damage(directory: &Path) -> bool {
+    let (store, opened) = open(directory);
+    let found = store.load().unwrap();
+    if let Some(set_aside) = &opened.set_aside {
+        assert_eq!(found, Loaded::default());
+        assert!(set_aside.path.starts_with(directory) && set_aside.path.join("db").exists(), "{set_aside:?}");
+        assert!(opened.created);
+    } else {
+        assert!(found == loaded(&group()) || found.cursors.is_empty(), "cursors, and not all that they claim");
+        assert_eq!(found.sequence_reserved, Sequence(500));
+    }
+    for record in found.records {
+        store.apply(&Group { records: BTreeMap::from([(record.key, None)]), ..Group::default() }).unwrap();
+    }
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    assert!(load(directory) == loaded(&group()), "not what was written after the damage");
+    opened.set_aside.is_some()
+}
+
+#[test]
+fn a_damaged_file_of_the_engine_is_set_aside() {
+    let directory = stored();
+    fs::write(directory.path().join("store/conf"), "segment_size: none").unwrap();
+    assert!(check_after_damage(directory.path()));
+}
+
+#[test]
+fn an_emptied_engine_is_set_aside() {
+    let directory = stored();
+    for name in ["store/db", "store/conf"] {
+        fs::write(directory.path().join(name), "").unwrap();
+    }
+    Engine::remove_snapshots(&directory.path().join("store")).unwrap();
+    assert!(check_after_damage(directory.path()));
+}
+
+#[test]
+fn a_file_in_the_engines_place_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("store"), "").unwrap();
+    let (store, opened) = open(directory.path());
+    assert!(opened.set_aside.is_some_and(|set_aside| set_aside.path.is_file()));
+    store.apply(&group()).unwrap();
+}
+
+/// Ends as [`stored`] does, over a log that has been written, reused and rewritten.
+fn stored_in_many_groups() -> tempfile::TempDir {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    for number in 1..40 {
+        let mut rewritten = Group::default();
+        for record in group().records.into_values().flatten().skip(number % 7).step_by(3) {
+            let delete = number % 5 == 0;
+            let newer = Record { version: record.version + 1, ..record.as_ref().clone() };
+            rewritten.records.insert(newer.key.clone(), (!delete).then(|| Arc::new(newer)));
+        }
+        rewritten.cursors = BTreeMap::from([(scope(Kind::Node, "paris"), Some(cursor(1000 + i64::try_from(number).unwrap())))]);
+        store.apply(&rewritten).unwrap();
+    }
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    directory
+}
+
+#[test]
+fn garbage_anywhere_in_the_log_never_stops_the_start() {
+    let original = stored_in_many_groups();
+    for round in 0..20 {
+        let seed = rand::rng().random();
+        println!("round {round}: seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let directory = tempfile::tempdir().unwrap();
+        copy_directory(&original.path().join("store"), &directory.path().join("store"));
+        let log = directory.path().join("store/db");
+        let mut bytes = fs::read(&log).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        let position = random.random_range(0..used);
+        if random.random_ratio(1, 2) {
+            bytes.truncate(position);
+        } else {
+            let end = (position + 4096).min(bytes.len());
+            random.fill(&mut bytes[position..end]);
+        }
+        fs::write(&log, bytes).unwrap();
+        check_after_damage(directory.path());
+    }
+}
+
+#[test]
+fn only_the_newest_damaged_stores_are_kept() {
+    let directory = stored();
+    let old: Vec<PathBuf> = (1..=5).map(|seconds| directory.path().join(format!("set-aside-damaged-{seconds}"))).collect();
+    let newer = directory.path().join("set-aside-newer-version-1");
+    for path in old.iter().chain([&newer]) {
+        fs::create_dir(path).unwrap();
+    }
+    fs::write(directory.path().join("store/conf"), "segment_size: none").unwrap();
+    assert!(check_after_damage(directory.path()));
+    assert_eq!(old.iter().map(|path| path.exists()).collect::<Vec<_>>(), [false, false, false, true, true]);
+    assert!(newer.exists());
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_set_aside_intact() {
+    let directory = stored();
+    fs::write(directory.path().join("store/format"), "meshkeep store format 2\n").unwrap();
+    let before = files(&directory.path().join("store"));
+    let (store, opened) = open(directory.path());
+    let set_aside = opened.set_aside.unwrap();
+    assert_eq!(set_aside.reason, "it has format 2 of a newer version; this one reads up to 1");
+    assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
+    assert_eq!(files(&set_aside.path), before);
+    assert_eq!(store.load().unwrap(), Loaded::default());
+}
+
+#[test]
+fn a_newer_format_is_also_known_by_its_record() {
+    let directory = stored();
+    tamper(directory.path(), codec::FORMAT_KEY, |_| Some(codec::write_number(codec::FORMAT_KEY, 2)));
+    fs::remove_file(directory.path().join("store/format")).unwrap();
+    let set_aside = open(directory.path()).1.set_aside.unwrap();
+    let engine = Engine::open(&set_aside.path).unwrap();
+    let mut count = 0;
+    engine.scan(b"e", |_, _| count += 1).unwrap();
+    assert_eq!(count, 60);
+}
+
+#[test]
+fn a_lost_format_file_is_written_again() {
+    let directory = stored();
+    fs::remove_file(directory.path().join("store/format")).unwrap();
+    assert_eq!(load(directory.path()), loaded(&group()));
+    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 1\n");
+}
+
+/// Every file below a directory and what it holds.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for file in fs::read_dir(directory).unwrap() {
+        let file = file.unwrap();
+        let name = PathBuf::from(file.file_name());
+        if file.file_type().unwrap().is_dir() {
+            found.extend(files(&file.path()).into_iter().map(|(path, bytes)| (name.join(path), bytes)));
+        } else {
+            found.insert(name, fs::read(file.path()).unwrap());
+        }
+    }
+    found
+}
+
+pub(super) fn copy_directory(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for (path, bytes) in files(from) {
+        fs::create_dir_all(to.join(&path).parent().unwrap()).unwrap();
+        fs::write(to.join(path), bytes).unwrap();
+    }
+}

@@ -1,0 +1,64 @@
+//! Stores of every version, kept under `migrations/`, still read back as what they held.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::damage::copy_directory;
+use super::{cluster, cluster_record, cursor, key, load, open, record, scope};
+use crate::model::{Kind, Sequence};
+use crate::store::{Group, Loaded};
+
+/// Set to write the fixture of the present version anew, which only a new version may need.
+const WRITE_FIXTURE: &str = "MESHKEEP_TEST_WRITE_STORE_FIXTURE";
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0001-plain/store")
+}
+
+/// What the fixture holds: every kind, every optional field present and absent.
+fn held() -> Loaded {
+    let mut records = Vec::new();
+    for kind in Kind::ALL {
+        for seed in 1..5_u64 {
+            let length = usize::try_from(seed * 40).unwrap();
+            records.push(record(key(kind, "paris", &format!("1{seed}/a")), seed, length));
+        }
+    }
+    let cursors = Kind::ALL.into_iter().zip([4, 105, 210, 211]).map(|(kind, revision)| (scope(kind, "paris"), cursor(revision)));
+    Loaded {
+        records,
+        cursors: cursors.collect(),
+        clusters: vec![(cluster("oslo"), cluster_record(5)), (cluster("paris"), cluster_record(7)), (cluster("rome"), cluster_record(6))],
+        sequence_reserved: Sequence(1000),
+        damaged_count: 0,
+    }
+}
+
+fn write_fixture() {
+    let held = held();
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    let group = Group {
+        records: held.records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect(),
+        cursors: held.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
+        clusters: held.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
+        sequence_reserved: Some(held.sequence_reserved),
+    };
+    store.apply(&group).unwrap();
+    store.close().unwrap();
+    copy_directory(&directory.path().join("store"), &fixture());
+}
+
+#[test]
+fn a_store_of_version_1_reads_back_whole() {
+    if std::env::var_os(WRITE_FIXTURE).is_some() {
+        write_fixture();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    copy_directory(&fixture(), &directory.path().join("store"));
+    let (store, opened) = open(directory.path());
+    assert_eq!((opened.set_aside, opened.created), (None, false));
+    drop(store);
+    assert_eq!(load(directory.path()), held());
+}

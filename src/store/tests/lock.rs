@@ -1,0 +1,59 @@
+//! One process at a time, and a clear word to the others.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::open;
+use crate::store::{Store, StoreError};
+
+#[test]
+fn a_second_opening_waits_and_then_names_the_holder() {
+    let directory = tempfile::tempdir().unwrap();
+    let _store = open(directory.path());
+    let begin = Instant::now();
+    let wait = Duration::from_millis(150);
+    let error = Store::open(directory.path(), wait).unwrap_err();
+    assert!(begin.elapsed() >= wait);
+    let StoreError::Locked { directory: named, holder } = &error else { panic!("{error}") };
+    assert_eq!(named, directory.path());
+    assert!(holder.starts_with(&format!("pid {}: ", std::process::id())), "{holder}");
+    assert!(error.to_string().contains(&directory.path().display().to_string()) && error.to_string().contains(holder), "{error}");
+}
+
+#[test]
+fn an_opening_that_waits_gets_in_when_the_holder_leaves() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| Store::open(directory.path(), Duration::from_secs(30)).map(|(_, opened)| opened.created));
+        drop(store);
+        assert!(!waiting.join().unwrap().unwrap());
+    });
+}
+
+#[test]
+fn the_lock_is_free_after_close_and_after_drop() {
+    let directory = tempfile::tempdir().unwrap();
+    open(directory.path()).0.close().unwrap();
+    drop(open(directory.path()));
+    let (_, opened) = open(directory.path());
+    assert!(!opened.created);
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Store::open(&file.join("data"), Duration::ZERO).unwrap_err();
+    let StoreError::NotWritable { directory: named, source } = &error else { panic!("{error}") };
+    assert_eq!(named, &file.join("data"));
+    assert_eq!(error.to_string(), format!("the data directory {} cannot be written: {source}", named.display()));
+}
+
+/// `/proc` takes no files, whoever asks.
+#[test]
+fn a_directory_that_takes_no_files_is_named_with_the_reason() {
+    let error = Store::open(std::path::Path::new("/proc/self/task"), Duration::ZERO).unwrap_err();
+    assert!(matches!(error, StoreError::NotWritable { .. }), "{error}");
+}

@@ -1,0 +1,85 @@
+//! What the store promises, checked against a plain map, against damage and against processes that are killed.
+
+mod codec;
+mod crash;
+mod damage;
+mod fixture;
+mod lock;
+mod model;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::{Loaded, Opened, Store};
+use crate::model::{
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, EntryKey, EtcdClusterId, Kind, LeaseId, PutPoint, Record,
+    Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp,
+};
+
+fn cluster(name: &str) -> ClusterName {
+    ClusterName::parse(name).unwrap()
+}
+
+fn scope(kind: Kind, name: &str) -> Scope {
+    Scope { cluster: cluster(name), kind }
+}
+
+fn key(kind: Kind, cluster_name: &str, name: &str) -> EntryKey {
+    EntryKey::new(kind, cluster(cluster_name), name)
+}
+
+/// A record whose every field depends on `seed`; every other one is rejected.
+fn record(key: EntryKey, seed: u64, value_length: usize) -> Record {
+    let byte = u8::try_from(seed % 251).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_000 + seed);
+    let rejected = seed % 2 == 1;
+    Record {
+        key,
+        value: Arc::from(vec![byte; value_length]),
+        good_value: (seed % 4 == 1).then(|| Arc::from(&b"{\"good\":true}"[..])),
+        object: None,
+        rejection: rejected.then(|| Rejection { reason: "field `ip`: not an address".into(), first_seen: time, last_seen: time }),
+        source: SourceStamp { mod_revision: Revision(i64::try_from(seed).unwrap()), lease: LeaseId(-5) },
+        create_sequence: Sequence(seed / 2),
+        last_sequence: Sequence(seed),
+        version: seed + 1,
+        generation: 0,
+    }
+}
+
+fn cursor(revision: i64) -> Cursor {
+    Cursor {
+        etcd_cluster_id: EtcdClusterId(0xcdf8_181e_3277_2ae3),
+        revision: Revision(revision),
+        cached: revision % 2 == 0,
+        last_put: (revision % 3 != 0).then(|| PutPoint {
+            source_key: b"cilium/state/nodes/v1/paris/a".to_vec(),
+            revision: Revision(revision - 1),
+            value_digest: [7; 32],
+        }),
+        last_delete: (revision % 5 != 0)
+            .then(|| DeletePoint { source_key: b"cilium/state/nodes/v1/paris/b".to_vec(), revision: Revision(revision) }),
+        canary: (revision % 7 != 0).then(|| Sentinel { revision: Revision(3), value: b"2026-01-01T00:00:00Z".to_vec() }),
+    }
+}
+
+fn cluster_record(seed: u32) -> ClusterRecord {
+    let config = ClusterConfig {
+        id: ClusterId(seed),
+        synced_canaries: seed.is_multiple_of(2),
+        cached: seed.is_multiple_of(3),
+        max_connected_clusters: 255,
+        service_exports_enabled: [None, Some(false), Some(true)][seed as usize % 3],
+        endpoint_slices_export_mode: (seed % 2 == 1).then(|| "endpointslices-only".to_owned()),
+    };
+    ClusterRecord { config: (!seed.is_multiple_of(5)).then_some(config) }
+}
+
+fn open(directory: &Path) -> (Store, Opened) {
+    Store::open(directory, Duration::ZERO).unwrap()
+}
+
+fn load(directory: &Path) -> Loaded {
+    open(directory).0.load().unwrap()
+}

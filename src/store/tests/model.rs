@@ -1,0 +1,147 @@
+//! Random groups and restarts, compared with plain maps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::{cluster, cluster_record, cursor, key, load, open, record, scope};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, Record, Scope, Sequence};
+use crate::store::{Group, Loaded, Store};
+
+const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
+
+/// What the store must hold.
+#[derive(Default)]
+struct Model {
+    records: BTreeMap<EntryKey, Record>,
+    cursors: BTreeMap<Scope, Cursor>,
+    clusters: BTreeMap<ClusterName, ClusterRecord>,
+    reserved: Sequence,
+    /// Deletes do not give sequences back within a life; across restarts only what is stored counts.
+    sequence: u64,
+}
+
+impl Model {
+    fn take(&mut self, group: &Group) {
+        replace(&mut self.records, group.records.iter().map(|(key, record)| (key, record.as_deref())));
+        replace(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
+        replace(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
+        self.reserved = self.reserved.max(group.sequence_reserved.unwrap_or_default());
+    }
+
+    fn loaded(&self) -> Loaded {
+        let mut cursors: Vec<_> = self.cursors.clone().into_iter().collect();
+        cursors.sort_by_key(|(scope, _)| format!("{}/{}", scope.kind.base(), scope.cluster));
+        Loaded {
+            records: self.records.values().cloned().collect(),
+            cursors,
+            clusters: self.clusters.clone().into_iter().collect(),
+            sequence_reserved: self.reserved,
+            damaged_count: 0,
+        }
+    }
+}
+
+fn replace<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V>, changes: impl Iterator<Item = (&'a K, Option<&'a V>)>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => map.insert(key.clone(), value.clone()),
+            None => map.remove(key),
+        };
+    }
+}
+
+fn random_group(random: &mut StdRng, model: &mut Model) -> Group {
+    let mut group = Group::default();
+    for _ in 0..random.random_range(0..20) {
+        let key = key(Kind::ALL[random.random_range(0..4)], CLUSTERS[random.random_range(0..3)], &random.random_range(0..6).to_string());
+        let length = if random.random_ratio(1, 100) { 300_000 } else { random.random_range(0..300) };
+        model.sequence += 1;
+        let put = random.random_ratio(3, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
+        group.records.insert(key, put);
+    }
+    for _ in 0..random.random_range(0..3) {
+        let scope = scope(Kind::ALL[random.random_range(0..4)], CLUSTERS[random.random_range(0..3)]);
+        let revision = random.random_range(0..1000);
+        group.cursors.insert(scope, random.random_ratio(3, 4).then(|| cursor(revision)));
+    }
+    if random.random_ratio(1, 4) {
+        let seed = random.random_range(0..100);
+        group.clusters.insert(cluster(CLUSTERS[random.random_range(0..3)]), random.random_ratio(3, 4).then(|| cluster_record(seed)));
+    }
+    group.sequence_reserved = Some(Sequence(model.sequence + 10));
+    group
+}
+
+#[test]
+fn what_is_loaded_is_what_random_groups_left() {
+    for sequence in 0..60 {
+        let seed = rand::rng().random();
+        println!("sequence {sequence}: seed {seed}");
+        run(&mut StdRng::seed_from_u64(seed));
+    }
+}
+
+fn run(random: &mut StdRng) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model = Model::default();
+    let mut store = Some(open(directory.path()).0);
+    for _ in 0..8 {
+        let mut group = random_group(random, &mut model);
+        model.take(&group);
+        if random.random_ratio(1, 4) {
+            let mut newer = random_group(random, &mut model);
+            model.take(&newer);
+            newer.merge_older(group);
+            group = newer;
+        }
+        let open_store = store.take().unwrap();
+        open_store.apply(&group).unwrap();
+        store = Some(match random.random_range(0..4) {
+            0 => {
+                open_store.close().unwrap();
+                open(directory.path()).0
+            }
+            1 => {
+                drop(open_store);
+                open(directory.path()).0
+            }
+            _ => open_store,
+        });
+        if random.random_ratio(1, 3) {
+            assert_eq!(store.as_ref().map(Store::load).unwrap().unwrap(), model.loaded());
+        }
+    }
+    drop(store);
+    assert_eq!(load(directory.path()), model.loaded());
+}
+
+#[test]
+fn the_newer_group_stands_where_both_change_the_same() {
+    let (a, b) = (key(Kind::Node, "eu", "a"), key(Kind::Node, "eu", "b"));
+    let newer_record = Arc::new(record(a.clone(), 2, 1));
+    let older_record = Arc::new(record(b.clone(), 1, 1));
+    let mut newer = Group {
+        records: BTreeMap::from([(a.clone(), Some(newer_record.clone()))]),
+        cursors: BTreeMap::from([(scope(Kind::Node, "eu"), None)]),
+        sequence_reserved: Some(Sequence(5)),
+        ..Group::default()
+    };
+    newer.merge_older(Group {
+        records: BTreeMap::from([(a.clone(), None), (b.clone(), Some(older_record.clone()))]),
+        cursors: BTreeMap::from([(scope(Kind::Node, "eu"), Some(cursor(1)))]),
+        sequence_reserved: Some(Sequence(3)),
+        ..Group::default()
+    });
+    let merged = Group {
+        records: BTreeMap::from([(a, Some(newer_record)), (b, Some(older_record))]),
+        cursors: BTreeMap::from([(scope(Kind::Node, "eu"), None)]),
+        sequence_reserved: Some(Sequence(5)),
+        ..Group::default()
+    };
+    assert_eq!(newer, merged);
+    assert_eq!(newer.len(), 4);
+    assert!(Group::default().is_empty());
+}
