@@ -1,0 +1,3 @@
+//! The kvstore room against real etcd servers.
+
+mod servers;
