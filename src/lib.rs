@@ -2,4 +2,5 @@
 //!
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
+pub mod kvstore;
 pub mod model;

@@ -194,8 +194,7 @@ impl Etcd {
     /// Stops the server in order (SIGTERM) and waits for its end.
     pub(crate) async fn stop(&mut self) {
         let mut child = self.child.take().expect("must be running to be stopped");
-        let signal = format!("kill -TERM {}", child.id());
-        assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
+        signal(&child, "TERM");
         let deadline = Instant::now() + PATIENCE;
         while child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "etcd does not end on SIGTERM");
@@ -209,6 +208,16 @@ impl Etcd {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    /// Freezes the server (SIGSTOP): connections stay open, nothing answers. [`Etcd::resume`] or dropping it ends that.
+    pub(crate) fn pause(&self) {
+        signal(self.child.as_ref().expect("must be running to be paused"), "STOP");
+    }
+
+    /// Lets a frozen server go on (SIGCONT).
+    pub(crate) fn resume(&self) {
+        signal(self.child.as_ref().expect("must be running to be resumed"), "CONT");
     }
 
     /// Deletes all data of a server, killing it first. Users and authentication are gone with it.
@@ -399,6 +408,12 @@ impl Drop for Etcd {
             taken.remove(&self.peer_port);
         }
     }
+}
+
+/// Sends a signal by the shell's own `kill`: the standard library knows only SIGKILL.
+fn signal(child: &Child, name: &str) {
+    let command = format!("kill -{name} {}", child.id());
+    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
 }
 
 /// A port that no server of this process holds and that can be bound now. Another process may still be quicker: then
