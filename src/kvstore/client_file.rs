@@ -1,0 +1,258 @@
+//! The etcd client file: the YAML that Cilium writes per remote cluster (`pkg/kvstore/etcd.go`, etcd's `clientv3/yaml`).
+//!
+//! Owns: its keys and their types. Deliberately lacks: a check that an endpoint can be dialled ([`super::Connection::open`]
+//! does that: one bad endpoint must not cost the others).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde_yaml_ng::Value;
+
+use super::tls::read_bounded;
+
+/// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct ClientFile {
+    endpoints: Vec<String>,
+    pub(super) trusted_ca_file: Option<PathBuf>,
+    pub(super) client_pair: Option<ClientPair>,
+    pub(super) insecure_transport: bool,
+    pub(super) insecure_skip_tls_verify: bool,
+    pub(super) user: Option<User>,
+}
+
+/// Where the client's certificate and key are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClientPair {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+/// Whom to log in as. No `Debug`: the password must not reach a log.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) password: String,
+}
+
+/// Why a file is not an etcd client file. Never quotes a value: it could be the password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientFileError {
+    /// Not YAML at all.
+    #[error("not YAML: {reason}")]
+    NotYaml {
+        /// The parser's words, with line and column.
+        reason: String,
+    },
+    /// YAML, but not a mapping of keys to values.
+    #[error("not a mapping of keys such as endpoints to values")]
+    NotAMapping,
+    /// A key has a value of another type.
+    #[error("{key} must be {expected}")]
+    WrongType {
+        /// The key, as this client spells it.
+        key: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// No endpoint is given.
+    #[error("endpoints is missing or empty: give at least one, such as https://host:2379")]
+    NoEndpoints,
+    /// One half of the client pair is given without the other.
+    #[error("{present} is set without {absent}: a client certificate needs both")]
+    HalfPair {
+        /// The key that is set.
+        present: &'static str,
+        /// The key that is missing.
+        absent: &'static str,
+    },
+}
+
+impl ClientFile {
+    /// Reads the text of a client file.
+    ///
+    /// # Errors
+    /// [`ClientFileError`], naming the key.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
+        let value: Value = serde_yaml_ng::from_slice(bytes).map_err(|e| ClientFileError::NotYaml { reason: e.to_string() })?;
+        let Value::Mapping(mapping) = value else {
+            return Err(ClientFileError::NotAMapping);
+        };
+        let mut file = Self::default();
+        let (mut certificate, mut key_path) = (None, None);
+        let (mut name, mut password) = (String::new(), String::new());
+        for (key, value) in &mapping {
+            let Some(key) = key.as_str() else { continue };
+            match key.to_ascii_lowercase().as_str() {
+                "endpoints" => file.endpoints = texts("endpoints", value)?,
+                "trusted-ca-file" => file.trusted_ca_file = path("trusted-ca-file", value)?,
+                "cert-file" => certificate = path("cert-file", value)?,
+                "key-file" => key_path = path("key-file", value)?,
+                "insecure-transport" => file.insecure_transport = flag("insecure-transport", value)?,
+                "insecure-skip-tls-verify" => file.insecure_skip_tls_verify = flag("insecure-skip-tls-verify", value)?,
+                "username" => name = text("username", value)?,
+                "password" => password = text("password", value)?,
+                _ => {}
+            }
+        }
+        if file.endpoints.is_empty() {
+            return Err(ClientFileError::NoEndpoints);
+        }
+        file.client_pair = pair(certificate, key_path)?;
+        // etcd's own client logs in only where both are given
+        file.user = (!name.is_empty() && !password.is_empty()).then_some(User { name, password });
+        Ok(file)
+    }
+
+    /// The endpoints as written, in the order of the file. Never empty.
+    #[must_use]
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    /// The files that a connection needs: CA, certificate and key, where set. None with `insecure-transport`.
+    #[must_use]
+    pub fn referenced_files(&self) -> Vec<PathBuf> {
+        if self.insecure_transport {
+            return Vec::new();
+        }
+        let pair = self.client_pair.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
+        self.trusted_ca_file.iter().chain(pair).cloned().collect()
+    }
+
+    /// Those of [`Self::referenced_files`] that do not exist. Asks the file system, once per file.
+    #[must_use]
+    pub fn missing_files(&self) -> Vec<PathBuf> {
+        self.referenced_files().into_iter().filter(|path| !path.exists()).collect()
+    }
+
+    /// When the first certificate of the client's chain and the CA file runs out; `None` if there is none that can be
+    /// read. Reads the files.
+    #[must_use]
+    pub fn certificate_expiry(&self) -> Option<SystemTime> {
+        if self.insecure_transport {
+            return None;
+        }
+        let chain = self.client_pair.as_ref().map(|pair| &pair.certificate);
+        self.trusted_ca_file.iter().chain(chain).filter_map(|path| earliest_expiry(path)).min()
+    }
+}
+
+impl fmt::Debug for ClientFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientFile")
+            .field("endpoints", &self.endpoints)
+            .field("trusted_ca_file", &self.trusted_ca_file)
+            .field("client_pair", &self.client_pair)
+            .field("insecure_transport", &self.insecure_transport)
+            .field("insecure_skip_tls_verify", &self.insecure_skip_tls_verify)
+            .field("username", &self.user.as_ref().map(|user| &user.name))
+            .field("password", &self.user.as_ref().map(|_| "redacted"))
+            .finish()
+    }
+}
+
+fn text(key: &'static str, value: &Value) -> Result<String, ClientFileError> {
+    match value {
+        // Go's decoder leaves a field at its zero value for null
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        _ => Err(ClientFileError::WrongType { key, expected: "a text (quote it if it looks like a number)" }),
+    }
+}
+
+fn path(key: &'static str, value: &Value) -> Result<Option<PathBuf>, ClientFileError> {
+    let text = text(key, value)?;
+    Ok((!text.is_empty()).then(|| text.into()))
+}
+
+fn flag(key: &'static str, value: &Value) -> Result<bool, ClientFileError> {
+    match value {
+        Value::Null => Ok(false),
+        Value::Bool(flag) => Ok(*flag),
+        _ => Err(ClientFileError::WrongType { key, expected: "true or false" }),
+    }
+}
+
+fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
+    let wrong = ClientFileError::WrongType { key, expected: "a list of texts" };
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::Sequence(items) => items.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(|| wrong.clone())).collect(),
+        _ => Err(wrong),
+    }
+}
+
+fn pair(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<ClientPair>, ClientFileError> {
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some(ClientPair { certificate, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ClientFileError::HalfPair { present: "cert-file", absent: "key-file" }),
+        (None, Some(_)) => Err(ClientFileError::HalfPair { present: "key-file", absent: "cert-file" }),
+    }
+}
+
+fn earliest_expiry(path: &Path) -> Option<SystemTime> {
+    let pem = read_bounded(path).ok()?;
+    CertificateDer::pem_slice_iter(&pem).filter_map(|certificate| expiry(&certificate.ok()?)).min()
+}
+
+fn expiry(der: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helm_file_is_read_whatever_the_case_of_its_keys() {
+        let text = "Endpoints:\n- https://tokyo.mesh.cilium.io:2379\n- other:2379\nTRUSTED-CA-FILE: /ca.crt\nkey-file: /c.key\n\
+                    cert-file: /c.crt\ndial-timeout: 0\nusername: u\npassword: p\nunknown: {a: [1]}\ninsecure-skip-tls-verify: true\n";
+        let file = ClientFile::parse(text.as_bytes()).unwrap();
+        let expected = ClientFile {
+            endpoints: vec!["https://tokyo.mesh.cilium.io:2379".into(), "other:2379".into()],
+            trusted_ca_file: Some("/ca.crt".into()),
+            client_pair: Some(ClientPair { certificate: "/c.crt".into(), key: "/c.key".into() }),
+            insecure_transport: false,
+            insecure_skip_tls_verify: true,
+            user: Some(User { name: "u".into(), password: "p".into() }),
+        };
+        assert_eq!(file, expected);
+        assert_eq!(file.referenced_files(), ["/ca.crt", "/c.crt", "/c.key"].map(PathBuf::from));
+        assert_eq!(file.missing_files(), file.referenced_files());
+        assert_eq!(file.certificate_expiry(), None);
+    }
+
+    #[test]
+    fn without_tls_no_file_is_needed() {
+        let text = "endpoints: ['http://a:2379']\ninsecure-transport: true\ntrusted-ca-file: /ca.crt\n";
+        assert_eq!(ClientFile::parse(text.as_bytes()).unwrap().referenced_files(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = |text: &str| ClientFile::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(message("endpoints: [").starts_with("not YAML: "));
+        assert_eq!(message("just text"), "not a mapping of keys such as endpoints to values");
+        assert_eq!(message(""), "not a mapping of keys such as endpoints to values");
+        assert_eq!(message("endpoints: []"), "endpoints is missing or empty: give at least one, such as https://host:2379");
+        assert_eq!(message("endpoints: https://a:2379"), "endpoints must be a list of texts");
+        assert_eq!(message("endpoints: [1]"), "endpoints must be a list of texts");
+        assert_eq!(message("insecure-transport: 1"), "insecure-transport must be true or false");
+        assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number)");
+        assert_eq!(message("endpoints: [a]\ncert-file: /c.crt"), "cert-file is set without key-file: a client certificate needs both");
+    }
+
+    #[test]
+    fn the_password_is_not_in_the_debug_output() {
+        let file = ClientFile::parse(b"endpoints: [a]\nusername: u\npassword: hunter2").unwrap();
+        let shown = format!("{file:?}");
+        assert!(shown.contains("redacted") && !shown.contains("hunter2"), "{shown}");
+    }
+}

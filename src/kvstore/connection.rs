@@ -1,0 +1,252 @@
+//! One connection: opening it, logging in, single reads, and the check of every reply.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use etcd_client::proto::{PbResponseHeader, PbTxnOpResponse};
+use etcd_client::{Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, Txn, TxnOp, WatchClient};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::dial::{dial, tls_refusal};
+use super::endpoint::Address;
+use super::error::{printable, with_causes};
+use super::limits::Pace;
+use super::{ClientFile, ClientOptions, KeyValue, KvstoreError, PagedList};
+use crate::model::{EtcdClusterId, Revision};
+
+/// The range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`), existing or not.
+const HEARTBEAT_KEY: &[u8] = b"cilium/.heartbeat";
+/// Its end.
+const HEARTBEAT_END: &[u8] = b"cilium/.heartbeau";
+
+/// One connection to one etcd process. Clones share it. Once broken it stays so, and every call fails.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    kv: KvClient,
+    watch: WatchClient,
+    options: ClientOptions,
+    etcd_cluster_id: EtcdClusterId,
+    has_user: bool,
+    pace: Pace,
+    in_flight: Semaphore,
+    /// When the token was last renewed for a watch.
+    token_renewed: Mutex<Option<Instant>>,
+}
+
+impl Connection {
+    /// Connects to one endpoint of the file, logs in if the file names a user, and reads the heartbeat's range once to
+    /// learn which etcd this is.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]: what failed, with the host, file or user that it is about.
+    pub async fn open(file: &ClientFile, endpoint: &str, options: &ClientOptions) -> Result<Self, KvstoreError> {
+        let address = Address::parse(endpoint, file.insecure_transport)?;
+        let channel = dial(file, &address, options).await?;
+        match Self::begin(channel, file, options).await {
+            Err(error @ KvstoreError::Rpc { .. }) if address.secure => Err(tls_refusal(file, &address, options).await.unwrap_or(error)),
+            result => result,
+        }
+    }
+
+    async fn begin(channel: tonic::transport::Channel, file: &ClientFile, options: &ClientOptions) -> Result<Self, KvstoreError> {
+        let limit = options.request_timeout;
+        let (client, has_user) = timeout(limit, log_in(channel, file, options))
+            .await
+            .unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "logging in".into(), limit }))?;
+        let mut connection = Shared {
+            kv: client.kv_client().max_decoding_message_size(options.message_bytes_max),
+            watch: client.watch_client().max_decoding_message_size(options.message_bytes_max),
+            client,
+            options: options.clone(),
+            etcd_cluster_id: EtcdClusterId(0),
+            has_user,
+            pace: Pace::new(options.requests_per_second_max),
+            in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
+            token_renewed: Mutex::new(None),
+        };
+        let first = GetOptions::new().with_range(HEARTBEAT_END).with_limit(1).with_keys_only();
+        let reply = connection.range(HEARTBEAT_KEY, first).await?;
+        (connection.etcd_cluster_id, _) = check_header(None, reply.0.header.as_ref())?;
+        Ok(Self { shared: Arc::new(connection) })
+    }
+
+    /// The id of the etcd behind this connection: that of every reply.
+    #[must_use]
+    pub fn etcd_cluster_id(&self) -> EtcdClusterId {
+        self.shared.etcd_cluster_id
+    }
+
+    /// Reads one key, now or as it was at a revision. The revision returned is etcd's newest, in both cases.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `Compacted` or `FutureRevision` if there is nothing to be had at that revision.
+    pub async fn get(&self, key: &[u8], at: Option<Revision>) -> Result<(Option<KeyValue>, Revision), KvstoreError> {
+        let reply = self.range(key, GetOptions::new().with_revision(at.map_or(0, |revision| revision.0))).await?;
+        let revision = self.check(reply.0.header.as_ref())?;
+        Ok((reply.0.kvs.into_iter().next().map(KeyValue::from), revision))
+    }
+
+    /// Reads several keys in one read-only transaction, so that all are of the revision returned. One answer for each key,
+    /// in their order. etcd takes up to 128 keys (`--max-txn-ops`).
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn get_together(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+        let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
+        let mut kv = self.shared.kv.clone();
+        let what = || format!("reading {} keys together", keys.len());
+        let reply = self.shared.unary(what, kv.txn(Txn::new().and_then(operations))).await?;
+        let revision = self.check(reply.0.header.as_ref())?;
+        let mut values = Vec::with_capacity(keys.len());
+        for response in reply.0.responses {
+            let Some(PbTxnOpResponse::ResponseRange(range)) = response.response else {
+                return Err(KvstoreError::Malformed { reason: "a read in a transaction answered by something else".into() });
+            };
+            values.push(range.kvs.into_iter().next().map(KeyValue::from));
+        }
+        if values.len() != keys.len() {
+            return Err(KvstoreError::Malformed { reason: format!("{} answers to a transaction of {} reads", values.len(), keys.len()) });
+        }
+        Ok((values, revision))
+    }
+
+    /// Lists all keys with a prefix, page by page, as of one revision. Asks nothing yet.
+    #[must_use]
+    pub fn list(&self, prefix: &[u8]) -> PagedList {
+        PagedList::new(self.clone(), prefix)
+    }
+
+    /// The first key of the range `[from, end)`, if there is any.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn first_key(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, KvstoreError> {
+        let reply = self.range(from, GetOptions::new().with_range(end).with_limit(1).with_keys_only()).await?;
+        self.check(reply.0.header.as_ref())?;
+        Ok(reply.0.kvs.into_iter().next().map(|key_value| key_value.key))
+    }
+
+    /// One `Range` call, its header not yet checked.
+    pub(super) async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, KvstoreError> {
+        self.shared.range(key, options).await
+    }
+
+    /// Checks a reply's header and returns its revision.
+    pub(super) fn check(&self, header: Option<&PbResponseHeader>) -> Result<Revision, KvstoreError> {
+        check_header(Some(self.shared.etcd_cluster_id), header).map(|(_, revision)| revision)
+    }
+
+    pub(super) fn options(&self) -> &ClientOptions {
+        &self.shared.options
+    }
+
+    /// Waits for the turn of a list or of a new watch.
+    pub(super) async fn pace(&self) {
+        self.shared.pace.take().await;
+    }
+
+    pub(super) fn watch_client(&self) -> WatchClient {
+        self.shared.watch.clone()
+    }
+
+    pub(super) fn has_user(&self) -> bool {
+        self.shared.has_user
+    }
+
+    /// Gets a new token, unless that has happened since the given time: of several watches that fail for an old token, one
+    /// logs in. (Single calls do the same inside the client crate.)
+    pub(super) async fn renew_token(&self, unless_since: Instant) -> Result<(), KvstoreError> {
+        // held across the call on purpose: the others wait for its result
+        let mut renewed = self.shared.token_renewed.lock().await;
+        if renewed.is_some_and(|time| time >= unless_since) {
+            return Ok(());
+        }
+        let client = &self.shared.client;
+        self.shared.unary(|| "logging in again".into(), client.refresh_token()).await?;
+        *renewed = Some(Instant::now());
+        Ok(())
+    }
+}
+
+impl Shared {
+    async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, KvstoreError> {
+        let mut kv = self.kv.clone();
+        self.unary(|| format!("reading {}", printable(key)), kv.get(key, Some(options))).await
+    }
+
+    /// Runs a call under the limits on time and on calls in flight.
+    async fn unary<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, KvstoreError> {
+        let _permit = self.in_flight.acquire().await.expect("must be open: nobody closes it");
+        let limit = self.options.request_timeout;
+        match timeout(limit, call).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(KvstoreError::from_call(what(), self.options.message_bytes_max, &error)),
+            Err(_) => Err(KvstoreError::Timeout { what: what(), limit }),
+        }
+    }
+}
+
+/// Makes the client, logging in if the file names a user; says whether it is logged in.
+async fn log_in(channel: tonic::transport::Channel, file: &ClientFile, options: &ClientOptions) -> Result<(Client, bool), KvstoreError> {
+    let plain = ConnectOptions::new().with_require_leader(true);
+    let anonymous = async |channel| {
+        let client = Client::from_channel(Channel::Tonic(channel), Some(plain.clone())).await;
+        client.map_err(|e| KvstoreError::from_call("opening".into(), options.message_bytes_max, &e))
+    };
+    let Some(user) = &file.user else {
+        return Ok((anonymous(channel).await?, false));
+    };
+    let with_user = plain.clone().with_user(&user.name, &user.password).with_auto_token_refresh(true);
+    match Client::from_channel(Channel::Tonic(channel.clone()), Some(with_user)).await {
+        Ok(client) => Ok((client, true)),
+        // as etcd's own client does: a user where none is needed is no error
+        Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
+            Ok((anonymous(channel).await?, false))
+        }
+        Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication failed") => {
+            Err(KvstoreError::Authentication { user: user.name.clone(), message: with_causes(status.message(), &status) })
+        }
+        Err(error) => Err(KvstoreError::from_call("logging in".into(), options.message_bytes_max, &error)),
+    }
+}
+
+/// The cluster id and revision of a reply; an error if it is of another etcd than expected, or does not say (an id of zero
+/// says nothing).
+pub(super) fn check_header(
+    expected: Option<EtcdClusterId>,
+    header: Option<&PbResponseHeader>,
+) -> Result<(EtcdClusterId, Revision), KvstoreError> {
+    let header = header.filter(|header| header.cluster_id != 0).ok_or(KvstoreError::MissingHeader)?;
+    let found = EtcdClusterId(header.cluster_id);
+    match expected {
+        Some(expected) if expected != found => Err(KvstoreError::ClusterIdChanged { expected, found }),
+        Some(_) | None => Ok((found, Revision(header.revision))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_another_etcd_or_of_none_is_refused() {
+        let header = |cluster_id| Some(PbResponseHeader { cluster_id, revision: 7, ..Default::default() });
+        let message = |expected, header: Option<PbResponseHeader>| check_header(expected, header.as_ref()).map_err(|e| e.to_string());
+        let (first, second) = (EtcdClusterId(0xabc), EtcdClusterId(0xdef));
+        assert_eq!(message(None, header(0xabc)), Ok((first, Revision(7))));
+        assert_eq!(message(Some(first), header(0xabc)), Ok((first, Revision(7))));
+        assert_eq!(message(Some(second), header(0xabc)), Err("etcd cluster id changed from def to abc".into()));
+        assert_eq!(message(Some(first), None), Err("reply without header".into()));
+        assert_eq!(message(None, header(0)), Err("reply without header".into()));
+    }
+}

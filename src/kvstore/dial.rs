@@ -1,0 +1,105 @@
+//! Dialling: one TCP connection, by TLS where asked for, made into a gRPC channel that can never dial again.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::endpoint::Address;
+use super::error::with_causes;
+use super::tls::client_config;
+use super::{ClientFile, ClientOptions, KvstoreError};
+
+/// How much one stream may have on the way to us. A watch that nobody reads holds no more than this of the connection's
+/// window, so that others go on.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
+/// How much all streams together may: some ten watches (heartbeat, config, canaries, one or two per resource) left unread,
+/// and still room for lists.
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A TCP or TLS stream.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+type BoxedStream = Box<dyn Stream>;
+
+/// Opens the one connection and makes a channel of it.
+pub(super) async fn dial(file: &ClientFile, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+    let authority = address.authority();
+    let limit = options.connect_timeout;
+    let opening = async {
+        let stream = open_stream(file, address).await?;
+        into_channel(stream, address, options).await
+    };
+    timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("connecting to {authority}"), limit }))
+}
+
+/// After a TLS connection failed without a reason: whether the server refuses our certificate, or that we have none. In
+/// TLS 1.3 it says so only after the handshake, and what we write meanwhile can break the connection before we have read
+/// it. So this asks again over a second connection, and only listens.
+pub(super) async fn tls_refusal(file: &ClientFile, address: &Address, options: &ClientOptions) -> Option<KvstoreError> {
+    let listening = async {
+        let mut stream = open_stream(file, address).await.ok()?;
+        // tokio-rustls gives TLS errors this kind; any other says nothing new
+        stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)
+    };
+    let source = timeout(options.connect_timeout, listening).await.ok()??;
+    Some(KvstoreError::Tls { authority: address.authority(), source })
+}
+
+async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream, KvstoreError> {
+    let authority = address.authority();
+    // the files first: a missing certificate is better news than a refused connection
+    let connect = |source| KvstoreError::Connect { authority: authority.clone(), source };
+    let tls = if address.secure { Some(read_tls(file).await.map_err(connect)??) } else { None };
+    let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(connect)?;
+    stream.set_nodelay(true).map_err(connect)?;
+    let Some(connector) = tls else {
+        return Ok(Box::new(stream));
+    };
+    let name = ServerName::try_from(address.host.clone())
+        .map_err(|_| KvstoreError::InvalidEndpoint { endpoint: authority.clone(), reason: "not a host name that TLS can verify" })?;
+    let stream = connector.connect(name, stream).await.map_err(|source| KvstoreError::Tls { authority, source })?;
+    Ok(Box::new(stream))
+}
+
+/// The outer error is that of the blocking thread, which ends early only with the runtime.
+async fn read_tls(file: &ClientFile) -> io::Result<Result<TlsConnector, KvstoreError>> {
+    let file = file.clone();
+    let config = tokio::task::spawn_blocking(move || client_config(&file)).await?;
+    Ok(config.map(|config| TlsConnector::from(Arc::new(config))))
+}
+
+/// Hands the stream to tonic once. When it breaks, tonic asks for another and gets an error, now and ever after.
+async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+    let authority = address.authority();
+    let invalid = || KvstoreError::InvalidEndpoint { endpoint: authority.clone(), reason: "not of the form https://host:port" };
+    let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|_| invalid());
+    // tonic itself must not add TLS to what we hand it, so it gets http://; requests name the true scheme
+    let origin = uri(if address.secure { "https" } else { "http" })?;
+    let endpoint = Endpoint::from(uri("http")?)
+        .origin(origin)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(options.keepalive_heartbeat)
+        .keep_alive_timeout(options.keepalive_timeout)
+        // etcd closes connections that ping without an open call ("too_many_pings": its PermitWithoutStream is off)
+        .keep_alive_while_idle(false);
+    let slot = Arc::new(Mutex::new(Some(TokioIo::new(stream))));
+    let connector = tower::service_fn(move |_: Uri| {
+        let stream = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        async move { stream.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection is broken")) }
+    });
+    endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(|e| KvstoreError::Connect { authority: authority.clone(), source: io::Error::other(with_causes(&e.to_string(), &e)) })
+}

@@ -1,0 +1,237 @@
+//! What can go wrong between us and an etcd, and what to do about it.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tonic::Code;
+
+use crate::model::{EtcdClusterId, Revision};
+
+/// How much of a key is shown in a message: keys may be as large as a request.
+const KEY_BYTES_SHOWN_MAX: usize = 256;
+
+/// What the caller has to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// Open a new connection, with back-off.
+    Retry,
+    /// The history asked for is not to be had: list anew. The connection is still good.
+    Resync,
+    /// The client file itself is wrong: nothing to retry until it changes.
+    Fatal,
+}
+
+/// An error of the etcd client.
+#[derive(Debug, thiserror::Error)]
+pub enum KvstoreError {
+    /// The endpoint in the client file is not one.
+    #[error("endpoint {endpoint:?} cannot be used: {reason}")]
+    InvalidEndpoint {
+        /// The endpoint, without credentials.
+        endpoint: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A certificate or key cannot be used.
+    #[error("{} cannot be used: {reason}", path.display())]
+    UnusableFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it; never its content.
+        reason: String,
+    },
+    /// The system has no CA certificates and the client file names none.
+    #[error("this system has no CA certificates: set trusted-ca-file ({reason})")]
+    NoSystemRoots {
+        /// What the search for them said.
+        reason: String,
+    },
+    /// No TCP connection.
+    #[error("cannot connect to {authority}: {source}")]
+    Connect {
+        /// The host and port.
+        authority: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// No TLS connection.
+    #[error("TLS with {authority} failed: {source}")]
+    Tls {
+        /// The host and port.
+        authority: String,
+        /// What TLS said, such as an unknown issuer.
+        source: io::Error,
+    },
+    /// Something took too long.
+    #[error("{what} took longer than {limit:?}")]
+    Timeout {
+        /// What was being done.
+        what: String,
+        /// How long it might have taken.
+        limit: Duration,
+    },
+    /// etcd refused the user or the password.
+    #[error("etcd refuses user {user:?}: {message}")]
+    Authentication {
+        /// The user.
+        user: String,
+        /// etcd's words.
+        message: String,
+    },
+    /// The user may not read this.
+    #[error("{what}: permission denied by etcd")]
+    PermissionDenied {
+        /// What was asked for.
+        what: String,
+    },
+    /// A reply came from another etcd than the first one.
+    #[error("etcd cluster id changed from {expected} to {found}")]
+    ClusterIdChanged {
+        /// The id of the first reply.
+        expected: EtcdClusterId,
+        /// The id of this one.
+        found: EtcdClusterId,
+    },
+    /// A reply does not say which etcd it comes from.
+    #[error("reply without header")]
+    MissingHeader,
+    /// The history that was asked for is compacted away.
+    #[error("{what}: the revision is compacted{}", compacted_up_to(*compact_revision))]
+    Compacted {
+        /// What was asked for.
+        what: String,
+        /// The oldest revision that can still be had, where etcd says it.
+        compact_revision: Option<Revision>,
+    },
+    /// The revision asked for has not happened yet: this is another history.
+    #[error("{what}: the revision is in the future")]
+    FutureRevision {
+        /// What was asked for.
+        what: String,
+    },
+    /// A single reply that cannot be made smaller is over the limit.
+    #[error("{what}: more than {bytes_max} bytes in one message")]
+    TooLarge {
+        /// What was asked for.
+        what: String,
+        /// The limit, in bytes.
+        bytes_max: usize,
+    },
+    /// Changes that belong together are over the limit; a list gets there in pages.
+    #[error("{what}: more than {bytes_max} bytes of changes that belong together")]
+    BatchTooLarge {
+        /// What was watched.
+        what: String,
+        /// The limit, in bytes.
+        bytes_max: usize,
+    },
+    /// The server ended the watch.
+    #[error("{what}: cancelled by etcd: {reason}")]
+    WatchCancelled {
+        /// What was watched.
+        what: String,
+        /// etcd's words.
+        reason: String,
+    },
+    /// The watch stream ended without a word.
+    #[error("{what}: the stream ended")]
+    WatchEnded {
+        /// What was watched.
+        what: String,
+    },
+    /// etcd or the connection to it failed.
+    #[error("{what}: {message} ({code:?})")]
+    Rpc {
+        /// What was asked for.
+        what: String,
+        /// The gRPC status.
+        code: Code,
+        /// Its message and causes.
+        message: String,
+    },
+    /// A reply that no etcd gives.
+    #[error("etcd sent what makes no sense: {reason}")]
+    Malformed {
+        /// What it is.
+        reason: String,
+    },
+}
+
+impl KvstoreError {
+    /// What to do about it. Files and users that do not work are retried: they can be mended without a new client file.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::InvalidEndpoint { .. } => Disposition::Fatal,
+            Self::Compacted { .. } | Self::FutureRevision { .. } | Self::BatchTooLarge { .. } => Disposition::Resync,
+            Self::UnusableFile { .. }
+            | Self::NoSystemRoots { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Authentication { .. }
+            | Self::PermissionDenied { .. }
+            | Self::ClusterIdChanged { .. }
+            | Self::MissingHeader
+            | Self::TooLarge { .. }
+            | Self::WatchCancelled { .. }
+            | Self::WatchEnded { .. }
+            | Self::Rpc { .. }
+            | Self::Malformed { .. } => Disposition::Retry,
+        }
+    }
+
+    /// Whether a new token might help.
+    pub(super) fn is_about_the_token(&self) -> bool {
+        match self {
+            // an etcd 3.4 or early 3.5 answers a watch with an expired token by "permission denied"
+            Self::PermissionDenied { .. } => true,
+            Self::WatchCancelled { reason, .. } => reason.contains("permission denied") || reason.contains("auth"),
+            Self::Rpc { code, .. } => *code == Code::Unauthenticated,
+            _ => false,
+        }
+    }
+
+    /// Reads an error of the client crate. The messages are etcd's (`api/v3rpc/rpctypes/error.go`) and tonic's.
+    pub(super) fn from_call(what: String, bytes_max: usize, error: &etcd_client::Error) -> Self {
+        let etcd_client::Error::GRpcStatus(status) = error else {
+            return Self::Rpc { what, code: Code::Unknown, message: error.to_string() };
+        };
+        let message = status.message();
+        match status.code() {
+            Code::OutOfRange if message.contains("has been compacted") => Self::Compacted { what, compact_revision: None },
+            Code::OutOfRange if message.contains("future revision") => Self::FutureRevision { what },
+            Code::OutOfRange if message.contains("message length too large") => Self::TooLarge { what, bytes_max },
+            Code::ResourceExhausted if message.contains("larger than max") => Self::TooLarge { what, bytes_max },
+            Code::PermissionDenied => Self::PermissionDenied { what },
+            code => Self::Rpc { what, code, message: with_causes(message, status) },
+        }
+    }
+}
+
+/// An error's message followed by those of its causes, each once.
+pub(super) fn with_causes(message: &str, error: &dyn Error) -> String {
+    let mut text = message.to_owned();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A key as text for messages, cut if long.
+pub(super) fn printable(key: &[u8]) -> String {
+    let shown = &key[..key.len().min(KEY_BYTES_SHOWN_MAX)];
+    let dots = if shown.len() < key.len() { "…" } else { "" };
+    format!("{:?}{dots}", String::from_utf8_lossy(shown))
+}
+
+fn compacted_up_to(revision: Option<Revision>) -> String {
+    revision.map(|revision| format!(" up to {revision}")).unwrap_or_default()
+}

@@ -1,0 +1,29 @@
+//! The etcd client: one connection to one server process, and what can be asked over it.
+//!
+//! Owns: the etcd client file, TLS, tokens, the paged list, the watch, and the limits on all of them. Receives: a
+//! [`ClientFile`] and one of its endpoints. Emits: keys as they came, with etcd's own revisions, and errors that say what
+//! to do next ([`KvstoreError::disposition`]). Invariant: every reply of a [`Connection`] comes from the process that gave
+//! the first one; a broken connection stays broken (a wiped etcd can come back with the same cluster id, so that a silent
+//! reconnect could not be noticed; design.md, invariant 2). Deliberately lacks: reconnecting, back-off, choosing an
+//! endpoint, deciding that silence has lasted too long, and any meaning of keys and values.
+//!
+//! The only room that imports `etcd-client`.
+
+mod client_file;
+mod connection;
+mod dial;
+mod endpoint;
+mod error;
+mod limits;
+mod paged_list;
+mod tls;
+mod values;
+mod watch;
+
+pub use client_file::{ClientFile, ClientFileError};
+pub use connection::Connection;
+pub use error::{Disposition, KvstoreError};
+pub use limits::ClientOptions;
+pub use paged_list::{Page, PagedList};
+pub use values::{Event, KeyValue, prefix_end};
+pub use watch::{Watch, WatchMessage};

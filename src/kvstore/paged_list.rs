@@ -1,0 +1,116 @@
+//! A list in pages, all of one revision.
+
+use etcd_client::GetOptions;
+use etcd_client::proto::PbRangeResponse;
+
+use super::error::printable;
+use super::{Connection, KeyValue, KvstoreError, prefix_end};
+use crate::model::Revision;
+
+/// The limit to begin halving from where none was set: 16 of Cilium's pages.
+const PAGE_LIMIT_WHERE_UNLIMITED: i64 = 4096;
+
+/// A list under way. Pages come in ascending order of keys, all as of the revision of the first.
+pub struct PagedList {
+    connection: Connection,
+    /// The first key that has not been read.
+    start: Vec<u8>,
+    end: Vec<u8>,
+    /// Keys per page at present; less than asked for while values are large. 0 is unlimited.
+    limit: i64,
+    /// Set by the first page.
+    pinned: Option<Pinned>,
+    done: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pinned {
+    revision: Revision,
+    total_count: u64,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The revision of the whole list: a watch goes on from the next one.
+    pub revision: Revision,
+    /// Keys and values, ascending.
+    pub key_values: Vec<KeyValue>,
+    /// How many keys the whole list has.
+    pub total_count: u64,
+}
+
+impl PagedList {
+    pub(super) fn new(connection: Connection, prefix: &[u8]) -> Self {
+        // etcd refuses an empty key; the first of all is \0
+        let start = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
+        let limit = connection.options().page_limit.max(0);
+        Self { connection, start, end: prefix_end(prefix), limit, pinned: None, done: false }
+    }
+
+    /// The next page, or `None` after the last. The first page comes even if it is empty. A page that is too large for one
+    /// message is asked for again with half as many keys.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; `Compacted` if the list took longer than etcd keeps history; `TooLarge` if a single value is over
+    /// the limit. The same page can be asked for again.
+    pub async fn next_page(&mut self) -> Result<Option<Page>, KvstoreError> {
+        if self.done {
+            return Ok(None);
+        }
+        if self.pinned.is_none() {
+            self.connection.pace().await;
+        }
+        loop {
+            let revision = self.pinned.map_or(0, |pinned| pinned.revision.0);
+            let options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
+            match self.connection.range(&self.start, options).await {
+                Ok(reply) => return self.accept(reply.0).map(Some),
+                Err(KvstoreError::TooLarge { bytes_max, .. }) if self.limit == 1 => return Err(self.too_large(bytes_max)),
+                Err(KvstoreError::TooLarge { .. }) if self.limit == 0 => self.limit = PAGE_LIMIT_WHERE_UNLIMITED,
+                Err(KvstoreError::TooLarge { .. }) => self.limit = (self.limit / 2).max(1),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn accept(&mut self, reply: PbRangeResponse) -> Result<Page, KvstoreError> {
+        let newest = self.connection.check(reply.header.as_ref())?;
+        let count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
+        let pinned = *self.pinned.get_or_insert(Pinned { revision: newest, total_count: count });
+        match reply.kvs.last() {
+            // would be the same page for ever
+            None if reply.more => return Err(malformed("an empty page that is not the last")),
+            Some(last) if last.key < self.start => return Err(malformed("a page from before its start")),
+            Some(last) => {
+                self.start = last.key.clone();
+                self.start.push(0);
+            }
+            None => {}
+        }
+        self.done = !reply.more;
+        self.grow(&reply);
+        let key_values = reply.kvs.into_iter().map(KeyValue::from).collect();
+        Ok(Page { revision: pinned.revision, key_values, total_count: pinned.total_count })
+    }
+
+    /// Doubles a halved limit again where twice the page just read would fill at most half a message.
+    fn grow(&mut self, reply: &PbRangeResponse) {
+        let asked = self.connection.options().page_limit.max(0);
+        let halved = self.limit != asked;
+        let bytes: usize = reply.kvs.iter().map(|key_value| key_value.key.len() + key_value.value.len()).sum();
+        if halved && bytes.saturating_mul(4) <= self.connection.options().message_bytes_max {
+            let doubled = self.limit.saturating_mul(2);
+            self.limit = if asked == 0 { doubled.min(PAGE_LIMIT_WHERE_UNLIMITED) } else { doubled.min(asked) };
+        }
+    }
+
+    fn too_large(&self, bytes_max: usize) -> KvstoreError {
+        let what = format!("reading one key from {} to {}", printable(&self.start), printable(&self.end));
+        KvstoreError::TooLarge { what, bytes_max }
+    }
+}
+
+fn malformed(reason: &str) -> KvstoreError {
+    KvstoreError::Malformed { reason: format!("{reason} of a list") }
+}

@@ -1,0 +1,312 @@
+//! A watch: the changes of a key or a range, complete revision by complete revision.
+
+use etcd_client::proto::{PbEvent, PbWatchResponse};
+use etcd_client::{WatchOptions, WatchStream};
+use tokio::time::{Instant, timeout};
+
+use super::connection::check_header;
+use super::error::printable;
+use super::{Connection, Event, KvstoreError};
+use crate::model::{EtcdClusterId, Revision};
+
+/// How many of the largest messages the changes of one revision, and one fragment besides, may fill: a lease or a range
+/// ends with all its keys in a single revision (1,000,000 deletions of keys of 100 bytes take some 200 MB). Past that a
+/// list is the better way.
+const BATCH_MESSAGES_MAX: usize = 8;
+
+/// The watch id of answers to a progress request (etcd's `clientv3.InvalidWatchID`): they concern the whole stream.
+const WATCH_ID_OF_STREAM: i64 = -1;
+
+/// A watch under way. Dropping it ends it at the server too.
+pub struct Watch {
+    stream: WatchStream,
+    /// The answer to the creation, not yet handed out.
+    created: Option<Revision>,
+    assembly: Assembly,
+}
+
+/// Makes whole revisions of the responses of one watch. No IO.
+struct Assembly {
+    expected: EtcdClusterId,
+    what: String,
+    message_bytes_max: usize,
+    /// Everything up to and including this revision has been handed out.
+    complete_up_to: Revision,
+    /// The part that has come of a revision that is not complete yet. Never of more than one revision between calls.
+    pending: Vec<Event>,
+}
+
+/// What a watch says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchMessage {
+    /// The watch stands; always the first message.
+    Created {
+        /// etcd's newest revision at that moment. Not a position: what lies between it and the watch's start still comes.
+        revision: Revision,
+    },
+    /// Changes, in order, whole revisions only.
+    Events {
+        /// The revision of the last of them: a later watch goes on from the next one. (The header's own revision may be
+        /// ahead of changes not delivered yet.)
+        revision: Revision,
+        /// The changes.
+        events: Vec<Event>,
+    },
+    /// Nothing new.
+    Progress {
+        /// Everything up to and including this revision has been handed out.
+        revision: Revision,
+    },
+}
+
+impl Connection {
+    /// Watches a key, or the range `[key, range_end)`, from a revision on (that one included), and waits until the watch
+    /// stands. If the token has run out, logs in again, once.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]. `Compacted` may also come as the first error of [`Watch::next`]. A start in the future is no error
+    /// to etcd: it is silent until then.
+    pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, from: Revision) -> Result<Watch, KvstoreError> {
+        self.pace().await;
+        let started = Instant::now();
+        match self.try_watch(key, range_end, from).await {
+            Err(error) if self.has_user() && error.is_about_the_token() => {
+                self.renew_token(started).await?;
+                self.try_watch(key, range_end, from).await
+            }
+            result => result,
+        }
+    }
+
+    async fn try_watch(&self, key: &[u8], range_end: Option<&[u8]>, from: Revision) -> Result<Watch, KvstoreError> {
+        let mut options = WatchOptions::new().with_start_revision(from.0).with_progress_notify().with_fragment();
+        if let Some(end) = range_end {
+            options = options.with_range(end);
+        }
+        let what = format!("watching {}", printable(key));
+        let message_bytes_max = self.options().message_bytes_max;
+        let mut client = self.watch_client();
+        let opening = async {
+            let stream = client.watch(key, Some(options)).await;
+            let stream = stream.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
+            let assembly = Assembly {
+                expected: self.etcd_cluster_id(),
+                what: what.clone(),
+                message_bytes_max,
+                complete_up_to: Revision(from.0.saturating_sub(1)),
+                pending: Vec::new(),
+            };
+            let mut watch = Watch { stream, created: None, assembly };
+            watch.wait_until_created().await?;
+            Ok(watch)
+        };
+        let limit = self.options().request_timeout;
+        timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: what.clone(), limit }))
+    }
+}
+
+impl Watch {
+    /// The next message. May be dropped while waiting without losing anything.
+    ///
+    /// # Errors
+    /// [`KvstoreError`]; the watch is of no use after any.
+    pub async fn next(&mut self) -> Result<WatchMessage, KvstoreError> {
+        if let Some(revision) = self.created.take() {
+            return Ok(WatchMessage::Created { revision });
+        }
+        loop {
+            let response = self.receive().await?;
+            if let Some(message) = self.assembly.accept(response)? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Asks for a [`WatchMessage::Progress`] as a sign of life. Its revision is no newer than what was handed out: etcd
+    /// before 3.4.25 and 3.5.8 may answer with one that is ahead of undelivered events (etcd #15220).
+    ///
+    /// # Errors
+    /// [`KvstoreError::WatchEnded`] if the stream has ended.
+    pub async fn request_progress(&mut self) -> Result<(), KvstoreError> {
+        self.stream.request_progress().await.map_err(|_| self.ended())
+    }
+
+    async fn wait_until_created(&mut self) -> Result<(), KvstoreError> {
+        let response = self.receive().await?;
+        let revision = self.assembly.check(&response)?;
+        if !response.created {
+            return Err(KvstoreError::Malformed { reason: "a watch that begins without being created".into() });
+        }
+        self.created = Some(revision);
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<PbWatchResponse, KvstoreError> {
+        match self.stream.message().await {
+            Ok(Some(response)) => Ok(response.0),
+            Ok(None) => Err(self.ended()),
+            Err(error) => match KvstoreError::from_call(self.assembly.what.clone(), self.assembly.message_bytes_max, &error) {
+                // the same changes would come again; a list gets past them in pages
+                KvstoreError::TooLarge { what, bytes_max } => Err(KvstoreError::BatchTooLarge { what, bytes_max }),
+                error => Err(error),
+            },
+        }
+    }
+
+    fn ended(&self) -> KvstoreError {
+        KvstoreError::WatchEnded { what: self.assembly.what.clone() }
+    }
+}
+
+impl Assembly {
+    /// Takes one response; `None` while it is only a part of a message.
+    fn accept(&mut self, response: PbWatchResponse) -> Result<Option<WatchMessage>, KvstoreError> {
+        let header_revision = self.check(&response)?;
+        if response.watch_id == WATCH_ID_OF_STREAM {
+            return Ok(Some(WatchMessage::Progress { revision: self.complete_up_to }));
+        }
+        self.append(response.events)?;
+        let complete = if response.fragment { self.take_complete_revisions() } else { std::mem::take(&mut self.pending) };
+        if let Some(last) = complete.last() {
+            let revision = last.mod_revision();
+            self.complete_up_to = revision;
+            return Ok(Some(WatchMessage::Events { revision, events: complete }));
+        }
+        if response.fragment {
+            return Ok(None);
+        }
+        self.complete_up_to = self.complete_up_to.max(header_revision);
+        Ok(Some(WatchMessage::Progress { revision: self.complete_up_to }))
+    }
+
+    /// Of a response in fragments, all but its newest revision so far: that one may go on in the next fragment.
+    fn take_complete_revisions(&mut self) -> Vec<Event> {
+        let newest = self.pending.last().map(Event::mod_revision);
+        let unfinished = self.pending.iter().position(|event| Some(event.mod_revision()) == newest).unwrap_or(0);
+        let rest = self.pending.split_off(unfinished);
+        std::mem::replace(&mut self.pending, rest)
+    }
+
+    fn append(&mut self, events: Vec<PbEvent>) -> Result<(), KvstoreError> {
+        let bytes_max = self.message_bytes_max.saturating_mul(BATCH_MESSAGES_MAX);
+        let mut bytes: usize = self.pending.iter().map(size).sum();
+        for event in events {
+            let event = Event::try_from(event)?;
+            let revision = event.mod_revision();
+            if revision <= self.complete_up_to || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
+                return Err(KvstoreError::Malformed { reason: format!("{}: an event of revision {revision} out of order", self.what) });
+            }
+            bytes += size(&event);
+            if bytes > bytes_max {
+                return Err(KvstoreError::BatchTooLarge { what: self.what.clone(), bytes_max });
+            }
+            self.pending.push(event);
+        }
+        Ok(())
+    }
+
+    /// Checks where a response comes from and that it does not end the watch; returns the revision of its header. etcd
+    /// gives no reason with a compaction, and no revision with anything else.
+    fn check(&self, response: &PbWatchResponse) -> Result<Revision, KvstoreError> {
+        let (_, revision) = check_header(Some(self.expected), response.header.as_ref())?;
+        let what = || self.what.clone();
+        if response.compact_revision != 0 {
+            return Err(KvstoreError::Compacted { what: what(), compact_revision: Some(Revision(response.compact_revision)) });
+        }
+        if response.canceled {
+            return Err(KvstoreError::WatchCancelled { what: what(), reason: response.cancel_reason.clone() });
+        }
+        Ok(revision)
+    }
+}
+
+/// What an event costs in memory.
+fn size(event: &Event) -> usize {
+    let content = match event {
+        Event::Put(key_value) => key_value.key.len() + key_value.value.len(),
+        Event::Delete { key, .. } => key.len(),
+    };
+    size_of::<Event>() + content
+}
+
+#[cfg(test)]
+mod tests {
+    use etcd_client::proto::{PbKeyValue, PbResponseHeader};
+
+    use super::super::Disposition;
+    use super::*;
+
+    const CLUSTER: u64 = 0xabc;
+
+    fn assembly() -> Assembly {
+        Assembly {
+            expected: EtcdClusterId(CLUSTER),
+            what: "watching".into(),
+            message_bytes_max: 1000,
+            complete_up_to: Revision(1),
+            pending: Vec::new(),
+        }
+    }
+
+    fn response(header_revision: i64, deleted: &[(&str, i64)]) -> PbWatchResponse {
+        let event = |(key, mod_revision): &(&str, i64)| PbEvent {
+            r#type: 1,
+            kv: Some(PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: *mod_revision, ..Default::default() }),
+            prev_kv: None,
+        };
+        PbWatchResponse {
+            header: Some(PbResponseHeader { cluster_id: CLUSTER, revision: header_revision, ..Default::default() }),
+            events: deleted.iter().map(event).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn fragment(deleted: &[(&str, i64)]) -> PbWatchResponse {
+        PbWatchResponse { fragment: true, ..response(9, deleted) }
+    }
+
+    fn events(deleted: &[(&str, i64)]) -> Option<WatchMessage> {
+        let event = |(key, revision): &(&str, i64)| Event::Delete { key: key.as_bytes().to_vec(), mod_revision: Revision(*revision) };
+        let events: Vec<Event> = deleted.iter().map(event).collect();
+        events.last().map(Event::mod_revision).map(|revision| WatchMessage::Events { revision, events })
+    }
+
+    #[test]
+    fn a_revision_cut_into_fragments_is_handed_out_once_it_is_whole() {
+        let mut assembly = assembly();
+        assert_eq!(assembly.accept(fragment(&[("a", 2), ("b", 3)])).unwrap(), events(&[("a", 2)]));
+        assert_eq!(assembly.accept(fragment(&[("c", 3)])).unwrap(), None);
+        let requested = PbWatchResponse { watch_id: WATCH_ID_OF_STREAM, ..response(9, &[]) };
+        let progress = WatchMessage::Progress { revision: Revision(2) };
+        assert_eq!(assembly.accept(requested).unwrap(), Some(progress), "nothing past what was handed out");
+        assert_eq!(assembly.accept(response(9, &[("d", 3), ("e", 4)])).unwrap(), events(&[("b", 3), ("c", 3), ("d", 3), ("e", 4)]));
+        assert_eq!(assembly.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress { revision: Revision(9) }));
+    }
+
+    #[test]
+    fn every_response_must_be_of_the_same_etcd() {
+        let of = |header| PbWatchResponse { header, ..response(2, &[("a", 2)]) };
+        let message = |response| assembly().accept(response).unwrap_err().to_string();
+        let other = PbResponseHeader { cluster_id: 0xdef, ..Default::default() };
+        assert_eq!(message(of(Some(other))), "etcd cluster id changed from abc to def");
+        assert_eq!(message(of(None)), "reply without header");
+    }
+
+    #[test]
+    fn what_ends_a_watch_says_what_to_do_next() {
+        let outcome = |response: PbWatchResponse| {
+            let error = assembly().accept(response).unwrap_err();
+            (error.to_string(), error.disposition())
+        };
+        let compacted = PbWatchResponse { canceled: true, compact_revision: 7, ..response(9, &[]) };
+        assert_eq!(outcome(compacted), ("watching: the revision is compacted up to 7".into(), Disposition::Resync));
+        let expired = PbWatchResponse { canceled: true, cancel_reason: "etcdserver: invalid auth token".into(), ..response(9, &[]) };
+        assert_eq!(outcome(expired), ("watching: cancelled by etcd: etcdserver: invalid auth token".into(), Disposition::Retry));
+        let backwards = "etcd sent what makes no sense: watching: an event of revision";
+        assert_eq!(outcome(response(9, &[("a", 1)])), (format!("{backwards} 1 out of order"), Disposition::Retry));
+        assert_eq!(outcome(response(9, &[("a", 3), ("b", 2)])), (format!("{backwards} 2 out of order"), Disposition::Retry));
+        let large = "x".repeat(8000);
+        let message = "watching: more than 8000 bytes of changes that belong together".to_owned();
+        assert_eq!(outcome(fragment(&[(&large, 2)])), (message, Disposition::Resync));
+    }
+}

@@ -1,0 +1,27 @@
+//! What every integration test may use: real etcd servers, certificates, and waiting for a condition.
+#![allow(dead_code, reason = "a toolbox: what one topic does not use yet, another will")]
+
+pub(crate) mod certificates;
+pub(crate) mod etcd;
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what should come at once: generous, because two cores are shared by all tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks again and again until there is an answer; panics, naming what was waited for, once patience runs out.
+pub(crate) async fn eventually<T, F, Answer>(what: &str, mut ask: F) -> T
+where
+    F: FnMut() -> Answer,
+    Answer: Future<Output = Option<T>>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

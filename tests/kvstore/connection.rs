@@ -1,0 +1,206 @@
+//! Opening, TLS, log-in, single reads, and that a connection never changes the process behind it.
+
+use std::time::{Duration, SystemTime};
+
+use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Disposition, KeyValue};
+use meshkeep::model::{LeaseId, Revision};
+
+use super::{client_file, open, open_with, refusal};
+use crate::harness::certificates::Authority;
+use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
+use crate::harness::eventually;
+
+fn key_value(key: &str, value: &str, revisions: [i64; 2], version: i64) -> KeyValue {
+    KeyValue {
+        key: key.into(),
+        value: value.as_bytes().into(),
+        create_revision: Revision(revisions[0]),
+        mod_revision: Revision(revisions[1]),
+        version,
+        lease: LeaseId(0),
+    }
+}
+
+#[tokio::test]
+async fn keys_are_read_over_plain_tcp_tls_and_mutual_tls_with_and_without_a_password() {
+    for binary in etcd_binaries() {
+        for tls in [Tls::None, Tls::Server, Tls::Mutual] {
+            for user in [None, Some("meshkeep")] {
+                let mut etcd = Etcd::builder().binary(&binary).tls(tls).start().await;
+                if let Some(user) = user {
+                    etcd.enable_auth(user, "secret").await;
+                }
+                etcd.put("cilium/a", "1").await;
+                etcd.put("cilium/b", "2").await;
+                etcd.put("cilium/a", "3").await;
+                reads_are_right(&open(&etcd).await).await;
+            }
+        }
+    }
+}
+
+async fn reads_are_right(connection: &Connection) {
+    let (a_old, a) = (key_value("cilium/a", "1", [2, 2], 1), key_value("cilium/a", "3", [2, 4], 2));
+    let b = key_value("cilium/b", "2", [3, 3], 1);
+    assert_eq!(connection.get(b"cilium/a", None).await.unwrap(), (Some(a.clone()), Revision(4)));
+    assert_eq!(connection.get(b"cilium/a", Some(Revision(3))).await.unwrap(), (Some(a_old), Revision(4)));
+    assert_eq!(connection.get(b"cilium/c", None).await.unwrap(), (None, Revision(4)));
+    let keys = ["cilium/b", "cilium/c", "cilium/a"].map(|key| key.as_bytes().to_vec());
+    assert_eq!(connection.get_together(&keys).await.unwrap(), (vec![Some(b), None, Some(a)], Revision(4)));
+    assert_eq!(connection.get_together(&[]).await.unwrap(), (vec![], Revision(4)));
+    assert_eq!(connection.first_key(b"cilium/a\0", b"cilium0").await.unwrap(), Some(b"cilium/b".to_vec()));
+    assert_eq!(connection.first_key(b"cilium/c", b"cilium0").await.unwrap(), None);
+    let error = connection.get(b"cilium/a", Some(Revision(99))).await.unwrap_err();
+    assert_eq!(
+        (error.to_string().as_str(), error.disposition()),
+        ("reading \"cilium/a\": the revision is in the future", Disposition::Resync)
+    );
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped() {
+    let etcd = Etcd::builder().tls(Tls::Server).start().await;
+    let other = Authority::new(&etcd.directory().join("other"), "other");
+    let wrong = format!("endpoints: [{}]\ntrusted-ca-file: {}\n", etcd.url(), other.certificate().display());
+    let error = refusal(&wrong, &etcd.url()).await;
+    let authority = format!("127.0.0.1:{}", etcd.port());
+    assert_eq!(error.to_string(), format!("TLS with {authority} failed: invalid peer certificate: UnknownIssuer"));
+    assert_eq!(error.disposition(), Disposition::Retry);
+
+    let file = ClientFile::parse(format!("{wrong}insecure-skip-tls-verify: true").as_bytes()).unwrap();
+    Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.unwrap();
+    // by name as well as by address, and without a scheme
+    for endpoint in [format!("https://localhost:{}", etcd.port()), format!("localhost:{}", etcd.port())] {
+        Connection::open(&client_file(&etcd), &endpoint, &ClientOptions::default()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_keeps_a_connection_from_opening_is_named() {
+    let mut etcd = Etcd::builder().tls(Tls::Mutual).start().await;
+    let (url, ca) = (etcd.url(), etcd.authority().certificate().display().to_string());
+    let error = refusal(&format!("endpoints: [a]\ntrusted-ca-file: {ca}\n"), &url).await.to_string();
+    assert!(error.starts_with(&format!("TLS with 127.0.0.1:{} failed: received fatal alert: ", etcd.port())), "{error}");
+
+    let missing = format!("endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: /nowhere.crt\nkey-file: /nowhere.key\n");
+    assert_eq!(refusal(&missing, &url).await.to_string(), "/nowhere.crt cannot be used: No such file or directory (os error 2)");
+    let empty = "endpoints: [a]\ntrusted-ca-file: /dev/null\n";
+    assert_eq!(refusal(empty, &url).await.to_string(), "/dev/null cannot be used: no certificate in it");
+
+    etcd.enable_auth("meshkeep", "secret").await;
+    let wrong = etcd.client_file_yaml().replace("secret", "wr0ng-password");
+    let error = refusal(&wrong, &url).await.to_string();
+    assert!(error.starts_with("etcd refuses user \"meshkeep\": "), "{error}");
+    assert!(!error.contains("wr0ng"), "{error}");
+    let error = open(&etcd).await.get(b"elsewhere", None).await.unwrap_err();
+    assert_eq!(error.to_string(), "reading \"elsewhere\": permission denied by etcd");
+
+    assert_eq!(refusal(&etcd.client_file_yaml(), "unix:///x").await.disposition(), Disposition::Fatal);
+    etcd.stop().await;
+    let error = refusal(&etcd.client_file_yaml(), &url).await.to_string();
+    assert_eq!(error, format!("cannot connect to 127.0.0.1:{}: Connection refused (os error 111)", etcd.port()));
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let authority = silent.local_addr().unwrap().to_string();
+    let limit = Duration::from_millis(200);
+    let options = ClientOptions { connect_timeout: limit, request_timeout: limit, ..ClientOptions::default() };
+    for (scheme, what) in [("https", format!("connecting to {authority}")), ("http", "reading \"cilium/.heartbeat\"".into())] {
+        let file = ClientFile::parse(b"endpoints: [a]\ninsecure-skip-tls-verify: true").unwrap();
+        let error = Connection::open(&file, &format!("{scheme}://{authority}"), &options).await.err().unwrap();
+        assert_eq!(error.to_string(), format!("{what} took longer than 200ms"));
+    }
+}
+
+/// A wiped etcd comes back with the same cluster id, so that a silent reconnect would go unnoticed.
+#[tokio::test]
+async fn a_connection_whose_server_restarted_is_broken_for_ever() {
+    for binary in etcd_binaries() {
+        let mut etcd = Etcd::builder().binary(binary).start().await;
+        let connection = open(&etcd).await;
+        let cluster_id = connection.etcd_cluster_id();
+        let mut watch = connection.watch(b"cilium/a", None, Revision(1)).await.unwrap();
+        watch.next().await.unwrap();
+        etcd.wipe();
+        etcd.restart().await;
+        assert_eq!(open(&etcd).await.etcd_cluster_id(), cluster_id, "or the test shows nothing");
+        for _ in 0..20 {
+            for error in [
+                connection.get(b"cilium/a", None).await.err().unwrap(),
+                connection.list(b"cilium/").next_page().await.err().unwrap(),
+                connection.watch(b"cilium/a", None, Revision(1)).await.err().unwrap(),
+            ] {
+                assert_eq!(error.disposition(), Disposition::Retry, "{error}");
+            }
+        }
+        assert_eq!(watch.next().await.unwrap_err().disposition(), Disposition::Retry);
+        let error = connection.get(b"cilium/a", None).await.unwrap_err().to_string();
+        assert!(error.contains("the connection is broken"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn another_cluster_token_shows_as_another_cluster_id_in_the_next_connection_only() {
+    let mut etcd = Etcd::start().await;
+    let before = open(&etcd).await;
+    etcd.wipe();
+    etcd.set_cluster_token("another");
+    etcd.restart().await;
+    assert_ne!(open(&etcd).await.etcd_cluster_id(), before.etcd_cluster_id());
+    assert!(before.get(b"cilium/a", None).await.is_err());
+}
+
+/// etcd sends away clients that ping without an open call; and one that says nothing while a watch is open is found out.
+#[tokio::test]
+async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone() {
+    let etcd = Etcd::builder().flag("--grpc-keepalive-min-time=10ms").start().await;
+    let options = ClientOptions {
+        keepalive_heartbeat: Duration::from_millis(50),
+        keepalive_timeout: Duration::from_millis(500),
+        ..ClientOptions::default()
+    };
+    let connection = open_with(&etcd, &options).await;
+    // idle for the time of 20 pings; three are enough for etcd to close
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    connection.get(b"cilium/a", None).await.unwrap();
+    let mut watch = connection.watch(b"cilium/a", None, Revision(1)).await.unwrap();
+    watch.next().await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(1), watch.next()).await.is_err(), "pings are answered");
+    etcd.pause();
+    let error = watch.next().await.unwrap_err();
+    assert_eq!(error.disposition(), Disposition::Retry, "{error}");
+    etcd.resume();
+    assert!(connection.get(b"cilium/a", None).await.is_err());
+}
+
+#[tokio::test]
+async fn the_first_certificate_to_run_out_is_told() {
+    let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
+    let file = client_file(&etcd);
+    assert_eq!(file.missing_files(), Vec::<std::path::PathBuf>::new());
+    let year = |text: &str| SystemTime::from(text.parse::<jiff::Timestamp>().unwrap());
+    assert_eq!(file.certificate_expiry(), Some(year("2100-01-01T00:00:00Z")));
+    let short = etcd.authority().client_until("short", 2050);
+    let yaml = etcd.client_file_yaml().replace("client-meshkeep", "client-short");
+    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().certificate_expiry(), Some(year("2050-01-01T00:00:00Z")));
+    std::fs::remove_file(&short.key).unwrap();
+    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().missing_files(), [short.key]);
+}
+
+/// Rotated files count from the next connection on, without a new client file.
+#[tokio::test]
+async fn certificates_are_read_anew_for_each_connection() {
+    let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
+    let file = client_file(&etcd);
+    let stranger = Authority::new(&etcd.directory().join("stranger"), "ca").client("meshkeep");
+    std::fs::copy(&stranger.certificate, &etcd.client_pair().certificate).unwrap();
+    std::fs::copy(&stranger.key, &etcd.client_pair().key).unwrap();
+    assert!(Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.is_err());
+    etcd.authority().client("meshkeep");
+    let opened = eventually("a connection with the right certificate", || async {
+        Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.ok()
+    });
+    opened.await;
+}

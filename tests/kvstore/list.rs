@@ -1,0 +1,114 @@
+//! Paged lists.
+
+use std::collections::BTreeMap;
+
+use etcd_client::PutOptions;
+use meshkeep::kvstore::{ClientOptions, Disposition, Page, PagedList};
+use meshkeep::model::Revision;
+
+use super::{open, open_with};
+use crate::harness::etcd::{Etcd, etcd_binaries};
+
+const MIB: usize = 1 << 20;
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn entries(count: usize, value: impl Fn(usize) -> Vec<u8>) -> Entries {
+    (0..count).map(|i| (format!("cilium/state/nodes/v1/{i:05}").into_bytes(), value(i))).collect()
+}
+
+async fn remaining_pages(list: &mut PagedList) -> Vec<Page> {
+    let mut pages = Vec::new();
+    while let Some(page) = list.next_page().await.unwrap() {
+        pages.push(page);
+    }
+    assert_eq!(list.next_page().await.unwrap(), None);
+    pages
+}
+
+fn contents(pages: &[Page]) -> Entries {
+    pages.iter().flat_map(|page| &page.key_values).map(|kv| (kv.key.clone(), kv.value.to_vec())).collect()
+}
+
+#[tokio::test]
+async fn a_list_is_of_one_revision_while_changes_go_on() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let put = entries(1000, |i| format!("value {i}").into_bytes());
+        let revision = etcd.put_many(put.clone()).await;
+        etcd.put("cilium/state/nodes/v10", "beside the prefix").await;
+        etcd.put("cilium/state/nodes/v1", "beside the prefix too").await;
+        let connection = open(&etcd).await;
+        let mut list = connection.list(b"cilium/state/nodes/v1/");
+        let mut pages = vec![list.next_page().await.unwrap().unwrap()];
+        etcd.delete("cilium/state/nodes/v1/00900").await;
+        etcd.put("cilium/state/nodes/v1/00901", "changed").await;
+        etcd.put("cilium/state/nodes/v1/00901a", "new").await;
+        pages.extend(remaining_pages(&mut list).await);
+        assert_eq!(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>(), [256, 256, 256, 232]);
+        for page in &pages {
+            assert_eq!((page.revision, page.total_count), (Revision(revision + 2), 1000));
+        }
+        assert_eq!(contents(&pages), put);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_list_has_one_empty_page_and_no_limit_means_one_page() {
+    let etcd = Etcd::start().await;
+    let options = ClientOptions { page_limit: 0, ..ClientOptions::default() };
+    let connection = open_with(&etcd, &options).await;
+    let pages = remaining_pages(&mut connection.list(b"cilium/")).await;
+    assert_eq!(pages, [Page { revision: Revision(1), key_values: vec![], total_count: 0 }]);
+    etcd.put_many(entries(1000, |_| vec![])).await;
+    let pages = remaining_pages(&mut connection.list(b"")).await;
+    assert_eq!(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>(), [1000]);
+}
+
+#[tokio::test]
+async fn a_list_that_outlives_its_history_says_so_and_the_connection_stays_good() {
+    let etcd = Etcd::start().await;
+    etcd.put_many(entries(300, |_| vec![])).await;
+    let connection = open(&etcd).await;
+    let mut list = connection.list(b"cilium/");
+    list.next_page().await.unwrap();
+    let newest = etcd.put("cilium/z", "1").await;
+    etcd.compact(newest).await;
+    let error = list.next_page().await.unwrap_err();
+    assert_eq!(error.disposition(), Disposition::Resync, "{error}");
+    assert!(error.to_string().contains("the revision is compacted"), "{error}");
+    assert_eq!(remaining_pages(&mut connection.list(b"cilium/")).await.len(), 2);
+}
+
+/// etcd's own limit of a request is 1.5 MiB, and a page of 256 such values would be 360 MiB.
+#[tokio::test]
+async fn pages_too_large_for_a_message_are_halved_and_grow_again() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let size = 1_400 << 10;
+        let put = entries(340, |i| if i < 40 { vec![u8::try_from(i).unwrap(); size] } else { b"small".to_vec() });
+        let mut client = etcd.client().await;
+        for (key, value) in &put {
+            client.put(key.clone(), value.clone(), None::<PutOptions>).await.unwrap();
+        }
+        for (options, lengths) in [
+            (ClientOptions { message_bytes_max: 2 * MIB, page_limit: 64, ..ClientOptions::default() }, {
+                let mut lengths = vec![1; 40];
+                lengths.extend([1, 2, 4, 8, 16, 32, 64, 64, 64, 45]);
+                lengths
+            }),
+            (ClientOptions::default(), vec![16, 16, 16, 16, 32, 64, 128, 52]),
+        ] {
+            let connection = open_with(&etcd, &options).await;
+            let pages = remaining_pages(&mut connection.list(b"cilium/")).await;
+            assert_eq!(contents(&pages), put);
+            assert_eq!(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>(), lengths);
+        }
+        let options = ClientOptions { message_bytes_max: MIB, page_limit: 0, ..ClientOptions::default() };
+        let connection = open_with(&etcd, &options).await;
+        let error = connection.list(b"cilium/").next_page().await.unwrap_err();
+        let expected = "reading one key from \"cilium/\" to \"cilium0\": more than 1048576 bytes in one message";
+        assert_eq!((error.to_string().as_str(), error.disposition()), (expected, Disposition::Retry));
+        connection.get(b"cilium/none", None).await.unwrap();
+    }
+}

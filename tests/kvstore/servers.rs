@@ -1,0 +1,23 @@
+//! The harness itself: a server starts, keeps its data over a restart and loses it when wiped.
+
+use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
+
+#[tokio::test]
+async fn a_test_server_keeps_its_data_over_a_restart_and_loses_it_when_wiped() {
+    for binary in etcd_binaries() {
+        for tls in [Tls::None, Tls::Server, Tls::Mutual] {
+            let mut etcd = Etcd::builder().binary(&binary).tls(tls).start().await;
+            assert_eq!(etcd.put_many((0..300).map(|i| (format!("cilium/{i}"), "x"))).await, 4);
+            etcd.restart().await;
+            assert_eq!(etcd.put("cilium/a", "1").await, 5);
+            etcd.kill();
+            etcd.restart().await;
+            assert_eq!(etcd.delete("cilium/a").await, 6);
+            etcd.wipe();
+            etcd.restart().await;
+            assert_eq!(etcd.put("cilium/a", "1").await, 2);
+            etcd.enable_auth("meshkeep", "secret").await;
+            assert_eq!(etcd.put("cilium/a", "1").await, 3);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Tokens that run out. etcd's own kind lives for the time of `--auth-token-ttl` after its last use.
+
+use std::time::Duration;
+
+use meshkeep::kvstore::{ClientOptions, Connection, Event, WatchMessage, prefix_end};
+use meshkeep::model::Revision;
+
+use super::{client_file, open};
+use crate::harness::PATIENCE;
+use crate::harness::etcd::{Etcd, etcd_binaries};
+
+const TOKEN_TTL_S: u32 = 5;
+
+/// Longer than a token lives; etcd looks for dead ones once a second.
+const LONG_AFTER: Duration = Duration::from_secs(8);
+
+async fn value_of_next_put(watch: &mut meshkeep::kvstore::Watch) -> Vec<u8> {
+    loop {
+        match tokio::time::timeout(PATIENCE, watch.next()).await.expect("a message in time").unwrap() {
+            WatchMessage::Events { events, .. } => match events.as_slice() {
+                [Event::Put(key_value)] => return key_value.value.to_vec(),
+                other => panic!("{other:?}"),
+            },
+            WatchMessage::Created { .. } | WatchMessage::Progress { .. } => {}
+        }
+    }
+}
+
+/// Nothing but the passing of time makes a token old, so this test waits for real.
+#[tokio::test]
+async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
+    for binary in etcd_binaries() {
+        let mut etcd = Etcd::builder().binary(binary).auth_token_ttl_s(TOKEN_TTL_S).start().await;
+        etcd.enable_auth("meshkeep", "secret").await;
+        let first = etcd.put("cilium/a", "1").await;
+        let end = prefix_end(b"cilium/");
+        // two connections, so that in one the first to find the token old is a watch, in the other several reads at once
+        let (watcher, reader) = (open(&etcd).await, open(&etcd).await);
+        let mut watch = watcher.watch(b"cilium/", Some(&end), Revision(first)).await.unwrap();
+        assert_eq!(value_of_next_put(&mut watch).await, b"1");
+
+        tokio::time::sleep(LONG_AFTER).await;
+        let second = etcd.put("cilium/a", "2").await;
+        let (left, right) =
+            tokio::join!(watcher.watch(b"cilium/", Some(&end), Revision(second)), watcher.watch(b"cilium/a", None, Revision(second)));
+        for fresh in [&mut left.unwrap(), &mut right.unwrap(), &mut watch] {
+            assert_eq!(value_of_next_put(fresh).await, b"2");
+        }
+        let mut list = reader.list(b"cilium/");
+        let (page, one, more) = tokio::join!(list.next_page(), reader.get(b"cilium/a", None), reader.first_key(b"cilium/", &end));
+        assert_eq!(page.unwrap().unwrap().total_count, 1);
+        assert_eq!(one.unwrap().0.unwrap().value.as_ref(), b"2");
+        assert_eq!(more.unwrap(), Some(b"cilium/a".to_vec()));
+        // what the user may not read stays denied: one more log-in, then the error
+        let error = watcher.watch(b"elsewhere", None, Revision(1)).await.err().unwrap().to_string();
+        assert!(error.contains("permission denied"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_in_the_file_does_no_harm_where_authentication_is_off() {
+    let etcd = Etcd::start().await;
+    let file = format!("{}username: u\npassword: p\n", etcd.client_file_yaml());
+    let file = meshkeep::kvstore::ClientFile::parse(file.as_bytes()).unwrap();
+    let connection = Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.unwrap();
+    assert_eq!(connection.get(b"cilium/a", None).await.unwrap(), (None, Revision(1)));
+    assert_ne!(file, client_file(&etcd));
+}

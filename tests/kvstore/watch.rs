@@ -1,0 +1,143 @@
+//! Watches.
+
+use etcd_client::{DeleteOptions, Txn, TxnOp};
+use meshkeep::kvstore::{ClientOptions, Disposition, Event, KeyValue, Watch, WatchMessage, prefix_end};
+use meshkeep::model::{LeaseId, Revision};
+
+use super::{open, open_with};
+use crate::harness::PATIENCE;
+use crate::harness::etcd::{Etcd, etcd_binaries};
+
+const PREFIX: &[u8] = b"cilium/";
+
+async fn next(watch: &mut Watch) -> WatchMessage {
+    tokio::time::timeout(PATIENCE, watch.next()).await.expect("a message in time").unwrap()
+}
+
+fn put(key: &str, value: &str, revisions: [i64; 2], version: i64) -> Event {
+    let [create_revision, mod_revision] = revisions.map(Revision);
+    Event::Put(KeyValue { key: key.into(), value: value.as_bytes().into(), create_revision, mod_revision, version, lease: LeaseId(0) })
+}
+
+fn delete(key: &str, revision: i64) -> Event {
+    Event::Delete { key: key.into(), mod_revision: Revision(revision) }
+}
+
+fn events(revision: i64, events: Vec<Event>) -> WatchMessage {
+    WatchMessage::Events { revision: Revision(revision), events }
+}
+
+#[tokio::test]
+async fn puts_and_deletes_arrive_in_order_from_the_revision_asked_for() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        etcd.put("cilium/a", "1").await;
+        etcd.put("cilium/b", "2").await;
+        etcd.put("other", "3").await;
+        let connection = open(&etcd).await;
+        let mut range = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(3)).await.unwrap();
+        let mut exact = connection.watch(b"cilium/a", None, Revision(3)).await.unwrap();
+        assert_eq!(next(&mut range).await, WatchMessage::Created { revision: Revision(4) });
+        assert_eq!(next(&mut exact).await, WatchMessage::Created { revision: Revision(4) });
+        assert_eq!(next(&mut range).await, events(3, vec![put("cilium/b", "2", [3, 3], 1)]));
+        etcd.put("cilium/ab", "4").await;
+        assert_eq!(next(&mut range).await, events(5, vec![put("cilium/ab", "4", [5, 5], 1)]));
+        etcd.put("cilium/a", "5").await;
+        assert_eq!(next(&mut range).await, events(6, vec![put("cilium/a", "5", [2, 6], 2)]));
+        etcd.client().await.delete("cilium/a", Some(DeleteOptions::new().with_prefix())).await.unwrap();
+        assert_eq!(next(&mut range).await, events(7, vec![delete("cilium/a", 7), delete("cilium/ab", 7)]));
+        assert_eq!(next(&mut exact).await, events(6, vec![put("cilium/a", "5", [2, 6], 2)]));
+        assert_eq!(next(&mut exact).await, events(7, vec![delete("cilium/a", 7)]));
+    }
+}
+
+#[tokio::test]
+async fn a_watch_from_compacted_history_says_from_where_there_is_some() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        for value in ["1", "2", "3"] {
+            etcd.put("cilium/a", value).await;
+        }
+        etcd.compact(3).await;
+        let connection = open(&etcd).await;
+        let error = match connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(2)).await {
+            Err(error) => error,
+            Ok(mut watch) => {
+                assert_eq!(next(&mut watch).await, WatchMessage::Created { revision: Revision(4) });
+                watch.next().await.unwrap_err()
+            }
+        };
+        let expected = "watching \"cilium/\": the revision is compacted up to 3";
+        assert_eq!((error.to_string().as_str(), error.disposition()), (expected, Disposition::Resync));
+        let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(4)).await.unwrap();
+        next(&mut watch).await;
+        assert_eq!(next(&mut watch).await, events(4, vec![put("cilium/a", "3", [2, 4], 3)]));
+    }
+}
+
+/// etcd catches up in one response over many revisions, cut into fragments of its own request limit.
+#[tokio::test]
+async fn a_response_larger_than_a_message_arrives_in_whole_revisions() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let value = "x".repeat(500 << 10);
+        let mut expected = Vec::new();
+        let mut client = etcd.client().await;
+        for revision in 2..12 {
+            // pairs in one revision, larger than half a fragment, so that fragments end within a revision
+            let pair = ["a", "b"].map(|half| format!("cilium/{revision}{half}"));
+            let puts: Vec<TxnOp> = pair.iter().map(|key| TxnOp::put(key.as_str(), value.as_str(), None)).collect();
+            client.txn(Txn::new().and_then(puts)).await.unwrap();
+            expected.extend(pair.map(|key| put(&key, &value, [revision, revision], 1)));
+        }
+        let options = ClientOptions { message_bytes_max: 4 << 20, ..ClientOptions::default() };
+        let connection = open_with(&etcd, &options).await;
+        let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(2)).await.unwrap();
+        assert_eq!(next(&mut watch).await, WatchMessage::Created { revision: Revision(11) });
+        let (mut got, mut messages) = (Vec::new(), 0);
+        while got.len() < expected.len() {
+            let WatchMessage::Events { revision, events } = next(&mut watch).await else { panic!("only events are left") };
+            assert!(events.len() % 2 == 0, "revision {revision} came in halves");
+            assert_eq!(events.last().unwrap().mod_revision(), revision);
+            got.extend(events);
+            messages += 1;
+        }
+        assert!(got == expected);
+        assert!(messages > 1, "or the test shows nothing");
+    }
+}
+
+#[tokio::test]
+async fn more_in_one_revision_than_memory_allows_is_left_to_a_list() {
+    let etcd = Etcd::start().await;
+    etcd.put_many((0..128).map(|i| (format!("cilium/{i}"), "x".repeat(10_000)))).await;
+    let connection = open_with(&etcd, &ClientOptions { message_bytes_max: 100_000, ..ClientOptions::default() }).await;
+    let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(1)).await.unwrap();
+    next(&mut watch).await;
+    let error = watch.next().await.unwrap_err();
+    let expected = "watching \"cilium/\": more than 100000 bytes of changes that belong together";
+    assert_eq!((error.to_string().as_str(), error.disposition()), (expected, Disposition::Resync));
+}
+
+#[tokio::test]
+async fn silence_is_told_as_progress() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).flag("--experimental-watch-progress-notify-interval=200ms").start().await;
+        etcd.put("cilium/a", "1").await;
+        let connection = open(&etcd).await;
+        let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(2)).await.unwrap();
+        next(&mut watch).await;
+        next(&mut watch).await;
+        etcd.put("elsewhere", "1").await;
+        loop {
+            let message = next(&mut watch).await;
+            let WatchMessage::Progress { revision } = message else { panic!("{message:?}") };
+            assert!(revision >= Revision(2));
+            if revision == Revision(3) {
+                break;
+            }
+        }
+        watch.request_progress().await.unwrap();
+        assert_eq!(next(&mut watch).await, WatchMessage::Progress { revision: Revision(3) });
+    }
+}

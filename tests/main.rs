@@ -1,0 +1,6 @@
+//! The one integration binary: a module per topic, and the harness that all of them share.
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod kvstore;
