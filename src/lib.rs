@@ -2,4 +2,5 @@
 //!
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
+pub mod clustermesh;
 pub mod model;
