@@ -26,7 +26,7 @@ use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinError;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::diff::Announced;
@@ -191,7 +191,7 @@ impl Directory {
     /// Returns when the directory was notified as changed, looks different from `before`, or is due for the slow pass.
     async fn wait_for_change(&self, before: Glance) -> Result<(), JoinError> {
         let rescan_at = Instant::now() + self.options.rescan_interval;
-        let mut ticks = interval(GLANCE_INTERVAL);
+        let mut ticks = interval_at(Instant::now() + GLANCE_INTERVAL, GLANCE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let look = async {
             loop {
