@@ -29,16 +29,12 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::diff::Announced;
+use self::diff::{Announced, Settling};
 use self::scan::{DirectoryIdentity, Glance, Reading, read_directory};
 use crate::model::ClusterName;
 
 /// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A directory that differs in each of this many readings is taken as it is: with the usual 100 ms between them that is 0.6 s,
-/// which keeps the 2 s.
-const SETTLE_READINGS_MAX: u32 = 6;
 
 /// What happened to the set of remote clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,20 +133,16 @@ impl Directory {
         Self { options, watch: None, changed: Arc::new(Notify::new()) }
     }
 
-    /// Reads the directory until two readings in a row agree, so that a file in the middle of being written, or of being replaced by
-    /// removing and creating it, is never taken for a change, let alone a removal.
+    /// Reads the directory until it is settled.
     async fn read_settled(&mut self) -> Result<Reading, JoinError> {
-        let mut reading = self.read().await?;
-        for _ in 1..SETTLE_READINGS_MAX {
-            sleep(self.options.debounce).await;
-            let again = self.read().await?;
-            let settled = again.files == reading.files;
-            reading = again;
-            if settled {
-                break;
+        let mut settling = Settling::default();
+        loop {
+            let reading = self.read().await?;
+            if settling.accepts(&reading.files) {
+                return Ok(reading);
             }
+            sleep(self.options.debounce).await;
         }
-        Ok(reading)
     }
 
     /// One pass over the directory, after making sure that it is this one which is watched: so nothing falls between the two.
