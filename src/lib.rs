@@ -2,6 +2,7 @@
 //!
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
+pub mod clustermesh;
 pub mod kvstore;
 pub mod model;
 pub mod store;

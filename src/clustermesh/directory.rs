@@ -1,0 +1,227 @@
+//! The config directory: one file for each remote cluster, as Cilium's agents and KVStoreMesh read it.
+//!
+//! Owns: the watch on the directory (the only importer of `notify`) and the passes over it. Emits: [`DirectoryEvent`]s, in
+//! order, and a [`DirectoryState`] for people to see. Invariants: a missing or unreadable directory or file removes nothing;
+//! equal bytes are no event; every change is announced within 2 s. Deliberately lacks: the meaning of a file's content, and any
+//! interest in the certificates that it names.
+//!
+//! How a change is noticed. No event is taken at its word: each one, whatever it names, leads to a pass over the whole directory.
+//! Notifications come from one watch, on the directory itself: they see files put and renamed there and the swap of a Secret's
+//! `..data` link. What they cannot see (a write in place behind a link into another directory, a directory made anew, a file
+//! system without inotify, a queue that overflowed) a glance at all metadata every second sees: some hundred `stat` calls, less
+//! work and fewer ways to fail than a second set of watches on every link's target that each swap invalidates. What even the
+//! metadata hides is found by the slow pass of [`DirectoryOptions::rescan_interval`], which reads everything.
+
+mod diff;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode, EventKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinError;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use self::diff::{Announced, Settling};
+use self::scan::{DirectoryIdentity, Glance, Reading, read_directory};
+use crate::model::ClusterName;
+
+/// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
+const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What happened to the set of remote clusters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DirectoryEvent {
+    /// A cluster's file came or its bytes changed.
+    Upserted {
+        /// The cluster: the file's name.
+        cluster: ClusterName,
+        /// The file.
+        path: PathBuf,
+        /// All of its bytes.
+        content: Arc<[u8]>,
+        /// Their SHA-256.
+        digest: [u8; 32],
+    },
+    /// The directory is readable and the cluster's file is not in it any more.
+    Removed {
+        /// The cluster.
+        cluster: ClusterName,
+    },
+    /// The first reading that succeeded, or the first after the directory could not be read; follows that reading's other events.
+    FirstScan {
+        /// Every cluster that has a file, unreadable ones included: any other cluster that is known from before is gone.
+        present: BTreeSet<ClusterName>,
+    },
+}
+
+/// Which directory to watch, and how.
+#[derive(Debug, Clone)]
+pub struct DirectoryOptions {
+    /// The directory.
+    pub path: PathBuf,
+    /// The own cluster, whose file is ignored.
+    pub own_cluster: Option<ClusterName>,
+    /// How long the directory must stay the same to be believed; 100 ms serves well.
+    pub debounce: Duration,
+    /// How often everything is read even if nothing seems to have changed.
+    pub rescan_interval: Duration,
+}
+
+/// What can be said of the directory at the moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DirectoryState {
+    /// Whether the last reading succeeded; `false` before the first.
+    pub readable: bool,
+    /// Why not.
+    pub error: Option<String>,
+    /// Files that look like a cluster's but cannot be used, with the reason; by file name.
+    pub invalid: BTreeMap<String, String>,
+}
+
+/// Watches the directory and announces what changes, until `stop` is cancelled or nobody receives events any more.
+pub async fn watch_directory(
+    options: DirectoryOptions,
+    events: mpsc::Sender<DirectoryEvent>,
+    state: watch::Sender<DirectoryState>,
+    stop: CancellationToken,
+) {
+    let mut directory = Directory::new(options);
+    let work = async {
+        let mut announced = Announced::nothing(directory.options.path.clone());
+        loop {
+            let reading = directory.read_settled().await?;
+            let (changes, now) = announced.advance(&reading.files);
+            directory.report(&state, now);
+            for change in changes {
+                if events.send(change).await.is_err() {
+                    return Ok::<(), JoinError>(());
+                }
+            }
+            directory.wait_for_change(reading.glance).await?;
+        }
+    };
+    if let Some(Err(error)) = stop.run_until_cancelled(work).await {
+        // Only a panic or the end of the runtime: the task's owner sees it end and starts it anew.
+        tracing::error!(%error, "reading the config directory failed");
+    }
+}
+
+/// The directory and the watch on it.
+struct Directory {
+    options: DirectoryOptions,
+    watch: Option<Watch>,
+    changed: Arc<Notify>,
+}
+
+/// A watch on the directory that stood at the path at the time.
+struct Watch {
+    identity: DirectoryIdentity,
+    /// `None` if it could not be set up: then the glances have to do.
+    _watcher: Option<RecommendedWatcher>,
+}
+
+impl Directory {
+    fn new(options: DirectoryOptions) -> Self {
+        Self { options, watch: None, changed: Arc::new(Notify::new()) }
+    }
+
+    /// Reads the directory until it is settled.
+    async fn read_settled(&mut self) -> Result<Reading, JoinError> {
+        let mut settling = Settling::default();
+        loop {
+            let reading = self.read().await?;
+            if settling.accepts(&reading.files) {
+                return Ok(reading);
+            }
+            sleep(self.options.debounce).await;
+        }
+    }
+
+    /// One pass over the directory, after making sure that it is this one which is watched: so nothing falls between the two.
+    async fn read(&mut self) -> Result<Reading, JoinError> {
+        let identity = self.glance().await?.identity();
+        if self.watch.as_ref().map(|watch| watch.identity) != identity {
+            self.watch = identity.map(|identity| self.watch(identity));
+        }
+        let (path, own_cluster) = (self.options.path.clone(), self.options.own_cluster.clone());
+        tokio::task::spawn_blocking(move || read_directory(&path, own_cluster.as_ref())).await
+    }
+
+    async fn glance(&self) -> Result<Glance, JoinError> {
+        let path = self.options.path.clone();
+        tokio::task::spawn_blocking(move || Glance::take(&path)).await
+    }
+
+    /// Sets up a watch on the directory that stands at the path.
+    fn watch(&self, identity: DirectoryIdentity) -> Watch {
+        let changed = self.changed.clone();
+        let on_event = move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| is_mere_reading(event.kind)) {
+                return;
+            }
+            changed.notify_one();
+        };
+        let watcher = notify::recommended_watcher(on_event).and_then(|mut watcher| {
+            watcher.watch(&self.options.path, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        if let Err(error) = &watcher {
+            let path = self.options.path.display();
+            tracing::warn!(%path, %error, "config directory cannot be watched: looking at it every second instead");
+        }
+        Watch { identity, _watcher: watcher.ok() }
+    }
+
+    /// Returns when the directory was notified as changed, looks different from `before`, or is due for the slow pass.
+    async fn wait_for_change(&self, before: Glance) -> Result<(), JoinError> {
+        let rescan_at = Instant::now() + self.options.rescan_interval;
+        let mut ticks = interval_at(Instant::now() + GLANCE_INTERVAL, GLANCE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let look = async {
+            loop {
+                tokio::select! {
+                    () = self.changed.notified() => return Ok(()),
+                    _ = ticks.tick() => {}
+                }
+                if self.glance().await? != before {
+                    return Ok(());
+                }
+            }
+        };
+        timeout_at(rescan_at, look).await.unwrap_or(Ok(()))
+    }
+
+    /// Publishes the state and logs what is new in it: each message once, not with every pass.
+    fn report(&self, state: &watch::Sender<DirectoryState>, now: DirectoryState) {
+        let path = self.options.path.display();
+        let before = state.borrow().clone();
+        match &now.error {
+            Some(error) if before.error.as_ref() != Some(error) => {
+                tracing::warn!(%path, %error, "config directory cannot be read: waiting for it, no cluster is removed");
+            }
+            None if !before.readable => tracing::info!(%path, "watching config directory"),
+            Some(_) | None => {}
+        }
+        for (file, reason) in now.invalid.iter().filter(|(file, reason)| before.invalid.get(*file) != Some(*reason)) {
+            tracing::warn!(%path, file, reason, "cluster file cannot be used");
+        }
+        state.send_if_modified(|shown| {
+            let modified = *shown != now;
+            *shown = now;
+            modified
+        });
+    }
+}
+
+/// Whether somebody only read, as we do ourselves: to answer that with another reading would never end.
+fn is_mere_reading(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}

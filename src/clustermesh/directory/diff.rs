@@ -1,0 +1,191 @@
+//! From one reading of the config directory to the next: which clusters came, changed and went.
+//!
+//! Owns: what was last announced of each cluster. Receives: settled readings. Emits: events, and the state for people to see.
+//! Invariants: a directory that cannot be read and a file that cannot be read remove nothing; equal bytes announce nothing.
+//! Deliberately lacks: IO and time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::scan::{ClusterFile, ContentDigest, FileReading, FileReadings};
+use super::{DirectoryEvent, DirectoryState};
+use crate::model::ClusterName;
+
+/// A directory that differs in each of this many readings is taken as it is: with the usual 100 ms between them that is 0.6 s,
+/// which keeps the 2 s in which a change shall take effect.
+const SETTLE_READINGS_MAX: u32 = 6;
+
+/// Holds readings back until two in a row agree, so that a file in the middle of being written, or of being replaced by removing and
+/// creating it, is never taken for a change, let alone a removal.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    last: Option<Result<FileReadings, String>>,
+    refused_count: u32,
+}
+
+impl Settling {
+    /// Whether the reading can be believed; if not, take another after a moment.
+    pub(super) fn accepts(&mut self, files: &Result<FileReadings, String>) -> bool {
+        if self.last.as_ref() == Some(files) || self.refused_count + 1 == SETTLE_READINGS_MAX {
+            return true;
+        }
+        self.last = Some(files.clone());
+        self.refused_count += 1;
+        false
+    }
+}
+
+/// What has been announced so far.
+#[derive(Debug)]
+pub(super) struct Announced {
+    directory: PathBuf,
+    clusters: BTreeMap<ClusterName, ContentDigest>,
+    /// Whether the last reading succeeded: the first that does after one that did not tells the full set.
+    readable: bool,
+}
+
+impl Announced {
+    /// Nothing yet, of the given directory.
+    pub(super) fn nothing(directory: PathBuf) -> Self {
+        Self { directory, clusters: BTreeMap::new(), readable: false }
+    }
+
+    /// Takes the next reading in; gives the events that lead to it, in order, and the state to show.
+    pub(super) fn advance(&mut self, reading: &Result<FileReadings, String>) -> (Vec<DirectoryEvent>, DirectoryState) {
+        let files = match reading {
+            Ok(files) => files,
+            Err(error) => {
+                self.readable = false;
+                return (Vec::new(), DirectoryState { readable: false, error: Some(error.clone()), invalid: BTreeMap::new() });
+            }
+        };
+        let mut events = Vec::new();
+        let mut present = BTreeSet::new();
+        let mut invalid = BTreeMap::new();
+        for (file_name, file) in files {
+            match file {
+                FileReading::Cluster(file) => {
+                    present.insert(file.cluster.clone());
+                    events.extend(self.upsert(file));
+                }
+                FileReading::Unreadable { cluster, reason } => {
+                    present.insert(cluster.clone());
+                    invalid.insert(file_name.clone(), reason.clone());
+                }
+                FileReading::InvalidName { reason } => {
+                    invalid.insert(file_name.clone(), reason.clone());
+                }
+            }
+        }
+        let removed = self.clusters.extract_if(.., |cluster, _| !present.contains(cluster));
+        events.extend(removed.map(|(cluster, _)| DirectoryEvent::Removed { cluster }));
+        if !std::mem::replace(&mut self.readable, true) {
+            events.push(DirectoryEvent::FirstScan { present });
+        }
+        (events, DirectoryState { readable: true, error: None, invalid })
+    }
+
+    /// The event that a cluster file is worth, if its bytes are not those announced last.
+    fn upsert(&mut self, file: &ClusterFile) -> Option<DirectoryEvent> {
+        let before = self.clusters.insert(file.cluster.clone(), file.digest);
+        (before != Some(file.digest)).then(|| DirectoryEvent::Upserted {
+            cluster: file.cluster.clone(),
+            path: self.directory.join(file.cluster.as_str()),
+            content: file.content.clone(),
+            digest: file.digest,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ClusterName {
+        ClusterName::parse(text).unwrap()
+    }
+
+    /// Files as `name=content`; `name!` is unreadable, `name?` has an invalid name.
+    fn reading(files: &[&str]) -> Result<FileReadings, String> {
+        let file = |text: &&str| match text.split_once('=') {
+            Some((cluster, content)) => {
+                let file = ClusterFile { cluster: name(cluster), content: content.as_bytes().into(), digest: digest(content) };
+                (cluster.to_owned(), FileReading::Cluster(file))
+            }
+            None if text.ends_with('!') => {
+                let cluster = text.trim_end_matches('!');
+                (cluster.to_owned(), FileReading::Unreadable { cluster: name(cluster), reason: "denied".into() })
+            }
+            None => (text.trim_end_matches('?').to_owned(), FileReading::InvalidName { reason: "invalid".into() }),
+        };
+        Ok(files.iter().map(file).collect())
+    }
+
+    fn digest(content: &str) -> ContentDigest {
+        let mut digest = [0; 32];
+        digest[..content.len()].copy_from_slice(content.as_bytes());
+        digest
+    }
+
+    /// Events as `+name=content`, `-name` and `all:name,name`.
+    fn shown(events: &[DirectoryEvent]) -> Vec<String> {
+        let show = |event: &DirectoryEvent| match event {
+            DirectoryEvent::Upserted { cluster, path, content, digest: got } => {
+                let content = std::str::from_utf8(content).unwrap();
+                assert_eq!((path, got), (&PathBuf::from("/config").join(cluster.as_str()), &digest(content)));
+                format!("+{cluster}={content}")
+            }
+            DirectoryEvent::Removed { cluster } => format!("-{cluster}"),
+            DirectoryEvent::FirstScan { present } => {
+                format!("all:{}", present.iter().map(ClusterName::as_str).collect::<Vec<_>>().join(","))
+            }
+        };
+        events.iter().map(show).collect()
+    }
+
+    #[test]
+    fn each_reading_announces_only_what_it_changes() {
+        let gone = || Err("no such directory".to_owned());
+        let steps: Vec<(Result<FileReadings, String>, &[&str])> = vec![
+            (gone(), &[]),
+            (reading(&["a=1", "b=1", "x.yaml?"]), &["+a=1", "+b=1", "all:a,b"]),
+            (reading(&["a=1", "b=1"]), &[]),
+            (reading(&["a=1", "b=2"]), &["+b=2"]),
+            (reading(&["a!", "b=2"]), &[]),
+            (reading(&["a=1", "b=2"]), &[]),
+            (reading(&["a!", "b=2"]), &[]),
+            (reading(&["a=2", "b=2"]), &["+a=2"]),
+            (gone(), &[]),
+            (gone(), &[]),
+            (reading(&["a=2", "c=1"]), &["+c=1", "-b", "all:a,c"]),
+            (reading(&[]), &["-a", "-c"]),
+        ];
+        let mut announced = Announced::nothing("/config".into());
+        for (step, (reading, expected)) in steps.into_iter().enumerate() {
+            assert_eq!(shown(&announced.advance(&reading).0), expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn an_unreadable_file_at_start_counts_as_present() {
+        let mut announced = Announced::nothing("/config".into());
+        let (events, state) = announced.advance(&reading(&["a!", "x.yaml?"]));
+        assert_eq!(shown(&events), ["all:a"]);
+        let invalid = BTreeMap::from([("a".to_owned(), "denied".to_owned()), ("x.yaml".to_owned(), "invalid".to_owned())]);
+        assert_eq!(state, DirectoryState { readable: true, error: None, invalid });
+    }
+
+    #[test]
+    fn a_reading_is_believed_when_the_next_one_agrees() {
+        let mut settling = Settling::default();
+        let readings = [reading(&["a=1"]), reading(&[]), reading(&["a=2"]), reading(&["a=2"])];
+        assert_eq!(readings.each_ref().map(|reading| settling.accepts(reading)), [false, false, false, true]);
+    }
+
+    #[test]
+    fn a_directory_that_never_rests_is_taken_as_it_is() {
+        let mut settling = Settling::default();
+        let accepted = (1..=SETTLE_READINGS_MAX).map(|pass| settling.accepts(&reading(&[&format!("a={pass}")])));
+        assert_eq!(accepted.collect::<Vec<_>>(), [false, false, false, false, false, true]);
+    }
+}

@@ -1,0 +1,191 @@
+//! Reading the config directory: what is in it, and which of it are cluster files.
+//!
+//! Owns: the file system calls and the rule of what a cluster file is. Emits: a [`Reading`]. Deliberately lacks: any memory of
+//! earlier readings (`diff` has that) and any look into the YAML (the registry parses it). Blocking: call it off the runtime.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::model::ClusterName;
+
+/// A cluster file is an etcd client file of a few lines; a Kubernetes Secret as a whole cannot be larger than 1 MiB
+/// (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`), so a larger file is none.
+const FILE_SIZE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// At most 511 clusters, each with some certificates of its own beside it: eight times that is another kind of directory.
+const ENTRY_COUNT_MAX: usize = 4096;
+
+/// What makes a file a cluster file, whatever it is called (`pkg/clustermesh/common/config.go`).
+const CLUSTER_FILE_MARK: &[u8] = b"endpoints:";
+
+/// The SHA-256 of a file's content.
+pub(super) type ContentDigest = [u8; 32];
+
+/// Everything that one pass over the directory found.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// The metadata, taken before the contents: a change during the pass shows as a difference to the next glance.
+    pub(super) glance: Glance,
+    /// By file name; or why the directory cannot be read.
+    pub(super) files: Result<FileReadings, String>,
+}
+
+/// The files that matter, by file name.
+pub(super) type FileReadings = BTreeMap<String, FileReading>;
+
+/// What one file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FileReading {
+    /// A cluster file with a valid name.
+    Cluster(ClusterFile),
+    /// Its name is a cluster's, but nobody can say what is in it.
+    Unreadable { cluster: ClusterName, reason: String },
+    /// A cluster file by content, but its name cannot be a cluster's.
+    InvalidName { reason: String },
+}
+
+/// A cluster file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClusterFile {
+    pub(super) cluster: ClusterName,
+    pub(super) content: Arc<[u8]>,
+    pub(super) digest: ContentDigest,
+}
+
+/// The metadata of the directory and its files, links followed: cheap enough to be taken every second.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Glance(Result<GlanceStamps, String>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct GlanceStamps {
+    directory: DirectoryIdentity,
+    files: BTreeMap<OsString, Option<Stamp>>,
+}
+
+/// Which directory stands at the path: device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DirectoryIdentity(u64, u64);
+
+/// Changes with every write, rename and link swap; the change time also when somebody sets the modification time back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            inode: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+impl Glance {
+    /// Looks at the metadata of everything in the directory.
+    pub(super) fn take(directory: &Path) -> Self {
+        let take = || {
+            let identity = identify(directory)?;
+            let stamp = |name: OsString| {
+                let stamp = fs::metadata(directory.join(&name)).ok().as_ref().map(Stamp::of);
+                (name, stamp)
+            };
+            Ok(GlanceStamps { directory: identity, files: list_names(directory)?.into_iter().map(stamp).collect() })
+        };
+        Self(take().map_err(|error: io::Error| error.to_string()))
+    }
+
+    /// Which directory was looked at, if there was one.
+    pub(super) fn identity(&self) -> Option<DirectoryIdentity> {
+        self.0.as_ref().ok().map(|stamps| stamps.directory)
+    }
+}
+
+/// Which directory stands at the path.
+///
+/// # Errors
+/// When there is none, or it cannot be looked at.
+fn identify(directory: &Path) -> io::Result<DirectoryIdentity> {
+    fs::metadata(directory).map(|metadata| DirectoryIdentity(metadata.dev(), metadata.ino()))
+}
+
+/// Reads the directory once. `own_cluster` is skipped unread.
+pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>) -> Reading {
+    let glance = Glance::take(directory);
+    let read = || {
+        let mut files = FileReadings::new();
+        for name in list_names(directory)? {
+            let file_name = name.to_string_lossy().into_owned();
+            if own_cluster.is_some_and(|own| own.as_str() == file_name) {
+                continue;
+            }
+            if let Some(file) = read_file(&directory.join(&name), &file_name) {
+                files.insert(file_name, file);
+            }
+        }
+        Ok(files)
+    };
+    Reading { glance, files: read().map_err(|error: io::Error| error.to_string()) }
+}
+
+/// The names in the directory without those that begin with a dot: a Secret's `..data` link, its `..2026_…` folders, editors' files.
+fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        if names.len() == ENTRY_COUNT_MAX {
+            return Err(io::Error::other(format!("more than {ENTRY_COUNT_MAX} files: not a directory of cluster files")));
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// What the file is; `None` if it is nothing of ours.
+fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
+    let name = ClusterName::parse(file_name);
+    let content = match read_content(path) {
+        Ok(content) => content?,
+        Err(reason) => return name.ok().map(|cluster| FileReading::Unreadable { cluster, reason }),
+    };
+    if !content.windows(CLUSTER_FILE_MARK.len()).any(|window| window == CLUSTER_FILE_MARK) {
+        return None;
+    }
+    Some(match name {
+        Ok(cluster) => FileReading::Cluster(ClusterFile { cluster, digest: Sha256::digest(&content).into(), content: content.into() }),
+        Err(invalid) => FileReading::InvalidName { reason: invalid.to_string() },
+    })
+}
+
+/// The content of a regular file, links followed; `None` for anything else.
+fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => "the file that it links to does not exist".to_owned(),
+        _ => error.to_string(),
+    })?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(FILE_SIZE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| error.to_string())?;
+    if content.len() as u64 > FILE_SIZE_BYTES_MAX {
+        return Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, which no cluster file is"));
+    }
+    Ok(Some(content))
+}

@@ -1,0 +1,243 @@
+//! The watch on a real directory, changed in the ways that people, editors and the kubelet change one.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::*;
+
+/// The promise, which is what every test holds the watch to.
+const EFFECT_WITHIN: Duration = Duration::from_secs(2);
+
+struct Fixture {
+    directory: TempDir,
+    events: mpsc::Receiver<DirectoryEvent>,
+    state: watch::Receiver<DirectoryState>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Fixture {
+    /// Watches `config` in a new directory that `prepare` has filled.
+    fn start(prepare: impl FnOnce(&Path)) -> Self {
+        let directory = TempDir::new().unwrap();
+        prepare(directory.path());
+        let options = DirectoryOptions {
+            path: directory.path().join("config"),
+            own_cluster: Some(name("home")),
+            debounce: Duration::from_millis(100),
+            rescan_interval: Duration::from_secs(60),
+        };
+        let (sender, events) = mpsc::channel(16);
+        let (state_sender, state) = watch::channel(DirectoryState::default());
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        tasks.spawn(watch_directory(options, sender, state_sender, stop.clone()));
+        Self { directory, events, state, stop, tasks }
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.directory.path().join(relative)
+    }
+
+    /// The next event as `+name content`, `-name` or `all name name`.
+    async fn next(&mut self) -> String {
+        match timeout(EFFECT_WITHIN, self.events.recv()).await.expect("an event within 2 s").expect("the watch goes on") {
+            DirectoryEvent::Upserted { cluster, path, content, .. } => {
+                assert_eq!(path, self.path("config").join(cluster.as_str()));
+                format!("+{cluster} {}", String::from_utf8(content.to_vec()).unwrap().trim_start_matches("endpoints: "))
+            }
+            DirectoryEvent::Removed { cluster } => format!("-{cluster}"),
+            DirectoryEvent::FirstScan { present } => present.iter().fold("all".to_owned(), |text, cluster| format!("{text} {cluster}")),
+        }
+    }
+
+    async fn expect(&mut self, expected: &[&str]) {
+        for expected in expected {
+            assert_eq!(self.next().await, *expected);
+        }
+    }
+
+    /// Waits for a state of the directory.
+    async fn expect_state(&mut self, wanted: impl FnMut(&DirectoryState) -> bool) -> DirectoryState {
+        timeout(EFFECT_WITHIN, self.state.wait_for(wanted)).await.expect("the state within 2 s").unwrap().clone()
+    }
+
+    /// Ends the watch; no event may be left over.
+    async fn finish(mut self) {
+        self.stop.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+        assert_eq!(self.events.recv().await, None);
+    }
+}
+
+fn name(text: &str) -> ClusterName {
+    ClusterName::parse(text).unwrap()
+}
+
+fn cluster_file(endpoint: &str) -> String {
+    format!("endpoints: {endpoint}")
+}
+
+/// Writes files as `kubectl cp` or an editor would, in place.
+fn put(directory: &Path, files: &[(&str, &str)]) {
+    fs::create_dir_all(directory).unwrap();
+    for (file, content) in files {
+        fs::write(directory.join(file), content).unwrap();
+    }
+}
+
+/// Kubernetes' `AtomicWriter` (`pkg/volume/util/atomic_writer.go`), step by step: a new folder, the swap of `..data` by rename,
+/// links for new files, removal of the links of files that are gone, removal of the old folder.
+fn kubelet_writes(mount: &Path, folder: &str, files: &[(&str, &str)]) {
+    put(&mount.join(folder), files);
+    let old = fs::read_link(mount.join("..data")).ok();
+    symlink(folder, mount.join("..data_tmp")).unwrap();
+    fs::rename(mount.join("..data_tmp"), mount.join("..data")).unwrap();
+    for (file, _) in files.iter().filter(|(file, _)| fs::symlink_metadata(mount.join(file)).is_err()) {
+        symlink(Path::new("..data").join(file), mount.join(file)).unwrap();
+    }
+    for entry in fs::read_dir(mount).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        if !file.starts_with("..") && !files.iter().any(|(kept, _)| *kept == file) {
+            fs::remove_file(mount.join(file)).unwrap();
+        }
+    }
+    if let Some(old) = old {
+        fs::remove_dir_all(mount.join(old)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn plain_files_take_effect_and_everything_else_is_ignored() {
+    let mut watch = Fixture::start(|root| {
+        let config = root.join("config");
+        let files = [("paris", "endpoints: a"), ("home", "endpoints: own"), ("common-etcd-client.crt", "CERT"), ("common", "CERT")];
+        put(&config, &files);
+        put(&config, &[(".hidden", "endpoints: x"), ("foo.yaml", "endpoints: x")]);
+        fs::create_dir(config.join("folder")).unwrap();
+    });
+    watch.expect(&["+paris a", "all paris"]).await;
+    let state = watch.expect_state(|state| state.readable).await;
+    assert_eq!(state.invalid.keys().collect::<Vec<_>>(), ["foo.yaml"]);
+
+    fs::write(watch.path("config/tokyo"), cluster_file("b")).unwrap();
+    watch.expect(&["+tokyo b"]).await;
+    fs::write(watch.path("config/paris"), cluster_file("c")).unwrap();
+    watch.expect(&["+paris c"]).await;
+    fs::rename(watch.path("config/paris"), watch.path("config/lyon")).unwrap();
+    watch.expect(&["+lyon c", "-paris"]).await;
+    fs::write(watch.path("config/lyon"), "no cluster file any more").unwrap();
+    watch.expect(&["-lyon"]).await;
+    fs::remove_file(watch.path("config/tokyo")).unwrap();
+    watch.expect(&["-tokyo"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_secret_mount_is_followed_through_its_swaps() {
+    let paris = ("paris", "endpoints: a");
+    let mut watch = Fixture::start(|root| {
+        let mount = root.join("config");
+        fs::create_dir(&mount).unwrap();
+        kubelet_writes(&mount, "..2026_a", &[paris, ("tokyo", "endpoints: b"), ("common-etcd-client.key", "KEY")]);
+    });
+    watch.expect(&["+paris a", "+tokyo b", "all paris tokyo"]).await;
+    let mount = watch.path("config");
+    kubelet_writes(&mount, "..2026_b", &[paris, ("tokyo", "endpoints: c"), ("common-etcd-client.key", "KEY2")]);
+    watch.expect(&["+tokyo c"]).await;
+    kubelet_writes(&mount, "..2026_c", &[paris, ("lyon", "endpoints: d")]);
+    watch.expect(&["+lyon d", "-tokyo"]).await;
+    kubelet_writes(&mount, "..2026_d", &[("lyon", "endpoints: d")]);
+    watch.expect(&["-paris"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_chmod_storm_announces_nothing() {
+    let mut watch = Fixture::start(|root| put(&root.join("config"), &[("paris", "endpoints: a"), ("tokyo", "endpoints: b")]));
+    watch.expect(&["+paris a", "+tokyo b", "all paris tokyo"]).await;
+    for mode in (0..50).flat_map(|_| [0o600, 0o644]) {
+        fs::set_permissions(watch.path("config/paris"), fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(watch.path("config/tokyo"), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::write(watch.path("config/tokyo"), cluster_file("c")).unwrap();
+    watch.expect(&["+tokyo c"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_write_in_place_behind_a_link_elsewhere_takes_effect() {
+    let mut watch = Fixture::start(|root| {
+        put(&root.join("elsewhere"), &[("paris.conf", "endpoints: a")]);
+        fs::create_dir(root.join("config")).unwrap();
+        symlink(root.join("elsewhere/paris.conf"), root.join("config/paris")).unwrap();
+    });
+    watch.expect(&["+paris a", "all paris"]).await;
+    fs::write(watch.path("elsewhere/paris.conf"), cluster_file("b")).unwrap();
+    watch.expect(&["+paris b"]).await;
+    // A link that leads nowhere is not an absent file.
+    fs::remove_file(watch.path("elsewhere/paris.conf")).unwrap();
+    watch.expect_state(|state| state.invalid.contains_key("paris")).await;
+    fs::write(watch.path("elsewhere/paris.conf"), cluster_file("c")).unwrap();
+    watch.expect(&["+paris c"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_or_vanishes_is_waited_for_and_removes_nothing() {
+    let mut watch = Fixture::start(|_| ());
+    let state = watch.expect_state(|state| state.error.is_some()).await;
+    assert_eq!(state.error.as_deref(), Some("No such file or directory (os error 2)"));
+    put(&watch.path("config"), &[("paris", "endpoints: a"), ("tokyo", "endpoints: b")]);
+    watch.expect(&["+paris a", "+tokyo b", "all paris tokyo"]).await;
+
+    fs::rename(watch.path("config"), watch.path("config-old")).unwrap();
+    watch.expect_state(|state| !state.readable).await;
+    put(&watch.path("config"), &[("paris", "endpoints: a"), ("lyon", "endpoints: c")]);
+    watch.expect(&["+lyon c", "-tokyo", "all lyon paris"]).await;
+    // The new directory is the one that is watched now.
+    fs::write(watch.path("config/paris"), cluster_file("d")).unwrap();
+    watch.expect(&["+paris d"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_directory_replaced_at_once_is_watched_anew() {
+    let mut watch = Fixture::start(|root| {
+        put(&root.join("config-a"), &[("paris", "endpoints: a")]);
+        put(&root.join("config-b"), &[("paris", "endpoints: b")]);
+        symlink("config-a", root.join("config")).unwrap();
+    });
+    watch.expect(&["+paris a", "all paris"]).await;
+    symlink("config-b", watch.path("config-new")).unwrap();
+    fs::rename(watch.path("config-new"), watch.path("config")).unwrap();
+    watch.expect(&["+paris b"]).await;
+    fs::write(watch.path("config-b/tokyo"), cluster_file("c")).unwrap();
+    watch.expect(&["+tokyo c"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_file_that_becomes_too_large_keeps_its_cluster() {
+    let mut watch = Fixture::start(|root| put(&root.join("config"), &[("paris", "endpoints: a")]));
+    watch.expect(&["+paris a", "all paris"]).await;
+    fs::write(watch.path("config/paris"), cluster_file(&"x".repeat(1024 * 1024))).unwrap();
+    let state = watch.expect_state(|state| !state.invalid.is_empty()).await;
+    assert_eq!(state.invalid["paris"], "larger than 1048576 bytes, which no cluster file is");
+    fs::write(watch.path("config/paris"), cluster_file("b")).unwrap();
+    watch.expect(&["+paris b"]).await;
+    watch.finish().await;
+}
+
+#[tokio::test]
+async fn an_empty_directory_tells_that_nothing_is_present() {
+    let mut watch = Fixture::start(|root| fs::create_dir(root.join("config")).unwrap());
+    watch.expect(&["all"]).await;
+    watch.finish().await;
+}
