@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Revision, SourceStamp};
+use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Revision, Sequence, SourceStamp};
 
 /// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,6 +106,25 @@ impl DeleteReason {
             Self::ClusterRemoved => "clusterRemoved",
         }
     }
+}
+
+/// One change, as it is told to streams.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Announcement {
+    /// Its place in our order.
+    pub sequence: Sequence,
+    /// The key that changed.
+    pub key: EntryKey,
+    /// What it was before; `None` where it was not there or not usable.
+    pub old: Option<Arc<Object>>,
+    /// What it is now; `None` where it is gone or was never usable.
+    pub new: Option<Arc<Object>>,
+    /// The source's revision of the change, where there is one.
+    pub revision: Option<Revision>,
+    /// Our sequence of the key's change before this one, if it has one.
+    pub replaces: Option<Sequence>,
+    /// Set where the key is gone.
+    pub deleted: Option<DeleteReason>,
 }
 
 /// An order to the one writer. Each is applied, announced and stored as one atomic step.

@@ -37,6 +37,13 @@ impl ClusterName {
         if valid { Ok(Self(text.into())) } else { Err(InvalidClusterName { name: text.into() }) }
     }
 
+    /// Sorts before every valid name, and is none: only for the start of a scan.
+    pub(super) fn lowest() -> Self {
+        // '-' is the lowest character of a name and no name begins with it; keys compare the '/' behind a name, so one '-' is not
+        // lower than "-…", which is no name either.
+        Self("-".into())
+    }
+
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -137,6 +144,19 @@ pub struct ClusterConfig {
 pub struct ClusterRecord {
     /// The last valid cluster config; a cluster that ever had one is never read without one (design.md, invariant 3).
     pub config: Option<ClusterConfig>,
+    /// When its source last said anything, to within half a minute.
+    pub last_contact: Option<SystemTime>,
+}
+
+/// What the watcher of the config directory has to say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DirectoryState {
+    /// Whether the last scan could read the directory.
+    pub readable: bool,
+    /// Why not.
+    pub error: Option<String>,
+    /// Files that were refused, and why.
+    pub invalid: std::collections::BTreeMap<String, String>,
 }
 
 /// Where a remote cluster is in its life (design.md, "What a remote cluster goes through").
@@ -233,6 +253,8 @@ pub struct ClusterStatus {
 pub struct ResourceStatus {
     /// Complete and watched.
     pub synced: bool,
+    /// The cluster announces canaries, and this kind's has not been seen yet.
+    pub awaiting_canary: bool,
     /// How many keys the source said that it has, while listing and after.
     pub expected_count: Option<u64>,
     /// When the last change arrived.

@@ -77,6 +77,18 @@ impl EntryKey {
         Self { kind, cluster, name: name.into() }
     }
 
+    /// A key that sorts before every real one of the lowest kind: where scans begin.
+    #[must_use]
+    pub fn lowest() -> Self {
+        Self::lowest_of(Kind::ALL[0])
+    }
+
+    /// A key that sorts before every real one of a kind.
+    #[must_use]
+    pub fn lowest_of(kind: Kind) -> Self {
+        Self::new(kind, ClusterName::lowest(), "")
+    }
+
     /// Reads the cache form back. `None` where the text is not the key of a known kind.
     #[must_use]
     pub fn from_cache_form(text: &str) -> Option<Self> {

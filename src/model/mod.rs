@@ -10,10 +10,10 @@ mod object;
 mod position;
 mod record;
 
-pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel};
+pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel};
 pub use cluster::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, EtcdClusterId, InvalidClusterName, MaxConnectedClusters, Phase,
-    ResourceStatus,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
+    MaxConnectedClusters, Phase, ResourceStatus,
 };
 pub use key::{EntryKey, Kind};
 pub use object::{

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `e` + cache form of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
 //! | `c` + kind's base + `/` + cluster | cursor: flags (1 = cached, 2 = last put, 4 = last delete, 8 = canary) · `u64` etcd cluster id · `i64` revision · [put: `i64` revision · 32 bytes SHA-256 · `bytes` source key] · [delete: `i64` revision · `bytes` source key] · [canary: `i64` revision · `bytes` value] |
-//! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given) · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] |
+//! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given, 64 = last contact) · [`i64` last contact, in microseconds since 1970] · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] |
 //! | `mformat` | `u64` number of the layout |
 //! | `mgroup` | `u64` number of the last group |
 //! | `msequence` | `u64` highest sequence that may have been handed out |
@@ -60,6 +60,11 @@ const CONFIG_CACHED: u8 = 1 << 2;
 const CONFIG_EXPORTS_GIVEN: u8 = 1 << 3;
 const CONFIG_EXPORTS_ON: u8 = 1 << 4;
 const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
+const CLUSTER_CONTACT: u8 = 1 << 6;
+
+/// Every flag of a cluster's value.
+const CLUSTER_FLAGS: u8 =
+    CONFIG_PRESENT | CONFIG_CANARIES | CONFIG_CACHED | CONFIG_EXPORTS_GIVEN | CONFIG_EXPORTS_ON | CONFIG_SLICES_GIVEN | CLUSTER_CONTACT;
 
 /// What a stored key stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,22 +226,24 @@ fn read_sentinel(reader: &mut Reader<'_>) -> Result<Sentinel, Malformed> {
 /// Writes a cluster's record.
 pub(super) fn write_cluster(stored_key: &[u8], record: &ClusterRecord) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
-    let Some(config) = &record.config else {
-        writer.byte(0);
-        return writer.seal(stored_key);
-    };
-    writer.byte(
+    let config_flags = record.config.as_ref().map_or(0, |config| {
         CONFIG_PRESENT
             | bit(config.synced_canaries, CONFIG_CANARIES)
             | bit(config.cached, CONFIG_CACHED)
             | bit(config.service_exports_enabled.is_some(), CONFIG_EXPORTS_GIVEN)
             | bit(config.service_exports_enabled == Some(true), CONFIG_EXPORTS_ON)
-            | bit(config.endpoint_slices_export_mode.is_some(), CONFIG_SLICES_GIVEN),
-    );
-    writer.varint(config.id.0.into());
-    writer.varint(config.max_connected_clusters.into());
-    if let Some(mode) = &config.endpoint_slices_export_mode {
-        writer.bytes(mode.as_bytes());
+            | bit(config.endpoint_slices_export_mode.is_some(), CONFIG_SLICES_GIVEN)
+    });
+    writer.byte(config_flags | bit(record.last_contact.is_some(), CLUSTER_CONTACT));
+    if let Some(last_contact) = record.last_contact {
+        writer.signed(micros_since_1970(last_contact));
+    }
+    if let Some(config) = &record.config {
+        writer.varint(config.id.0.into());
+        writer.varint(config.max_connected_clusters.into());
+        if let Some(mode) = &config.endpoint_slices_export_mode {
+            writer.bytes(mode.as_bytes());
+        }
     }
     writer.seal(stored_key)
 }
@@ -244,11 +251,11 @@ pub(super) fn write_cluster(stored_key: &[u8], record: &ClusterRecord) -> Vec<u8
 /// Reads a cluster's record back.
 pub(super) fn read_cluster(stored_key: &[u8], stored: &[u8]) -> Result<ClusterRecord, Malformed> {
     let mut reader = Reader::open(stored_key, stored, FORM)?;
-    let flags =
-        reader.flags(CONFIG_PRESENT | CONFIG_CANARIES | CONFIG_CACHED | CONFIG_EXPORTS_GIVEN | CONFIG_EXPORTS_ON | CONFIG_SLICES_GIVEN)?;
+    let flags = reader.flags(CLUSTER_FLAGS)?;
+    let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.signed()?)?) } else { None };
     let config = if flags & CONFIG_PRESENT != 0 { Some(read_config(&mut reader, flags)?) } else { None };
     reader.finish()?;
-    Ok(ClusterRecord { config })
+    Ok(ClusterRecord { config, last_contact })
 }
 
 fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malformed> {

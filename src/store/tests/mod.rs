@@ -73,7 +73,10 @@ fn cluster_record(seed: u32) -> ClusterRecord {
         service_exports_enabled: [None, Some(false), Some(true)][seed as usize % 3],
         endpoint_slices_export_mode: (seed % 2 == 1).then(|| "endpointslices-only".to_owned()),
     };
-    ClusterRecord { config: (!seed.is_multiple_of(5)).then_some(config) }
+    ClusterRecord {
+        config: (!seed.is_multiple_of(5)).then_some(config),
+        last_contact: (!seed.is_multiple_of(3)).then(|| SystemTime::UNIX_EPOCH + Duration::from_micros(u64::from(seed) * 1_000_003)),
+    }
 }
 
 fn open(directory: &Path) -> (Store, Opened) {

@@ -1,0 +1,239 @@
+//! The order of changes: a short ring of announcements for readers that keep up, an index by sequence for those that do not.
+//!
+//! Owns: the ring, the sequence index and the tombstones. Receives the announcements of the one writer. Emits what a reader at
+//! a position still lacks. Like the views it is persistent: a clone is a snapshot. Deliberately lacks: IO, awaiting, the objects
+//! themselves (the index names keys; whoever replays reads their newest state from the view).
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use imbl::{OrdMap, Vector};
+
+use crate::model::{Announcement, DeleteReason, EntryKey, Sequence};
+
+/// How many announcements the ring holds. At 20,000 changes/s, the highest rate of the plan, this is 3 s: far more than the
+/// 50 ms between two looks of a reader that keeps up; behind that a reader goes through the index.
+pub const RING_LENGTH_MAX: usize = 65_536;
+
+/// What is left of a key that is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tombstone {
+    /// The key.
+    pub key: EntryKey,
+    /// Why it went.
+    pub reason: DeleteReason,
+    /// When.
+    pub time: SystemTime,
+}
+
+/// How far back positions may reach (api.md: `--tombstone-max-age`, `--tombstone-max-count`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Older tombstones go.
+    pub age_max: Duration,
+    /// With more tombstones than this the oldest go.
+    pub count_max: usize,
+}
+
+/// What the index says of one change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Changed {
+    /// The key exists and last changed here.
+    Live(EntryKey),
+    /// The key went away here.
+    Gone(EntryKey, DeleteReason),
+}
+
+/// The order of changes since meshkeep started. Cloning makes a snapshot.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    ring: Vector<Arc<Announcement>>,
+    /// Keys that exist, by the sequence of their last change since the start.
+    live: OrdMap<Sequence, EntryKey>,
+    tombstones: OrdMap<Sequence, Tombstone>,
+    /// Where a key's tombstone is, so that it goes when the key comes back.
+    tombstone_of: OrdMap<EntryKey, Sequence>,
+    /// A position below this one may have missed a delete.
+    floor: Sequence,
+    head: Sequence,
+    retention: Retention,
+}
+
+impl Feed {
+    /// An empty order in which `start` is the position of everything that was there before.
+    #[must_use]
+    pub fn starting_at(start: Sequence, retention: Retention) -> Self {
+        Self {
+            ring: Vector::new(),
+            live: OrdMap::new(),
+            tombstones: OrdMap::new(),
+            tombstone_of: OrdMap::new(),
+            floor: start,
+            head: start,
+            retention,
+        }
+    }
+
+    /// Takes in one change. Sequences must grow.
+    pub fn announce(&mut self, announcement: Announcement, now: SystemTime) {
+        assert!(announcement.sequence > self.head, "sequences must grow");
+        self.head = announcement.sequence;
+        if let Some(previous) = announcement.replaces {
+            self.live.remove(&previous);
+        }
+        let key = announcement.key.clone();
+        if let Some(previous) = self.tombstone_of.remove(&key) {
+            self.tombstones.remove(&previous);
+        }
+        match announcement.deleted {
+            Some(reason) => {
+                self.tombstone_of.insert(key.clone(), self.head);
+                self.tombstones.insert(self.head, Tombstone { key, reason, time: now });
+            }
+            None => {
+                self.live.insert(self.head, key);
+            }
+        }
+        self.ring.push_back(Arc::new(announcement));
+        if self.ring.len() > RING_LENGTH_MAX {
+            self.ring.pop_front();
+        }
+        self.trim(now);
+    }
+
+    /// Drops tombstones that are too old or too many, and raises the floor past them.
+    pub fn trim(&mut self, now: SystemTime) {
+        while let Some((sequence, oldest)) = self.tombstones.get_min() {
+            let age = now.duration_since(oldest.time).unwrap_or(Duration::ZERO);
+            if self.tombstones.len() <= self.retention.count_max && age <= self.retention.age_max {
+                return;
+            }
+            let (sequence, key) = (*sequence, oldest.key.clone());
+            self.floor = sequence;
+            self.tombstones.remove(&sequence);
+            self.tombstone_of.remove(&key);
+        }
+    }
+
+    /// The sequence of the newest change.
+    #[must_use]
+    pub fn head(&self) -> Sequence {
+        self.head
+    }
+
+    /// The oldest position from which nothing is lost.
+    #[must_use]
+    pub fn floor(&self) -> Sequence {
+        self.floor
+    }
+
+    /// How many tombstones are kept.
+    #[must_use]
+    pub fn tombstone_count(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// The announcements after a position, or `None` where the ring no longer holds all of them.
+    #[must_use]
+    pub fn ring_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
+        let behind = usize::try_from(self.head.0.saturating_sub(position.0)).ok()?;
+        let start = self.ring.len().checked_sub(behind)?;
+        Some(self.ring.focus().narrow(start..).into_iter())
+    }
+
+    /// What changed after a position, newest change of each key only, in order of sequence.
+    pub fn index_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, Changed)> {
+        let start = position.next();
+        let mut live = self.live.range(start..).peekable();
+        let mut gone = self.tombstones.range(start..).peekable();
+        std::iter::from_fn(move || {
+            let take_live = match (live.peek(), gone.peek()) {
+                (Some((live, _)), Some((gone, _))) => live < gone,
+                (Some(_), None) => true,
+                (None, _) => false,
+            };
+            if take_live {
+                live.next().map(|(sequence, key)| (*sequence, Changed::Live(key.clone())))
+            } else {
+                gone.next().map(|(sequence, tombstone)| (*sequence, Changed::Gone(tombstone.key.clone(), tombstone.reason)))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClusterName, Kind};
+
+    fn key(name: &str) -> EntryKey {
+        EntryKey::new(Kind::Ip, ClusterName::parse("paris").unwrap(), name)
+    }
+
+    fn change(sequence: u64, name: &str, replaces: Option<u64>, deleted: bool) -> Announcement {
+        Announcement {
+            sequence: Sequence(sequence),
+            key: key(name),
+            old: None,
+            new: None,
+            revision: None,
+            replaces: replaces.map(Sequence),
+            deleted: deleted.then_some(DeleteReason::Deleted),
+        }
+    }
+
+    fn feed(count_max: usize) -> Feed {
+        Feed::starting_at(Sequence(100), Retention { age_max: Duration::from_secs(60), count_max })
+    }
+
+    fn index(feed: &Feed, after: u64) -> Vec<(u64, String)> {
+        feed.index_after(Sequence(after))
+            .map(|(sequence, changed)| match changed {
+                Changed::Live(key) => (sequence.0, format!("+{}", key.name)),
+                Changed::Gone(key, _) => (sequence.0, format!("-{}", key.name)),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_index_keeps_the_newest_change_of_each_key() {
+        let now = SystemTime::UNIX_EPOCH;
+        let mut feed = feed(10);
+        feed.announce(change(101, "a", None, false), now);
+        feed.announce(change(102, "b", None, false), now);
+        feed.announce(change(103, "a", Some(101), false), now);
+        feed.announce(change(104, "b", Some(102), true), now);
+        assert_eq!(index(&feed, 100), [(103, "+a".to_owned()), (104, "-b".to_owned())]);
+        assert_eq!(index(&feed, 103), [(104, "-b".to_owned())]);
+        feed.announce(change(105, "b", None, false), now);
+        assert_eq!(index(&feed, 100), [(103, "+a".to_owned()), (105, "+b".to_owned())]);
+        assert_eq!(feed.tombstone_count(), 0);
+        assert_eq!(feed.floor(), Sequence(100));
+    }
+
+    #[test]
+    fn tombstones_past_their_count_or_age_raise_the_floor() {
+        let start = SystemTime::UNIX_EPOCH;
+        let mut feed = feed(1);
+        feed.announce(change(101, "a", None, true), start);
+        feed.announce(change(102, "b", None, true), start);
+        assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(101), 1));
+        feed.trim(start + Duration::from_secs(61));
+        assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(102), 0));
+    }
+
+    #[test]
+    fn the_ring_answers_only_while_it_holds_everything() {
+        let now = SystemTime::UNIX_EPOCH;
+        let mut feed = feed(10);
+        let total = RING_LENGTH_MAX as u64 + 5;
+        for sequence in 101..=100 + total {
+            feed.announce(change(sequence, "a", (sequence > 101).then(|| sequence - 1), false), now);
+        }
+        let oldest = 100 + total - RING_LENGTH_MAX as u64;
+        let first = feed.ring_after(Sequence(oldest)).unwrap().next().unwrap();
+        assert_eq!(first.sequence, Sequence(oldest + 1));
+        assert!(feed.ring_after(Sequence(oldest - 1)).is_none());
+        assert_eq!(feed.ring_after(feed.head()).unwrap().count(), 0);
+    }
+}
