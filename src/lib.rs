@@ -3,7 +3,9 @@
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
 pub mod clustermesh;
+pub mod commit;
 pub mod feed;
+pub mod handle;
 pub mod kvstore;
 pub mod model;
 pub mod store;

@@ -1,0 +1,158 @@
+//! The only writer: what the clusters' tasks send becomes visible, is announced, and is stored.
+//!
+//! Receives [`Command`]s through one bounded queue. Emits a new [`Published`] snapshot for each batch, then hands the batch's
+//! effects to the [`persist`] half, which stores them in groups. Both halves run on threads of their own, because sled blocks.
+//! Invariants kept here: entries and cursors of one command are stored in one atomic group (1); a sequence is handed out once,
+//! from blocks that were reserved in the store ahead (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
+
+mod persist;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, watch};
+
+use crate::feed::Feed;
+use crate::model::{Command, Epoch, Position, Sequence};
+use crate::store::Group;
+use crate::view::{Effects, View};
+
+pub use persist::{PersistState, Persistence, Persister, persister};
+
+/// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
+/// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
+pub const QUEUE_LENGTH_MAX: usize = 128;
+
+/// How many commands make one batch at most: enough to amortise publishing, few enough that readers see changes within
+/// milliseconds.
+const BATCH_COMMANDS_MAX: usize = 32;
+
+/// Sequences are reserved in blocks of this size: at 20,000 changes/s one lasts 52 s, against a store that is some 25 ms behind.
+const RESERVED_BLOCK: u64 = 1 << 20;
+
+/// Everything a reader may ask for, as of one moment. Immutable.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// The mirror.
+    pub view: View,
+    /// The order of changes.
+    pub feed: Feed,
+    /// The epoch of this start.
+    pub epoch: Epoch,
+}
+
+impl Published {
+    /// The position of this moment.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        Position { epoch: self.epoch, sequence: self.feed.head() }
+    }
+}
+
+/// The writer's half of what readers see.
+#[derive(Debug)]
+pub struct Publisher {
+    current: Arc<ArcSwap<Published>>,
+    head: watch::Sender<Sequence>,
+}
+
+/// The readers' half: the newest snapshot, and a signal for each new one.
+#[derive(Debug, Clone)]
+pub struct Subscriber {
+    current: Arc<ArcSwap<Published>>,
+    head: watch::Receiver<Sequence>,
+}
+
+impl Subscriber {
+    /// The newest snapshot.
+    #[must_use]
+    pub fn current(&self) -> Arc<Published> {
+        self.current.load_full()
+    }
+
+    /// A signal of its own: changes whenever a newer snapshot with new changes is there.
+    #[must_use]
+    pub fn signal(&self) -> watch::Receiver<Sequence> {
+        self.head.clone()
+    }
+}
+
+/// Makes both halves around a first snapshot.
+#[must_use]
+pub fn publication(first: Published) -> (Publisher, Subscriber) {
+    let (head, head_receiver) = watch::channel(first.feed.head());
+    let current = Arc::new(ArcSwap::from_pointee(first));
+    (Publisher { current: Arc::clone(&current), head }, Subscriber { current, head: head_receiver })
+}
+
+impl Publisher {
+    fn publish(&self, published: Published) {
+        let head = published.feed.head();
+        self.current.store(Arc::new(published));
+        self.head.send_if_modified(|current| {
+            let newer = head > *current;
+            *current = head;
+            newer
+        });
+    }
+}
+
+/// The writer's state.
+#[derive(Debug)]
+pub struct Committer {
+    state: Published,
+    publisher: Publisher,
+    persister: Persister,
+    reserved: Sequence,
+}
+
+impl Committer {
+    /// A writer that goes on from `state`, in which no sequence above `reserved` may be handed out before the next block is stored.
+    #[must_use]
+    pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
+        Self { state, publisher, persister, reserved }
+    }
+
+    /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
+    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut batch = Vec::with_capacity(BATCH_COMMANDS_MAX);
+        while commands.blocking_recv_many(&mut batch, BATCH_COMMANDS_MAX) > 0 {
+            self.commit(batch.drain(..));
+        }
+        self.persister.finish();
+    }
+
+    /// Shows, announces and hands over a batch of commands, in that order.
+    fn commit(&mut self, batch: impl Iterator<Item = Command>) {
+        let now = SystemTime::now();
+        let mut group = Group::default();
+        for command in batch {
+            let effects = self.state.view.apply(command, now);
+            self.announce(effects, now, &mut group);
+        }
+        if self.state.feed.head().0 + RESERVED_BLOCK / 2 > self.reserved.0 {
+            self.reserved = Sequence(self.reserved.0 + RESERVED_BLOCK);
+            group.sequence_reserved = Some(self.reserved);
+        }
+        self.publisher.publish(self.state.clone());
+        if !group.is_empty() {
+            self.persister.push(group);
+        }
+    }
+
+    fn announce(&mut self, effects: Effects, now: SystemTime, group: &mut Group) {
+        for announcement in effects.announcements {
+            self.state.feed.announce(announcement, now);
+        }
+        group.records.extend(effects.records);
+        group.cursors.extend(effects.cursors);
+        group.clusters.extend(effects.clusters);
+    }
+}
+
+/// The first block of sequences above everything that may have been handed out before. Store it before the first is used.
+#[must_use]
+pub fn first_reservation(stored: Sequence) -> Sequence {
+    Sequence(stored.0 + RESERVED_BLOCK)
+}

@@ -1,0 +1,202 @@
+//! The half of the writer that stores: groups of effects, each in one atomic batch, in order.
+//!
+//! What waits to be stored is kept merged by key, so it is never more than the newest state of what changed. A store that fails
+//! (a full disk) is tried again with everything that waits; serving goes on meanwhile. What is stored is always the state of one
+//! moment, so a loss only means that the remotes are read again from an older cursor.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::store::{Group, Store, StoreError};
+
+/// How long changes gather before they are stored together: measurements.md §1.1 found 25 ms at high and 50 ms at low rates.
+const GROUP_WINDOW: Duration = Duration::from_millis(25);
+
+/// Above this many changes the writer waits for the store, so that one batch stays within some 10 MB (300 B a key).
+const WAITING_CHANGES_MAX: usize = 32_768;
+
+/// While the store fails, so many changed keys are kept for it: as many as the largest set of a mesh of 255 clusters has
+/// (users.md §2, set L: 620k), at most some 300 MB. Above that storing stops until the next start.
+const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
+
+/// How long a failed store is left alone before the next try.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Something that stores groups: the store, or a failing one in tests.
+pub trait Persistence: Send + 'static {
+    /// Stores a group in one atomic batch that survives a kill of the process when this returns.
+    ///
+    /// # Errors
+    /// Whatever the disk says; nothing of the group is stored then.
+    fn persist(&self, group: &Group) -> Result<(), StoreError>;
+}
+
+impl Persistence for Store {
+    fn persist(&self, group: &Group) -> Result<(), StoreError> {
+        self.apply(group)
+    }
+}
+
+/// How storing goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PersistState {
+    /// The last group was stored.
+    Healthy,
+    /// The last try failed; it is tried again.
+    Failing {
+        /// What the store said.
+        error: String,
+    },
+    /// Too much waited; nothing is stored until the next start, which begins with what was stored before.
+    Stopped {
+        /// What the store said last.
+        error: String,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    group: Group,
+    since: Option<Instant>,
+    failing: bool,
+    stopped: bool,
+    finished: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+/// The writer's end: takes groups, waits while too much is waiting.
+#[derive(Debug)]
+pub struct Persister {
+    shared: Arc<Shared>,
+}
+
+/// The storing end: give its [`PersistWorker::run`] a thread.
+#[derive(Debug)]
+pub struct PersistWorker<P> {
+    shared: Arc<Shared>,
+    persistence: P,
+    state: watch::Sender<PersistState>,
+}
+
+/// Makes both ends; `state` is told how it goes.
+pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistState>) -> (Persister, PersistWorker<P>) {
+    let shared = Arc::new(Shared::default());
+    (Persister { shared: Arc::clone(&shared) }, PersistWorker { shared, persistence, state })
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, guard: MutexGuard<'a, Waiting>, timeout: Option<Duration>) -> MutexGuard<'a, Waiting> {
+        match timeout {
+            None => self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => self.changed.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+}
+
+impl Persister {
+    /// Adds a group to what waits. Blocks while a healthy store is too far behind; never for a failing one.
+    pub fn push(&self, mut group: Group) {
+        let mut waiting = self.shared.lock();
+        while waiting.group.len() > WAITING_CHANGES_MAX && !waiting.failing && !waiting.stopped {
+            waiting = self.shared.wait(waiting, None);
+        }
+        if waiting.stopped {
+            return;
+        }
+        group.merge_older(std::mem::take(&mut waiting.group));
+        waiting.group = group;
+        waiting.since.get_or_insert_with(Instant::now);
+        self.shared.changed.notify_all();
+    }
+
+    /// Says that nothing more will come.
+    pub fn finish(&self) {
+        self.shared.lock().finished = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Persister {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl<P: Persistence> PersistWorker<P> {
+    /// Stores groups until the writer has finished and nothing waits, or the last try fails. Gives the store back.
+    pub fn run(self) -> P {
+        while let Some((group, last)) = self.next_group() {
+            match self.persistence.persist(&group) {
+                Ok(()) => self.succeeded(),
+                Err(error) => self.failed(group, &error),
+            }
+            if last && self.shared.lock().failing {
+                tracing::error!("the newest changes could not be stored before the end: they are read again at the next start");
+                break;
+            }
+        }
+        self.persistence
+    }
+
+    /// Waits for a group whose window is over. The flag says that the writer has finished.
+    fn next_group(&self) -> Option<(Group, bool)> {
+        let mut waiting = self.shared.lock();
+        loop {
+            if waiting.finished {
+                let group = std::mem::take(&mut waiting.group);
+                return (!group.is_empty()).then_some((group, true));
+            }
+            let window = if waiting.failing { RETRY_INTERVAL } else { GROUP_WINDOW };
+            let timeout = match waiting.since {
+                None => None,
+                Some(since) => match window.checked_sub(since.elapsed()) {
+                    Some(left) if waiting.failing || waiting.group.len() <= WAITING_CHANGES_MAX => Some(left),
+                    _ => break,
+                },
+            };
+            waiting = self.shared.wait(waiting, timeout);
+        }
+        waiting.since = None;
+        let group = std::mem::take(&mut waiting.group);
+        self.shared.changed.notify_all();
+        Some((group, false))
+    }
+
+    fn succeeded(&self) {
+        if std::mem::take(&mut self.shared.lock().failing) {
+            tracing::info!("storing works again");
+            self.state.send_replace(PersistState::Healthy);
+        }
+    }
+
+    /// Puts the group back below what came meanwhile.
+    fn failed(&self, group: Group, error: &StoreError) {
+        let mut waiting = self.shared.lock();
+        if !waiting.failing {
+            tracing::error!(%error, "cannot store changes: serving goes on, storing is tried again every second");
+        }
+        waiting.failing = true;
+        waiting.since = Some(Instant::now());
+        waiting.group.merge_older(group);
+        if waiting.group.len() > WAITING_WHILE_FAILING_MAX {
+            tracing::error!(%error, "too many changes wait for the store: storing stops until the next start");
+            waiting.group = Group::default();
+            waiting.stopped = true;
+            waiting.since = None;
+        }
+        let error = error.to_string();
+        self.state.send_replace(if waiting.stopped { PersistState::Stopped { error } } else { PersistState::Failing { error } });
+        self.shared.changed.notify_all();
+    }
+}

@@ -1,0 +1,148 @@
+//! The face of the library: everything that `api` may ask.
+//!
+//! A [`Handle`] gives [`Reading`]s: immutable snapshots that answer lookups without waiting for the writer and without
+//! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so; it is never partial
+//! (design.md, invariant 9). Deliberately lacks: HTTP, JSON, and any way to change something.
+
+mod filter;
+mod reading;
+mod selector;
+mod subscribe;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::commit::{PersistState, Subscriber};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState};
+
+pub use filter::Filter;
+pub use reading::{ClusterReading, Counts, Origin, Page, Reading, ResourceReading, SourceMeta};
+pub use selector::{LabelSelector, MalformedSelector};
+pub use subscribe::{Item, ResetReason, Start, Subscription, SyncMode};
+
+/// How long a request waits for the store to load (api.md: 2 s, then 503).
+const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The newest word of every cluster's task, by cluster.
+pub type ClusterBoard = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
+
+/// What the process says of itself, beside the mirror.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// When it started.
+    pub started: Instant,
+    /// Set once the store is loaded.
+    pub loaded: watch::Receiver<Option<Subscriber>>,
+    /// Each cluster that has a file.
+    pub clusters: watch::Receiver<ClusterBoard>,
+    /// The config directory.
+    pub directory: watch::Receiver<DirectoryState>,
+    /// How storing goes.
+    pub persistence: watch::Receiver<PersistState>,
+    /// The store that was found at the start.
+    pub store: watch::Receiver<StoreReport>,
+}
+
+/// What became of the store at the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreReport {
+    /// Where a store that could not be used was put, and why.
+    pub set_aside: Option<(String, String)>,
+    /// How many records could not be read and are fetched again.
+    pub damaged_count: u64,
+    /// How many keys were restored.
+    pub restored_count: u64,
+}
+
+/// Everything that may be asked. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example(handle: meshkeep::handle::Handle) -> Result<(), meshkeep::handle::Loading> {
+/// let reading = handle.reading().await?;
+/// for found in reading.lookup("10.1.2.40".parse().expect("must be an address")) {
+///     println!("{} is {:?} in {}", found.record.key.name, found.labels, found.record.key.cluster);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Handle {
+    about: About,
+}
+
+/// The store is still loading after the longest wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store is still loading: try again in a moment")]
+pub struct Loading;
+
+impl Handle {
+    /// A face over what the runtime built.
+    #[must_use]
+    pub fn new(about: About) -> Self {
+        Self { about }
+    }
+
+    /// The newest snapshot; waits for the store to load, 2 s at most.
+    ///
+    /// # Errors
+    /// [`Loading`] after that.
+    pub async fn reading(&self) -> Result<Reading, Loading> {
+        let mut loaded = self.about.loaded.clone();
+        let waited = tokio::time::timeout(LOADING_WAIT_MAX, loaded.wait_for(Option::is_some)).await;
+        let subscriber = waited.ok().and_then(Result::ok).and_then(|subscriber| subscriber.clone()).ok_or(Loading)?;
+        Ok(self.read(&subscriber))
+    }
+
+    /// The newest snapshot, or `None` while the store loads.
+    #[must_use]
+    pub fn try_reading(&self) -> Option<Reading> {
+        let subscriber = self.about.loaded.borrow().clone()?;
+        Some(self.read(&subscriber))
+    }
+
+    /// A signal that changes with every new snapshot; waits for the store like [`Handle::reading`].
+    ///
+    /// # Errors
+    /// [`Loading`] while there is none.
+    pub async fn signal(&self) -> Result<watch::Receiver<crate::model::Sequence>, Loading> {
+        self.reading().await?;
+        self.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
+    }
+
+    /// Whether lookups answer: everything of the store is in memory.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        self.about.loaded.borrow().is_some()
+    }
+
+    /// How long the process has been running.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.about.started.elapsed()
+    }
+
+    /// The config directory.
+    #[must_use]
+    pub fn directory(&self) -> DirectoryState {
+        self.about.directory.borrow().clone()
+    }
+
+    /// How storing goes.
+    #[must_use]
+    pub fn persistence(&self) -> PersistState {
+        self.about.persistence.borrow().clone()
+    }
+
+    /// What became of the store at the start.
+    #[must_use]
+    pub fn store(&self) -> StoreReport {
+        self.about.store.borrow().clone()
+    }
+
+    fn read(&self, subscriber: &Subscriber) -> Reading {
+        Reading::new(subscriber.current(), Arc::clone(&self.about.clusters.borrow()))
+    }
+}

@@ -1,0 +1,280 @@
+//! One snapshot and everything that can be read from it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ipnet::IpNet;
+
+use super::{ClusterBoard, Filter};
+use crate::commit::Published;
+use crate::model::{ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, Object, Phase, Position, Record, Revision, Scope};
+use crate::view::LookupMatch;
+
+/// An immutable moment of the mirror, with what each cluster's task says about itself.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    published: Arc<Published>,
+    board: ClusterBoard,
+    now: Instant,
+}
+
+/// Whether the source has confirmed something since meshkeep started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// From the store, not confirmed yet.
+    Restored,
+    /// Confirmed by the source.
+    Live,
+}
+
+/// Where an answer comes from and how old it is (design.md, invariant 10).
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceMeta {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The kind.
+    pub kind: Kind,
+    /// Restored as long as anything of it is unconfirmed.
+    pub origin: Origin,
+    /// Where the cluster's task is; `None` where the cluster has no file at the moment.
+    pub phase: Option<Phase>,
+    /// When the source last said anything.
+    pub last_contact: Option<SystemTime>,
+    /// How long ago that is, on the monotonic clock where it was in this process; never negative.
+    pub age: Option<Duration>,
+    /// The source's revision that the kind is complete up to.
+    pub revision: Option<Revision>,
+    /// Whether the source is itself a copy, made by a KVStoreMesh: then its own age is not known.
+    pub cached: bool,
+}
+
+/// How much is mirrored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys, usable or not.
+    pub entries: u64,
+    /// Usable nodes.
+    pub nodes: u64,
+    /// Usable services.
+    pub services: u64,
+    /// Usable identities.
+    pub identities: u64,
+    /// Usable ip entries.
+    pub ipcache: u64,
+    /// Keys whose newest bytes could not be used.
+    pub rejected: u64,
+}
+
+/// One cluster as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterReading {
+    /// Its name.
+    pub name: ClusterName,
+    /// The newest word of its task; `None` where it has no file at the moment.
+    pub status: Option<ClusterStatus>,
+    /// What is remembered of it.
+    pub record: ClusterRecord,
+    /// One for each kind, in the order of [`Kind::ALL`].
+    pub resources: Vec<ResourceReading>,
+}
+
+/// One kind of one cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceReading {
+    /// The kind.
+    pub kind: Kind,
+    /// Keys that are held.
+    pub entry_count: u64,
+    /// Of these, from the store and not confirmed yet.
+    pub restored_count: u64,
+    /// How old the kind is.
+    pub source: SourceMeta,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// Records in key order; each has an object, unless raw entries were asked for.
+    pub records: Vec<Arc<Record>>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<EntryKey>,
+}
+
+impl Reading {
+    pub(super) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
+        Self { published, board, now: Instant::now() }
+    }
+
+    pub(super) fn published(&self) -> &Arc<Published> {
+        &self.published
+    }
+
+    /// The position of this moment.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.published.position()
+    }
+
+    /// The record of a key, usable or not.
+    #[must_use]
+    pub fn record(&self, key: &EntryKey) -> Option<&Arc<Record>> {
+        self.published.view.record(key)
+    }
+
+    /// Objects of one kind that pass a filter, from a key on. `limit` is at least 1.
+    #[must_use]
+    pub fn list(&self, kind: Kind, filter: &Filter, start: Option<&EntryKey>, limit: usize) -> Page {
+        let view = &self.published.view;
+        let lowest = EntryKey::lowest_of(kind);
+        let start = start.unwrap_or(&lowest);
+        let matches = |record: &&Arc<Record>| record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
+        match filter.identity() {
+            Some(id) if kind == Kind::Ip => page(view.ips_of_identity(id, start).filter(matches), limit),
+            _ => page(view.records_from(start).take_while(|record| record.key.kind == kind).filter(matches), limit),
+        }
+    }
+
+    /// Raw entries whose cache-form key begins with `prefix`, from a key on.
+    #[must_use]
+    pub fn entries(&self, prefix: &str, clusters: &[ClusterName], start: Option<&EntryKey>, limit: usize) -> Page {
+        let lowest = EntryKey::lowest();
+        let records = self.published.view.records_from(start.unwrap_or(&lowest));
+        page(records.filter(|record| among(clusters, record) && record.key.to_string().starts_with(prefix)), limit)
+    }
+
+    /// Records whose newest bytes could not be used, from a key on.
+    #[must_use]
+    pub fn rejected(&self, clusters: &[ClusterName], start: Option<&EntryKey>, limit: usize) -> Page {
+        let lowest = EntryKey::lowest();
+        page(self.published.view.rejected_from(start.unwrap_or(&lowest)).filter(|record| among(clusters, record)), limit)
+    }
+
+    /// The entries for the longest prefix that covers an address; the first one answers.
+    #[must_use]
+    pub fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
+        self.published.view.lookup(ip)
+    }
+
+    /// The ip entries for exactly this prefix, host entries first.
+    pub fn ips_at(&self, net: IpNet) -> impl Iterator<Item = &Arc<Record>> {
+        self.published.view.ips_at(net)
+    }
+
+    /// The identities of that number, one for each cluster that has it.
+    pub fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
+        self.published.view.identities(id)
+    }
+
+    /// The addresses of every node of that name, each with its cluster: what `node=` means for ip entries.
+    #[must_use]
+    pub fn node_host_ips(&self, name: &str) -> Vec<(Option<ClusterName>, IpAddr)> {
+        let lowest = EntryKey::lowest_of(Kind::Node);
+        let nodes = self.published.view.records_from(&lowest).take_while(|record| record.key.kind == Kind::Node);
+        let mut addresses = Vec::new();
+        for record in nodes.filter(|record| *record.key.name == *name) {
+            if let Some(Object::Node(node)) = record.object.as_deref() {
+                addresses.extend(node.addresses.iter().map(|address| (Some(record.key.cluster.clone()), address.ip)));
+            }
+        }
+        addresses
+    }
+
+    /// How much is mirrored.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let view = &self.published.view;
+        Counts {
+            entries: view.entry_count() as u64,
+            nodes: view.object_count(Kind::Node),
+            services: view.object_count(Kind::Service),
+            identities: view.object_count(Kind::Identity),
+            ipcache: view.object_count(Kind::Ip),
+            rejected: view.rejected_count() as u64,
+        }
+    }
+
+    /// Every cluster that has a file or of which anything is held, in order.
+    #[must_use]
+    pub fn cluster_names(&self) -> Vec<ClusterName> {
+        let mut names = self.published.view.cluster_names();
+        names.extend(self.board.keys().cloned());
+        names.into_iter().collect()
+    }
+
+    /// One cluster as a whole, if it has a file or anything is held of it.
+    #[must_use]
+    pub fn cluster(&self, name: &ClusterName) -> Option<ClusterReading> {
+        let view = &self.published.view;
+        let status = self.status(name);
+        let known =
+            status.is_some() || view.cluster(name).is_some() || Kind::ALL.into_iter().any(|kind| view.scope(&scope(name, kind)).is_some());
+        known.then(|| ClusterReading {
+            name: name.clone(),
+            status,
+            record: view.cluster(name).cloned().unwrap_or_default(),
+            resources: Kind::ALL.into_iter().map(|kind| self.resource(name, kind)).collect(),
+        })
+    }
+
+    fn resource(&self, name: &ClusterName, kind: Kind) -> ResourceReading {
+        let state = self.published.view.scope(&scope(name, kind));
+        ResourceReading {
+            kind,
+            entry_count: state.map_or(0, |state| state.entry_count),
+            restored_count: state.map_or(0, |state| state.restored_count),
+            source: self.source(name, kind),
+        }
+    }
+
+    /// Where everything of one kind of one cluster comes from and how old it is.
+    #[must_use]
+    pub fn source(&self, cluster: &ClusterName, kind: Kind) -> SourceMeta {
+        let view = &self.published.view;
+        let state = view.scope(&scope(cluster, kind));
+        let record = view.cluster(cluster);
+        let status = self.status(cluster);
+        let contact = status.as_ref().and_then(|status| status.last_contact);
+        let stored_contact = record.and_then(|record| record.last_contact);
+        let last_contact = status.as_ref().and_then(|status| status.last_contact_time).or(stored_contact);
+        let age = match contact {
+            Some(contact) => Some(self.now.saturating_duration_since(contact)),
+            None => stored_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO)),
+        };
+        SourceMeta {
+            cluster: cluster.clone(),
+            kind,
+            origin: if state.is_some_and(|state| state.confirmed) { Origin::Live } else { Origin::Restored },
+            phase: status.as_ref().map(|status| status.phase),
+            last_contact,
+            age,
+            revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision),
+            cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
+        }
+    }
+
+    /// Where one record comes from and how old it is.
+    #[must_use]
+    pub fn source_of(&self, record: &Record) -> SourceMeta {
+        let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };
+        SourceMeta { origin, revision: Some(record.source.mod_revision), ..self.source(&record.key.cluster, record.key.kind) }
+    }
+
+    fn status(&self, cluster: &ClusterName) -> Option<ClusterStatus> {
+        self.board.get(cluster).map(|status| status.borrow().clone())
+    }
+}
+
+fn scope(cluster: &ClusterName, kind: Kind) -> Scope {
+    Scope { cluster: cluster.clone(), kind }
+}
+
+fn among(clusters: &[ClusterName], record: &Record) -> bool {
+    clusters.is_empty() || clusters.contains(&record.key.cluster)
+}
+
+fn page<'a>(records: impl Iterator<Item = &'a Arc<Record>>, limit: usize) -> Page {
+    let mut records: Vec<Arc<Record>> = records.take(limit + 1).cloned().collect();
+    let next = (records.len() > limit).then(|| records.pop()).flatten().map(|record| record.key.clone());
+    Page { records, next }
+}

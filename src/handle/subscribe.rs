@@ -1,0 +1,300 @@
+//! One reader of the change stream: a filter and a position, no buffer.
+//!
+//! [`Subscription::next`] looks at the newest snapshot and says what the reader lacks, a bounded piece at a time. A snapshot, a
+//! replay and live reading are three ways to close the same gap: key order, sequence order through the index, and the ring.
+//! Pure: whoever calls waits for the signal of new snapshots in between.
+
+use std::sync::Arc;
+
+use super::{Filter, Reading};
+use crate::feed::Changed;
+use crate::model::{Announcement, EntryKey, Kind, Object, Position, Record, Revision, Sequence};
+
+/// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long.
+const SCANNED_KEYS_MAX: usize = 4_096;
+
+/// Where a stream begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// With what happens from now on.
+    Now,
+    /// With everything that matches, then live.
+    Snapshot,
+    /// After a position, as text.
+    After(String),
+}
+
+/// Why a reader must forget what it holds (api.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResetReason {
+    /// It asked for a snapshot.
+    Initial,
+    /// Deletes after its position are no longer known.
+    Expired,
+    /// Its position is from another start of meshkeep.
+    ForeignEpoch,
+    /// Its position claims more than there is.
+    RolledBack,
+    /// Its position cannot be read.
+    Malformed,
+}
+
+/// What closed a gap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncMode {
+    /// A full snapshot.
+    Snapshot,
+    /// The changes since a position.
+    Replay,
+}
+
+/// One thing to tell a reader.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// Forget everything; a snapshot follows.
+    Reset(ResetReason),
+    /// The key has this object.
+    Upsert {
+        /// The key.
+        key: EntryKey,
+        /// The object.
+        object: Arc<Object>,
+        /// The source's revision.
+        revision: Option<Revision>,
+        /// The position after it; `None` inside a snapshot, which has none until it is complete.
+        position: Option<Position>,
+    },
+    /// The key is gone, or no longer matches.
+    Delete {
+        /// The key.
+        key: EntryKey,
+        /// `deleted`, `leftFilter`, `clusterRemoved` or `unknown`.
+        reason: &'static str,
+        /// The position after it; `None` inside a snapshot.
+        position: Option<Position>,
+    },
+    /// Everything up to here was sent.
+    Synced {
+        /// How.
+        mode: SyncMode,
+        /// How many upserts and deletes that took.
+        count: u64,
+        /// Up to where.
+        position: Position,
+    },
+}
+
+/// A reader's place.
+#[derive(Debug)]
+enum Mode {
+    /// In key order; the next key to look at.
+    Scanning(Option<EntryKey>),
+    /// In order of sequence through the index, up to the head.
+    Replaying,
+    /// Along the ring.
+    Live,
+}
+
+/// One reader of the change stream.
+#[derive(Debug)]
+pub struct Subscription {
+    filter: Filter,
+    mode: Mode,
+    /// Everything up to here was sent; while scanning, the position that was the head before the scan.
+    sent: Sequence,
+    sync_mode: SyncMode,
+    count: u64,
+    /// Said before anything else.
+    reset: Option<ResetReason>,
+    /// Whether a gap is open whose closing must be told.
+    owes_synced: bool,
+}
+
+impl Subscription {
+    /// A reader that begins at `start`, as seen by `reading`.
+    #[must_use]
+    pub fn new(filter: Filter, start: &Start, reading: &Reading) -> Self {
+        let head = reading.position();
+        let mut subscription =
+            Self { filter, mode: Mode::Live, sent: head.sequence, sync_mode: SyncMode::Replay, count: 0, reset: None, owes_synced: false };
+        match start {
+            Start::Now => subscription.owes_synced = true,
+            Start::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
+            Start::After(text) => match check(text, reading) {
+                Ok(position) => {
+                    subscription.sent = position;
+                    subscription.mode = Mode::Replaying;
+                    subscription.owes_synced = true;
+                }
+                Err(reason) => subscription.restart(reason, head.sequence),
+            },
+        }
+        subscription
+    }
+
+    /// Whether a position can be served without a reset.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn check_position(text: &str, reading: &Reading) -> Result<(), ResetReason> {
+        check(text, reading).map(|_| ())
+    }
+
+    fn restart(&mut self, reason: ResetReason, head: Sequence) {
+        self.reset = Some(reason);
+        self.mode = Mode::Scanning(None);
+        self.sync_mode = SyncMode::Snapshot;
+        self.sent = head;
+        self.count = 0;
+        self.owes_synced = true;
+    }
+
+    /// Whether the reader has everything up to the head of `reading`, and was told so.
+    #[must_use]
+    pub fn is_current(&self, reading: &Reading) -> bool {
+        matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none() && self.sent == reading.position().sequence
+    }
+
+    /// The position that a bookmark may carry: only when nothing is owed.
+    #[must_use]
+    pub fn bookmark(&self, reading: &Reading) -> Option<Position> {
+        let settled = matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none();
+        settled.then(|| Position { epoch: reading.position().epoch, sequence: self.sent })
+    }
+
+    /// The next piece of what the reader lacks. Empty and [`Subscription::is_current`]: wait for the signal.
+    pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
+        let mut items = Vec::new();
+        if let Some(reason) = self.reset.take() {
+            items.push(Item::Reset(reason));
+        }
+        match self.mode {
+            Mode::Scanning(_) => self.scan(reading, &mut items),
+            Mode::Replaying => self.replay(reading, &mut items),
+            Mode::Live => self.follow(reading, &mut items),
+        }
+        items
+    }
+
+    fn scan(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+        let Mode::Scanning(next) = &mut self.mode else { return };
+        let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::ALL[0]));
+        let start = next.take().unwrap_or(lowest);
+        let mut records = reading.published().view.records_from(&start);
+        for record in records.by_ref().take(SCANNED_KEYS_MAX) {
+            if let Some(object) = matching(&self.filter, record) {
+                self.count += 1;
+                items.push(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None });
+            }
+        }
+        self.mode = records.next().map_or(Mode::Replaying, |record| Mode::Scanning(Some(record.key.clone())));
+    }
+
+    /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.
+    fn replay(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+        let published = reading.published();
+        if published.feed.floor() > self.sent {
+            self.restart(ResetReason::Expired, published.feed.head());
+            return;
+        }
+        let mut changes = published.feed.index_after(self.sent);
+        let mut last = self.sent;
+        for (sequence, changed) in changes.by_ref().take(SCANNED_KEYS_MAX) {
+            last = sequence;
+            let position = self.position_at(reading, sequence);
+            let item = self.replayed(changed, position, reading);
+            self.count += u64::from(item.is_some());
+            items.extend(item);
+        }
+        let finished = changes.next().is_none();
+        self.sent = if finished { published.feed.head() } else { last };
+        if finished {
+            self.settle(reading, items);
+        }
+    }
+
+    fn replayed(&self, changed: Changed, position: Option<Position>, reading: &Reading) -> Option<Item> {
+        match changed {
+            Changed::Gone(key, reason) => self.filter.may_match(&key).then(|| Item::Delete { key, reason: reason.api_name(), position }),
+            Changed::Live(key) => {
+                let record = reading.record(&key)?;
+                match matching(&self.filter, record) {
+                    Some(object) => Some(Item::Upsert { key, object, revision: Some(record.source.mod_revision), position }),
+                    None => self.filter.may_match(&key).then_some(Item::Delete { key, reason: "unknown", position }),
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+        if self.owes_synced {
+            self.settle(reading, items);
+        }
+        let published = reading.published();
+        let Some(announcements) = published.feed.ring_after(self.sent) else {
+            self.mode = Mode::Replaying;
+            self.sync_mode = SyncMode::Replay;
+            self.owes_synced = true;
+            self.count = 0;
+            return;
+        };
+        for announcement in announcements.take(SCANNED_KEYS_MAX) {
+            self.sent = announcement.sequence;
+            let position = Some(Position { epoch: reading.position().epoch, sequence: announcement.sequence });
+            items.extend(told(&self.filter, announcement, position));
+        }
+    }
+
+    /// Tells that the gap is closed.
+    fn settle(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+        let position = Position { epoch: reading.position().epoch, sequence: self.sent };
+        items.push(Item::Synced { mode: self.sync_mode, count: self.count, position });
+        self.mode = Mode::Live;
+        self.owes_synced = false;
+        self.sync_mode = SyncMode::Replay;
+        self.count = 0;
+    }
+
+    /// Inside a snapshot nothing has a position, so that a broken connection repeats the snapshot.
+    fn position_at(&self, reading: &Reading, sequence: Sequence) -> Option<Position> {
+        (self.sync_mode == SyncMode::Replay).then(|| Position { epoch: reading.position().epoch, sequence })
+    }
+}
+
+/// Whether a position can be served: of this start, not above the head, not below the floor of the tombstones.
+fn check(text: &str, reading: &Reading) -> Result<Sequence, ResetReason> {
+    let position: Position = text.parse().map_err(|_| ResetReason::Malformed)?;
+    let head = reading.position();
+    if position.epoch != head.epoch {
+        return Err(ResetReason::ForeignEpoch);
+    }
+    if position.sequence > head.sequence {
+        return Err(ResetReason::RolledBack);
+    }
+    if position.sequence < reading.published().feed.floor() {
+        return Err(ResetReason::Expired);
+    }
+    Ok(position.sequence)
+}
+
+fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
+    record.object.as_ref().filter(|object| filter.matches(&record.key, object)).cloned()
+}
+
+/// What a live reader is told of one change: entering and leaving the filter are an upsert and a delete.
+fn told(filter: &Filter, announcement: &Announcement, position: Option<Position>) -> Option<Item> {
+    let key = &announcement.key;
+    let passes = |object: &&Arc<Object>| filter.matches(key, object);
+    let old = announcement.old.as_ref().filter(passes);
+    let new = announcement.new.as_ref().filter(passes);
+    match (old, new) {
+        // new bytes that could not be used, or bytes that differ but mean the same: nothing that a reader holds has changed
+        (Some(old), Some(new)) if old == new => None,
+        (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object: Arc::clone(object), revision: announcement.revision, position }),
+        (Some(_), None) => {
+            let reason = announcement.deleted.map_or("leftFilter", |reason| reason.api_name());
+            Some(Item::Delete { key: key.clone(), reason, position })
+        }
+        (None, None) => None,
+    }
+}
