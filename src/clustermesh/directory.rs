@@ -17,7 +17,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +29,16 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::diff::{Announced, Settling};
+use self::diff::Announced;
 use self::scan::{DirectoryIdentity, Glance, Reading, read_directory};
-use crate::model::ClusterName;
+use crate::model::{ClusterName, DirectoryState};
 
 /// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A directory that differs in each of this many readings is taken as it is: with the usual 100 ms between them that is 0.6 s,
+/// which keeps the 2 s.
+const SETTLE_READINGS_MAX: u32 = 6;
 
 /// What happened to the set of remote clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,17 +77,6 @@ pub struct DirectoryOptions {
     pub debounce: Duration,
     /// How often everything is read even if nothing seems to have changed.
     pub rescan_interval: Duration,
-}
-
-/// What can be said of the directory at the moment.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DirectoryState {
-    /// Whether the last reading succeeded; `false` before the first.
-    pub readable: bool,
-    /// Why not.
-    pub error: Option<String>,
-    /// Files that look like a cluster's but cannot be used, with the reason; by file name.
-    pub invalid: BTreeMap<String, String>,
 }
 
 /// Watches the directory and announces what changes, until `stop` is cancelled or nobody receives events any more.
@@ -133,16 +126,20 @@ impl Directory {
         Self { options, watch: None, changed: Arc::new(Notify::new()) }
     }
 
-    /// Reads the directory until it is settled.
+    /// Reads the directory until two readings in a row agree, so that a file in the middle of being written, or of being replaced by
+    /// removing and creating it, is never taken for a change, let alone a removal.
     async fn read_settled(&mut self) -> Result<Reading, JoinError> {
-        let mut settling = Settling::default();
-        loop {
-            let reading = self.read().await?;
-            if settling.accepts(&reading.files) {
-                return Ok(reading);
-            }
+        let mut reading = self.read().await?;
+        for _ in 1..SETTLE_READINGS_MAX {
             sleep(self.options.debounce).await;
+            let again = self.read().await?;
+            let settled = again.files == reading.files;
+            reading = again;
+            if settled {
+                break;
+            }
         }
+        Ok(reading)
     }
 
     /// One pass over the directory, after making sure that it is this one which is watched: so nothing falls between the two.

@@ -1,7 +1,20 @@
 //! The remote clusters: which there are, and the life of each.
 //!
-//! Owns: the config directory (the only importer of `notify`).
+//! Owns: the config directory (the only importer of `notify`), the registry of clusters, the life of one cluster and the pure
+//! state machine by which each of its kinds is brought to what the source has ([`resync`]). Emits commands to the one writer and
+//! each cluster's status. Deliberately lacks: knowledge of formats (`wire`), of gRPC (`kvstore`), and of how anything is stored.
 
+mod attempt;
+mod cluster;
 mod directory;
+mod ids;
+mod mesh;
+mod reporter;
+pub mod resync;
+mod scope;
+mod timing;
 
-pub use directory::{DirectoryEvent, DirectoryOptions, DirectoryState, watch_directory};
+pub use cluster::MeshOptions;
+pub use directory::{DirectoryEvent, DirectoryOptions, watch_directory};
+pub use mesh::{Board, Mesh};
+pub use timing::Timing;

@@ -55,6 +55,8 @@ impl Published {
 pub struct Publisher {
     current: Arc<ArcSwap<Published>>,
     head: watch::Sender<Sequence>,
+    /// Counts snapshots, those without announcements included.
+    count: watch::Sender<u64>,
 }
 
 /// The readers' half: the newest snapshot, and a signal for each new one.
@@ -62,6 +64,7 @@ pub struct Publisher {
 pub struct Subscriber {
     current: Arc<ArcSwap<Published>>,
     head: watch::Receiver<Sequence>,
+    count: watch::Receiver<u64>,
 }
 
 impl Subscriber {
@@ -69,6 +72,21 @@ impl Subscriber {
     #[must_use]
     pub fn current(&self) -> Arc<Published> {
         self.current.load_full()
+    }
+
+    /// Waits for a snapshot that fulfils a condition. Forever, if the writer ends before.
+    pub async fn wait_for(&self, mut condition: impl FnMut(&Published) -> bool) -> Arc<Published> {
+        let mut count = self.count.clone();
+        loop {
+            count.mark_unchanged();
+            let current = self.current();
+            if condition(&current) {
+                return current;
+            }
+            if count.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// A signal of its own: changes whenever a newer snapshot with new changes is there.
@@ -82,8 +100,9 @@ impl Subscriber {
 #[must_use]
 pub fn publication(first: Published) -> (Publisher, Subscriber) {
     let (head, head_receiver) = watch::channel(first.feed.head());
+    let (count, count_receiver) = watch::channel(0);
     let current = Arc::new(ArcSwap::from_pointee(first));
-    (Publisher { current: Arc::clone(&current), head }, Subscriber { current, head: head_receiver })
+    (Publisher { current: Arc::clone(&current), head, count }, Subscriber { current, head: head_receiver, count: count_receiver })
 }
 
 impl Publisher {
@@ -95,6 +114,7 @@ impl Publisher {
             *current = head;
             newer
         });
+        self.count.send_modify(|count| *count += 1);
     }
 }
 

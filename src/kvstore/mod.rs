@@ -24,6 +24,6 @@ pub use client_file::{ClientFile, ClientFileError};
 pub use connection::Connection;
 pub use error::{Disposition, KvstoreError};
 pub use limits::ClientOptions;
-pub use paged_list::{Page, PagedList};
+pub use paged_list::{ChangedKeys, Page, PagedList};
 pub use values::{Event, KeyValue, prefix_end};
 pub use watch::{Watch, WatchMessage};

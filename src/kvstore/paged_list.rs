@@ -10,6 +10,9 @@ use crate::model::Revision;
 /// The limit to begin halving from where none was set: 16 of Cilium's pages.
 const PAGE_LIMIT_WHERE_UNLIMITED: i64 = 4096;
 
+/// How many changed keys one answer may have: 16 of Cilium's pages. Where more changed, a full list costs little more.
+const CHANGED_KEYS_MAX: i64 = 4096;
+
 /// A list under way. Pages come in ascending order of keys, all as of the revision of the first.
 pub struct PagedList {
     connection: Connection,
@@ -18,8 +21,12 @@ pub struct PagedList {
     end: Vec<u8>,
     /// Keys per page at present; less than asked for while values are large. 0 is unlimited.
     limit: i64,
-    /// Set by the first page.
+    /// Without values.
+    keys_only: bool,
+    /// Set by the first page, unless the list is of an older revision.
     pinned: Option<Pinned>,
+    /// The first page has been asked for.
+    begun: bool,
     done: bool,
 }
 
@@ -40,12 +47,56 @@ pub struct Page {
     pub total_count: u64,
 }
 
+/// What was put below a prefix after a revision, and how much there is in all: the differential list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedKeys {
+    /// The revision of the answer.
+    pub revision: Revision,
+    /// Keys and values that were put, ascending by key.
+    pub puts: Vec<KeyValue>,
+    /// How many keys the whole prefix has.
+    pub total_count: u64,
+}
+
+impl Connection {
+    /// What was put below a prefix after a revision; `None` if it is too much for one answer. Needs no history, so it works
+    /// after a compaction too. etcd reads the whole prefix for it, so it takes one turn of a list.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn changes_since(&self, prefix: &[u8], after: Revision) -> Result<Option<ChangedKeys>, KvstoreError> {
+        self.pace().await;
+        let options = GetOptions::new().with_range(prefix_end(prefix)).with_min_mod_revision(after.next().0).with_limit(CHANGED_KEYS_MAX);
+        let reply = match self.range(prefix, options).await {
+            Ok(reply) => reply.0,
+            Err(KvstoreError::TooLarge { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let revision = self.check(reply.header.as_ref())?;
+        let total_count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
+        let puts = reply.kvs.into_iter().map(KeyValue::from).collect();
+        Ok((!reply.more).then_some(ChangedKeys { revision, puts, total_count }))
+    }
+
+    /// The keys below a prefix, without values, as of the revision of a differential list.
+    #[must_use]
+    pub fn list_keys(&self, prefix: &[u8], changed: &ChangedKeys) -> PagedList {
+        PagedList::of_keys(self.clone(), prefix, changed)
+    }
+}
+
 impl PagedList {
     pub(super) fn new(connection: Connection, prefix: &[u8]) -> Self {
         // etcd refuses an empty key; the first of all is \0
         let start = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
         let limit = connection.options().page_limit.max(0);
-        Self { connection, start, end: prefix_end(prefix), limit, pinned: None, done: false }
+        Self { connection, start, end: prefix_end(prefix), limit, keys_only: false, pinned: None, begun: false, done: false }
+    }
+
+    /// The same without values, as of a revision that is known to have this many keys.
+    pub(super) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
+        let pinned = Some(Pinned { revision: changed.revision, total_count: changed.total_count });
+        Self { keys_only: true, pinned, ..Self::new(connection, prefix) }
     }
 
     /// The next page, or `None` after the last. The first page comes even if it is empty. A page that is too large for one
@@ -58,12 +109,15 @@ impl PagedList {
         if self.done {
             return Ok(None);
         }
-        if self.pinned.is_none() {
+        if !std::mem::replace(&mut self.begun, true) {
             self.connection.pace().await;
         }
         loop {
             let revision = self.pinned.map_or(0, |pinned| pinned.revision.0);
-            let options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
+            let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
+            if self.keys_only {
+                options = options.with_keys_only();
+            }
             match self.connection.range(&self.start, options).await {
                 Ok(reply) => return self.accept(reply.0).map(Some),
                 Err(KvstoreError::TooLarge { bytes_max, .. }) if self.limit == 1 => return Err(self.too_large(bytes_max)),

@@ -4,36 +4,12 @@
 //! Invariants: a directory that cannot be read and a file that cannot be read remove nothing; equal bytes announce nothing.
 //! Deliberately lacks: IO and time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::scan::{ClusterFile, ContentDigest, FileReading, FileReadings};
 use super::{DirectoryEvent, DirectoryState};
 use crate::model::ClusterName;
-
-/// A directory that differs in each of this many readings is taken as it is: with the usual 100 ms between them that is 0.6 s,
-/// which keeps the 2 s in which a change shall take effect.
-const SETTLE_READINGS_MAX: u32 = 6;
-
-/// Holds readings back until two in a row agree, so that a file in the middle of being written, or of being replaced by removing and
-/// creating it, is never taken for a change, let alone a removal.
-#[derive(Debug, Default)]
-pub(super) struct Settling {
-    last: Option<Result<FileReadings, String>>,
-    refused_count: u32,
-}
-
-impl Settling {
-    /// Whether the reading can be believed; if not, take another after a moment.
-    pub(super) fn accepts(&mut self, files: &Result<FileReadings, String>) -> bool {
-        if self.last.as_ref() == Some(files) || self.refused_count + 1 == SETTLE_READINGS_MAX {
-            return true;
-        }
-        self.last = Some(files.clone());
-        self.refused_count += 1;
-        false
-    }
-}
 
 /// What has been announced so far.
 #[derive(Debug)]
@@ -60,7 +36,7 @@ impl Announced {
             }
         };
         let mut events = Vec::new();
-        let mut present = BTreeSet::new();
+        let mut present = std::collections::BTreeSet::new();
         let mut invalid = BTreeMap::new();
         for (file_name, file) in files {
             match file {
@@ -173,19 +149,5 @@ mod tests {
         assert_eq!(shown(&events), ["all:a"]);
         let invalid = BTreeMap::from([("a".to_owned(), "denied".to_owned()), ("x.yaml".to_owned(), "invalid".to_owned())]);
         assert_eq!(state, DirectoryState { readable: true, error: None, invalid });
-    }
-
-    #[test]
-    fn a_reading_is_believed_when_the_next_one_agrees() {
-        let mut settling = Settling::default();
-        let readings = [reading(&["a=1"]), reading(&[]), reading(&["a=2"]), reading(&["a=2"])];
-        assert_eq!(readings.each_ref().map(|reading| settling.accepts(reading)), [false, false, false, true]);
-    }
-
-    #[test]
-    fn a_directory_that_never_rests_is_taken_as_it_is() {
-        let mut settling = Settling::default();
-        let accepted = (1..=SETTLE_READINGS_MAX).map(|pass| settling.accepts(&reading(&[&format!("a={pass}")])));
-        assert_eq!(accepted.collect::<Vec<_>>(), [false, false, false, false, false, true]);
     }
 }

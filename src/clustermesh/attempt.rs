@@ -1,0 +1,303 @@
+//! One connection to one remote cluster, from the first byte to the error that ends it.
+
+use std::convert::Infallible;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use tokio::time::{interval, sleep_until};
+
+use super::cluster::{ClusterTask, Memory};
+use super::scope::{AttemptError, Link, ScopeTask};
+use super::timing::{CONTACT_STORED_INTERVAL, HEARTBEAT_SILENCE_MAX};
+use crate::kvstore::{ClientFile, Connection, Event, KeyValue, PagedList, Watch, WatchMessage, prefix_end};
+use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
+use crate::wire::{cluster_config, keys};
+
+use super::resync::Source;
+
+/// How many unknown prefixes are looked for: Cilium has seven known ones; a foreign tree must not keep us seeking.
+const UNKNOWN_PREFIXES_MAX: usize = 16;
+
+/// One connection attempt.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    pub(super) task: &'a ClusterTask,
+    pub(super) file: &'a ClientFile,
+    pub(super) endpoint: &'a str,
+}
+
+/// The cluster config as it was read, and the watch on its key.
+struct ReadConfig {
+    /// `None`: the cluster has none and is read as legacy.
+    config: Option<(ClusterConfig, KeyValue)>,
+    watch: Watch,
+}
+
+impl Attempt<'_> {
+    /// Runs until something fails.
+    pub(super) async fn run(&self, memory: &mut Memory) -> Result<Infallible, AttemptError> {
+        let reporter = &self.task.surroundings.reporter;
+        let connection = Connection::open(self.file, self.endpoint, &self.task.options.client).await?;
+        reporter.contact();
+        reporter.change(|status| {
+            status.etcd_cluster_id = Some(connection.etcd_cluster_id());
+            status.endpoint = Some(self.endpoint.to_owned());
+            status.certificate_expiry = self.file.certificate_expiry();
+        });
+        reporter.phase(Phase::ReadingConfig);
+        let (heartbeat_sender, heartbeat) = watch::channel(None);
+        let heartbeat_task = self.watch_heartbeat(&connection, heartbeat_sender);
+        let main = async {
+            let read = self.read_config(&connection, memory.record.config.is_some()).await?;
+            self.accept(read.config.as_ref().map(|(config, _)| config), memory).await?;
+            self.mirror(&connection, read, heartbeat, memory).await
+        };
+        let (never, _) = tokio::try_join!(main, heartbeat_task)?;
+        match never {}
+    }
+
+    /// Follows the heartbeat; its silence means that the etcd, or the way to it, is dead (§3.10).
+    async fn watch_heartbeat(&self, connection: &Connection, beat: watch::Sender<Option<Instant>>) -> Result<Infallible, AttemptError> {
+        // a prefix range, as Cilium's roles allow it: cilium/.heartbeat to cilium/.heartbeau
+        let key = keys::HEARTBEAT.as_bytes();
+        let (found, revision) = list_small(connection.list(key)).await?;
+        if !found.is_empty() {
+            beat.send_replace(Some(Instant::now()));
+        }
+        let mut watch = connection.watch(key, Some(&prefix_end(key)), revision.next()).await?;
+        let mut last = Instant::now();
+        loop {
+            tokio::select! {
+                message = watch.next() => {
+                    self.task.surroundings.reporter.contact();
+                    if let WatchMessage::Events { events, .. } = message?
+                        && events.iter().any(|event| matches!(event, Event::Put(_)))
+                    {
+                        last = Instant::now();
+                        beat.send_replace(Some(last));
+                    }
+                }
+                () = sleep_until((last + HEARTBEAT_SILENCE_MAX).into()) => {
+                    return Err(AttemptError::Cluster(format!("no heartbeat for {HEARTBEAT_SILENCE_MAX:?}")));
+                }
+            }
+        }
+    }
+
+    /// Waits for a usable cluster config. A cluster that never had one is read without after a while (invariant 3).
+    async fn read_config(&self, connection: &Connection, had_config: bool) -> Result<ReadConfig, AttemptError> {
+        let key = keys::cluster_config_key(&self.task.name);
+        let (found, revision) = connection.get(key.as_bytes(), None).await?;
+        let mut watch = connection.watch(key.as_bytes(), None, revision.next()).await?;
+        if let Some(config) = found.and_then(|found| self.parse_config(found)) {
+            return Ok(ReadConfig { config: Some(config), watch });
+        }
+        let wait = self.task.options.timing.legacy_wait;
+        let reason =
+            if had_config { "its data is kept as it is until then" } else { "without one it is read as a legacy cluster in a while" };
+        self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("waiting for {key}: {reason}"));
+        let deadline = Instant::now() + wait;
+        loop {
+            tokio::select! {
+                message = watch.next() => {
+                    let WatchMessage::Events { events, .. } = message? else { continue };
+                    let newest = events.into_iter().filter_map(|event| match event {
+                        Event::Put(put) => self.parse_config(put),
+                        Event::Delete { .. } => None,
+                    });
+                    if let Some(config) = newest.last() {
+                        return Ok(ReadConfig { config: Some(config), watch });
+                    }
+                }
+                () = sleep_until(deadline.into()) => {
+                    if had_config {
+                        return Err(AttemptError::Cluster(format!("{key} did not come within {wait:?}: its data is kept as it is")));
+                    }
+                    return Ok(ReadConfig { config: None, watch });
+                }
+            }
+        }
+    }
+
+    fn parse_config(&self, found: KeyValue) -> Option<(ClusterConfig, KeyValue)> {
+        match cluster_config::parse_cluster_config(&found.value) {
+            Ok(config) => Some((config, found)),
+            Err(reason) => {
+                let key = keys::cluster_config_key(&self.task.name);
+                self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// Validates the cluster config, takes its id, and drains what was held under another id (§3.3, step 6).
+    async fn accept(&self, config: Option<&ClusterConfig>, memory: &mut Memory) -> Result<(), AttemptError> {
+        let reporter = &self.task.surroundings.reporter;
+        if let Some(config) = config {
+            let options = &self.task.options;
+            cluster_config::validate_cluster_config(config, options.own_id, options.max_connected_clusters)
+                .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {reason}", self.task.name)))?;
+            let old_id = memory.record.config.as_ref().map(|config| config.id);
+            if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
+                tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the cluster id changed: removing what was held");
+                reporter.phase(Phase::Draining);
+                self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
+                memory.forget();
+                self.task.ids.release(&self.task.name);
+                memory.record.config = None;
+            }
+            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| AttemptError::Cluster(error.to_string()))?;
+            memory.record.config = Some(config.clone());
+        }
+        reporter.change(|status| {
+            status.config.clone_from(&memory.record.config);
+            status.config_retrieved = config.is_some();
+        });
+        self.store_record(memory).await
+    }
+
+    async fn store_record(&self, memory: &mut Memory) -> Result<(), AttemptError> {
+        memory.record.last_contact = self.task.surroundings.reporter.last_contact_time();
+        self.send(Command::Remember { cluster: self.task.name.clone(), record: memory.record.clone() }).await
+    }
+
+    async fn send(&self, command: Command) -> Result<(), AttemptError> {
+        self.task.surroundings.commands.send(command).await.map_err(|_| AttemptError::Stopping)
+    }
+
+    /// Reads every kind until something fails.
+    async fn mirror(
+        &self,
+        connection: &Connection,
+        read: ReadConfig,
+        heartbeat: watch::Receiver<Option<Instant>>,
+        memory: &mut Memory,
+    ) -> Result<Infallible, AttemptError> {
+        self.task.surroundings.reporter.phase(Phase::Listing);
+        let config = read.config.as_ref().map(|(config, _)| config.clone()).unwrap_or_default();
+        let source = Source {
+            etcd_cluster_id: connection.etcd_cluster_id(),
+            cached: config.cached,
+            canaries: config.synced_canaries,
+            cluster_id: config.id,
+            max_connected_clusters: self.task.options.max_connected_clusters,
+        };
+        let link = Link { connection: connection.clone(), source, heartbeat };
+        let (canary_senders, canaries): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| watch::channel(None)).unzip();
+        let mut tasks = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
+            let scope = Scope { cluster: self.task.name.clone(), kind };
+            ScopeTask { scope, memory, link: link.clone(), canary, surroundings: &self.task.surroundings, changed: None }.run()
+        });
+        let [Some(first), Some(second), Some(third), Some(fourth)] = [tasks.next(), tasks.next(), tasks.next(), tasks.next()] else {
+            return Err(AttemptError::Cluster("a kind is missing".to_owned()));
+        };
+        drop(tasks);
+        let ended = tokio::try_join!(
+            first,
+            second,
+            third,
+            fourth,
+            self.watch_canaries(&link, &canary_senders),
+            self.watch_config(read),
+            self.keep_record(memory.record.clone()),
+            self.find_unknown_prefixes(&link),
+        )?;
+        match ended.0 {}
+    }
+
+    /// Tells each kind of its canary, and of each change of it. The deletion of a canary means nothing (§3.4).
+    async fn watch_canaries(&self, link: &Link, kinds: &[watch::Sender<Option<KeyValue>>]) -> Result<Infallible, AttemptError> {
+        if !link.source.canaries {
+            return std::future::pending().await;
+        }
+        let prefix = keys::synced_prefix(&self.task.name).into_bytes();
+        let tell = |canary: KeyValue| {
+            let kind = keys::canary_kind(&canary.key, &self.task.name, link.source.cached);
+            if let Some(sender) = kind.and_then(|kind| kinds.get(kind as usize)) {
+                sender.send_replace(Some(canary));
+            }
+        };
+        let (found, revision) = list_small(link.connection.list(&prefix)).await?;
+        found.into_iter().for_each(tell);
+        let mut watch = link.connection.watch(&prefix, Some(&prefix_end(&prefix)), revision.next()).await?;
+        loop {
+            if let WatchMessage::Events { events, .. } = watch.next().await? {
+                for event in events {
+                    if let Event::Put(canary) = event {
+                        tell(canary);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Any change of the cluster config means a new connection; its deletion means nothing (`clustercfg.go`).
+    async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
+        loop {
+            let WatchMessage::Events { events, .. } = read.watch.next().await? else { continue };
+            for event in events {
+                let Event::Put(put) = event else { continue };
+                let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
+                if !known && cluster_config::parse_cluster_config(&put.value).is_ok() {
+                    return Err(AttemptError::Cluster("the cluster config changed".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// Stores the time of the last contact now and then, so that ages survive a restart.
+    async fn keep_record(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
+        let mut tick = interval(CONTACT_STORED_INTERVAL);
+        tick.tick().await;
+        loop {
+            tick.tick().await;
+            record.last_contact = self.task.surroundings.reporter.last_contact_time();
+            self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
+        }
+    }
+
+    /// Looks for keys beside the known prefixes, one key for each gap, and names what it finds.
+    async fn find_unknown_prefixes(&self, link: &Link) -> Result<Infallible, AttemptError> {
+        let root: &[u8] = if link.source.cached { b"cilium/cache/" } else { b"cilium/state/" };
+        let end = prefix_end(root);
+        let known = keys::known_prefixes(link.source.cached);
+        let mut unknown = Vec::new();
+        let mut from = root.to_vec();
+        while unknown.len() < UNKNOWN_PREFIXES_MAX {
+            let Some(key) = link.connection.first_key(&from, &end).await? else { break };
+            let text = String::from_utf8_lossy(&key).into_owned();
+            let prefix = match known.iter().find(|known| text.starts_with(known.as_str())) {
+                Some(known) => known.clone(),
+                None => {
+                    let prefix = unknown_prefix(&text);
+                    tracing::warn!(cluster = %self.task.name, prefix, "the source has keys that this version does not know: they are not mirrored");
+                    unknown.push(prefix.clone());
+                    prefix
+                }
+            };
+            from = prefix_end(prefix.as_bytes());
+        }
+        self.task.surroundings.reporter.change(|status| status.unknown_prefixes = unknown);
+        std::future::pending().await
+    }
+}
+
+/// `cilium/state/<resource>/<version>/` of a key, or what there is of it.
+fn unknown_prefix(key: &str) -> String {
+    let parts: Vec<&str> = key.splitn(5, '/').collect();
+    match parts.get(..4) {
+        Some(prefix) if parts.len() == 5 => format!("{}/", prefix.join("/")),
+        _ => key.to_owned(),
+    }
+}
+
+/// A list that is known to be short: canaries and heartbeats. Their revision is the one to watch from.
+async fn list_small(mut pages: PagedList) -> Result<(Vec<KeyValue>, Revision), AttemptError> {
+    let mut found = Vec::new();
+    let mut revision = Revision(0);
+    while let Some(page) = pages.next_page().await? {
+        revision = page.revision;
+        found.extend(page.key_values);
+    }
+    Ok((found, revision))
+}

@@ -1,0 +1,154 @@
+//! The life of one remote cluster: connect, read its cluster config, wait for canaries, mirror its kinds, and start over with
+//! back-off when anything fails (protocol.md §3.3; Cilium's `pkg/clustermesh/common/remote_cluster.go`).
+//!
+//! Owns: the resync machines of its kinds, which outlive connections. Receives the content of its file. Emits commands to the
+//! one writer and its status. Nothing here touches another cluster.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rand::seq::SliceRandom;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::attempt::Attempt;
+use super::ids::ClusterIds;
+use super::resync::Resync;
+use super::scope::{AttemptError, KindMemory, Surroundings};
+use super::timing::{Backoff, STABLE_CONNECTION};
+use crate::kvstore::{ClientFile, ClientOptions};
+use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
+
+/// What every cluster of a mesh has in common.
+#[derive(Debug, Clone)]
+pub struct MeshOptions {
+    /// The own cluster's id; 0 is "not known".
+    pub own_id: ClusterId,
+    /// How many clusters the mesh can have.
+    pub max_connected_clusters: MaxConnectedClusters,
+    /// Bounds of each connection.
+    pub client: ClientOptions,
+    /// Times of each cluster's life.
+    pub timing: super::Timing,
+}
+
+/// The task of one remote cluster.
+#[derive(Debug)]
+pub(super) struct ClusterTask {
+    pub(super) name: ClusterName,
+    pub(super) options: MeshOptions,
+    pub(super) ids: Arc<ClusterIds>,
+    /// The bytes of its file, and each new version of them.
+    pub(super) content: watch::Receiver<Arc<[u8]>>,
+    pub(super) surroundings: Surroundings,
+}
+
+/// What a cluster's task remembers between connections.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// What is stored of the cluster, or on its way there.
+    pub(super) record: ClusterRecord,
+    /// One for each kind, in the order of [`Kind::ALL`].
+    pub(super) kinds: [KindMemory; Kind::ALL.len()],
+    /// The endpoints that were not tried since the last shuffle.
+    untried: Vec<String>,
+}
+
+impl ClusterTask {
+    /// Runs until it is dropped.
+    pub(super) async fn run(self) {
+        let mut file_changes = self.content.clone();
+        let mut memory = self.remember();
+        let mut backoff = Backoff::new(&self.options.timing);
+        self.surroundings.reporter.change(|status| status.config.clone_from(&memory.record.config));
+        loop {
+            let content = Arc::clone(&file_changes.borrow_and_update());
+            let started = Instant::now();
+            let error = tokio::select! {
+                error = self.attempt(&content, &mut memory) => error,
+                changed = file_changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    tracing::info!(cluster = %self.name, "the cluster's file changed: connecting anew");
+                    memory.untried.clear();
+                    backoff.reset(&self.options.timing);
+                    continue;
+                }
+            };
+            if matches!(error, AttemptError::Stopping) {
+                return;
+            }
+            if started.elapsed() > STABLE_CONNECTION || self.surroundings.reporter.was_live() {
+                backoff.reset(&self.options.timing);
+            }
+            let wait = backoff.next_wait(&self.options.timing, rand::random());
+            self.surroundings.reporter.failure(&error.to_string(), wait);
+            tokio::select! {
+                () = sleep(wait) => {}
+                // a closed channel means that this task is about to be ended: the next round sees it
+                _ = file_changes.changed() => file_changes.mark_changed(),
+            }
+        }
+    }
+
+    fn remember(&self) -> Memory {
+        let published = self.surroundings.mirror.current();
+        let scope = |kind| Scope { cluster: self.name.clone(), kind };
+        Memory {
+            record: published.view.cluster(&self.name).cloned().unwrap_or_default(),
+            kinds: Kind::ALL.map(|kind| KindMemory::new(Resync::new(scope(kind), published.view.cursor(&scope(kind)).cloned()))),
+            untried: Vec::new(),
+        }
+    }
+
+    /// One connection, from its files to the error that ends it.
+    async fn attempt(&self, content: &[u8], memory: &mut Memory) -> AttemptError {
+        let file = match ClientFile::parse(content) {
+            Ok(file) => file,
+            Err(error) => return AttemptError::Cluster(format!("the file of cluster {} cannot be used: {error}", self.name)),
+        };
+        self.await_files(&file).await;
+        self.surroundings.reporter.phase(Phase::Connecting);
+        let endpoint = match memory.next_endpoint(&file) {
+            Some(endpoint) => endpoint,
+            None => return AttemptError::Cluster(format!("the file of cluster {} names no endpoint", self.name)),
+        };
+        let attempt = Attempt { task: self, file: &file, endpoint: &endpoint };
+        match attempt.run(memory).await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    /// Waits for the certificates and keys that the file names (§3.2), naming the ones that are missing.
+    async fn await_files(&self, file: &ClientFile) {
+        loop {
+            let missing = file.missing_files();
+            if missing.is_empty() {
+                return;
+            }
+            let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
+            self.surroundings.reporter.waiting(Phase::WaitingForFiles, &format!("waiting for {}", names.join(", ")));
+            sleep(self.options.timing.files_interval).await;
+        }
+    }
+}
+
+impl Memory {
+    /// One endpoint for each connection, each once before any is tried again, in random order: replicas are etcds of their own.
+    fn next_endpoint(&mut self, file: &ClientFile) -> Option<String> {
+        if self.untried.is_empty() {
+            self.untried = file.endpoints().to_vec();
+            self.untried.shuffle(&mut rand::rng());
+        }
+        self.untried.pop()
+    }
+
+    /// Forgets everything that is held, because it was drained.
+    pub(super) fn forget(&mut self) {
+        for kind in &mut self.kinds {
+            kind.forget();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Which cluster has which id: no two may have the same (Cilium's `pkg/clustermesh/common/idsmgr.go`).
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::model::{ClusterId, ClusterName};
+
+/// The ids of the mesh. Those of stored clusters are taken from the start, so that the one already stored keeps its id.
+#[derive(Debug, Default)]
+pub(super) struct ClusterIds {
+    holders: Mutex<BTreeMap<ClusterId, ClusterName>>,
+}
+
+/// The id belongs to another cluster.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cluster id {id} is already used by cluster {holder}: ids must be unique in the mesh")]
+pub(super) struct IdTaken {
+    id: ClusterId,
+    holder: ClusterName,
+}
+
+impl ClusterIds {
+    pub(super) fn new(stored: impl Iterator<Item = (ClusterId, ClusterName)>) -> Self {
+        Self { holders: Mutex::new(stored.collect()) }
+    }
+
+    /// Takes an id for a cluster, which gives up any other that it had.
+    pub(super) fn reserve(&self, id: ClusterId, cluster: &ClusterName) -> Result<(), IdTaken> {
+        let mut holders = self.lock();
+        if let Some(holder) = holders.get(&id).filter(|holder| *holder != cluster) {
+            return Err(IdTaken { id, holder: holder.clone() });
+        }
+        holders.retain(|_, holder| holder != cluster);
+        holders.insert(id, cluster.clone());
+        Ok(())
+    }
+
+    /// Gives up the id of a cluster.
+    pub(super) fn release(&self, cluster: &ClusterName) {
+        self.lock().retain(|_, holder| holder != cluster);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClusterId, ClusterName>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_holder_keeps_its_id_until_it_gives_it_up() {
+        let name = |text| ClusterName::parse(text).unwrap();
+        let ids = ClusterIds::new([(ClusterId(1), name("paris"))].into_iter());
+        assert_eq!(ids.reserve(ClusterId(1), &name("tokyo")), Err(IdTaken { id: ClusterId(1), holder: name("paris") }));
+        assert_eq!(ids.reserve(ClusterId(1), &name("paris")), Ok(()));
+        assert_eq!(ids.reserve(ClusterId(2), &name("paris")), Ok(()));
+        assert_eq!(ids.reserve(ClusterId(1), &name("tokyo")), Ok(()));
+        ids.release(&name("paris"));
+        assert_eq!(ids.reserve(ClusterId(2), &name("tokyo")), Ok(()));
+    }
+}

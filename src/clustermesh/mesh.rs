@@ -1,0 +1,161 @@
+//! Which remote clusters there are: one task for each cluster that has a file, started, restarted and ended here.
+//!
+//! Receives [`DirectoryEvent`]s. Emits the board of all clusters, and the removal of clusters whose file is gone. A task that
+//! panics is started again and touches no other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::DirectoryEvent;
+use super::cluster::{ClusterTask, MeshOptions};
+use super::ids::ClusterIds;
+use super::reporter::Reporter;
+use super::scope::Surroundings;
+use crate::commit::Subscriber;
+use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Phase};
+
+/// The newest word of every cluster's task, by cluster.
+pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
+
+/// How long a cluster whose task panicked is left alone: the longest wait of the back-off, since a panic is a bug that would repeat.
+const PANIC_WAIT: Duration = Duration::from_secs(30);
+
+/// The registry of remote clusters.
+#[derive(Debug)]
+pub struct Mesh {
+    options: MeshOptions,
+    commands: mpsc::Sender<Command>,
+    mirror: Subscriber,
+    board: watch::Sender<Board>,
+    ids: Arc<ClusterIds>,
+    members: BTreeMap<ClusterName, Member>,
+    tasks: JoinSet<()>,
+}
+
+/// A cluster that has a file.
+#[derive(Debug)]
+struct Member {
+    content: watch::Sender<Arc<[u8]>>,
+    status: watch::Receiver<ClusterStatus>,
+    reporter: Reporter,
+    task: Id,
+    abort: tokio::task::AbortHandle,
+}
+
+impl Mesh {
+    /// A mesh without clusters.
+    #[must_use]
+    pub fn new(options: MeshOptions, commands: mpsc::Sender<Command>, mirror: Subscriber, board: watch::Sender<Board>) -> Self {
+        let view = &mirror.current().view;
+        let stored = view.cluster_names().into_iter().filter_map(|name| Some((view.cluster(&name)?.config.as_ref()?.id, name.clone())));
+        let ids = Arc::new(ClusterIds::new(stored));
+        Self { options, commands, mirror, board, ids, members: BTreeMap::new(), tasks: JoinSet::new() }
+    }
+
+    /// Runs until it is told to stop, or the directory's watcher ends. Every cluster's task has ended then.
+    pub async fn run(mut self, mut events: mpsc::Receiver<DirectoryEvent>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                event = events.recv() => match event {
+                    Some(event) => self.event(event).await,
+                    None => break,
+                },
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+            }
+        }
+        self.tasks.shutdown().await;
+    }
+
+    async fn event(&mut self, event: DirectoryEvent) {
+        match event {
+            DirectoryEvent::Upserted { cluster, path, content, .. } => match self.members.get(&cluster) {
+                Some(member) => {
+                    member.content.send_replace(content);
+                }
+                None => {
+                    tracing::info!(%cluster, path = %path.display(), "cluster added");
+                    self.start(cluster, content, Duration::ZERO);
+                }
+            },
+            DirectoryEvent::Removed { cluster } => self.remove(&cluster).await,
+            DirectoryEvent::FirstScan { present } => {
+                let held = self.mirror.current().view.cluster_names();
+                for cluster in held.into_iter().filter(|cluster| !present.contains(cluster)) {
+                    self.remove(&cluster).await;
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, cluster: ClusterName, content: Arc<[u8]>, wait: Duration) {
+        let (reporter, status) = Reporter::new(cluster.clone());
+        let (content_sender, content) = watch::channel(content);
+        let surroundings = Surroundings {
+            commands: self.commands.clone(),
+            mirror: self.mirror.clone(),
+            reporter: reporter.clone(),
+            timing: self.options.timing.clone(),
+        };
+        let task = ClusterTask { name: cluster.clone(), options: self.options.clone(), ids: Arc::clone(&self.ids), content, surroundings };
+        let abort = self.tasks.spawn(async move {
+            tokio::time::sleep(wait).await;
+            task.run().await;
+        });
+        self.members.insert(cluster, Member { content: content_sender, status, reporter, task: abort.id(), abort });
+        self.publish();
+    }
+
+    /// Ends a cluster's task, then has everything of it removed, in this order: nothing may come after the removal.
+    async fn remove(&mut self, cluster: &ClusterName) {
+        tracing::info!(%cluster, "cluster removed: removing what was mirrored of it");
+        if let Some(member) = self.members.remove(cluster) {
+            member.reporter.phase(Phase::Draining);
+            member.abort.abort();
+            while let Some(ended) = self.tasks.join_next_with_id().await {
+                let id = task_id(&ended);
+                self.ended(ended);
+                if id == member.task {
+                    break;
+                }
+            }
+        }
+        self.ids.release(cluster);
+        let removal = Command::Remove { cluster: cluster.clone(), reason: DeleteReason::ClusterRemoved };
+        if self.commands.send(removal).await.is_err() {
+            tracing::error!(%cluster, "the writer is gone: the cluster is removed at the next start");
+        }
+        self.publish();
+    }
+
+    /// A task that ended although nobody ended it is started again.
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = task_id(&ended);
+        let Some(cluster) = self.members.iter().find(|(_, member)| member.task == id).map(|(cluster, _)| cluster.clone()) else { return };
+        let Some(member) = self.members.remove(&cluster) else { return };
+        tracing::error!(%cluster, retry_in_s = PANIC_WAIT.as_secs(), "the cluster's task panicked: it is started again (please report this)");
+        let content = Arc::clone(&member.content.borrow());
+        self.start(cluster.clone(), content, PANIC_WAIT);
+        if let Some(member) = self.members.get(&cluster) {
+            member.reporter.failure("the cluster's task panicked: see the log", PANIC_WAIT);
+            debug_assert!(member.status.borrow().next_retry > Some(Instant::now()), "a restarted task waits");
+        }
+    }
+
+    fn publish(&self) {
+        let board = self.members.iter().map(|(cluster, member)| (cluster.clone(), member.status.clone())).collect();
+        self.board.send_replace(Arc::new(board));
+    }
+}
+
+fn task_id(ended: &Result<(Id, ()), JoinError>) -> Id {
+    match ended {
+        Ok((id, ())) => *id,
+        Err(error) => error.id(),
+    }
+}

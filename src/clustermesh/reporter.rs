@@ -1,0 +1,122 @@
+//! What a cluster's tasks tell the outside about themselves: one watch channel for each cluster.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::model::{ClusterName, ClusterStatus, Kind, Phase, ResourceStatus};
+
+/// The writing end of a cluster's status. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Reporter {
+    cluster: ClusterName,
+    status: Arc<watch::Sender<ClusterStatus>>,
+}
+
+impl Reporter {
+    pub(super) fn new(cluster: ClusterName) -> (Self, watch::Receiver<ClusterStatus>) {
+        let (status, receiver) = watch::channel(ClusterStatus::new(Instant::now()));
+        (Self { cluster, status: Arc::new(status) }, receiver)
+    }
+
+    /// Moves on to a phase, and logs that it does.
+    pub(super) fn phase(&self, phase: Phase) {
+        let changed = self.status.send_if_modified(|status| {
+            let changed = status.phase != phase;
+            if changed {
+                status.phase = phase;
+                status.phase_since = Instant::now();
+                status.next_retry = None;
+            }
+            changed
+        });
+        if changed {
+            tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase");
+        }
+    }
+
+    /// The source said something.
+    pub(super) fn contact(&self) {
+        self.status.send_if_modified(|status| {
+            status.last_contact = Some(Instant::now());
+            status.last_contact_time = Some(SystemTime::now());
+            false
+        });
+    }
+
+    /// An attempt failed; the next one starts after `wait`.
+    pub(super) fn failure(&self, error: &str, wait: Duration) {
+        tracing::warn!(cluster = %self.cluster, error, retry_in_ms = wait.as_millis(), "remote cluster failed");
+        self.phase(Phase::BackingOff);
+        self.change(|status| {
+            status.failure_count += 1;
+            status.last_error = Some(error.to_owned());
+            status.last_error_time = Some(SystemTime::now());
+            status.next_retry = Some(Instant::now() + wait);
+            status.config_retrieved = false;
+            for resource in &mut status.resources {
+                resource.synced = false;
+                resource.awaiting_canary = false;
+            }
+        });
+    }
+
+    /// Something that is waited for, without a failure.
+    pub(super) fn waiting(&self, phase: Phase, reason: &str) {
+        let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
+        self.phase(phase);
+        if news {
+            tracing::warn!(cluster = %self.cluster, reason, "waiting");
+            self.change(|status| {
+                status.last_error = Some(reason.to_owned());
+                status.last_error_time = Some(SystemTime::now());
+            });
+        }
+    }
+
+    /// One kind is so far; the phase follows from all of them.
+    pub(super) fn kind_is(&self, kind: Kind, synced: bool, awaiting_canary: bool) {
+        let changed = self.status.send_if_modified(|status| {
+            let resource = status.resource_mut(kind);
+            let changed = (resource.synced, resource.awaiting_canary) != (synced, awaiting_canary);
+            (resource.synced, resource.awaiting_canary) = (synced, awaiting_canary);
+            changed
+        });
+        if changed {
+            let phase = phase_of(&self.status.borrow().resources);
+            self.phase(phase);
+        }
+        if changed && self.status.borrow().phase == Phase::Live {
+            self.change(|status| status.last_error = None);
+        }
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
+        self.status.send_modify(change);
+    }
+
+    pub(super) fn resource(&self, kind: Kind, change: impl FnOnce(&mut ResourceStatus)) {
+        self.status.send_modify(|status| change(status.resource_mut(kind)));
+    }
+
+    /// Whether everything was synced when the present attempt ended.
+    pub(super) fn was_live(&self) -> bool {
+        self.status.borrow().phase == Phase::Live
+    }
+
+    pub(super) fn last_contact_time(&self) -> Option<SystemTime> {
+        self.status.borrow().last_contact_time
+    }
+}
+
+/// The phase of a cluster whose kinds are being read.
+fn phase_of(resources: &[ResourceStatus]) -> Phase {
+    if resources.iter().any(|resource| resource.awaiting_canary) {
+        Phase::WaitingForCanary
+    } else if resources.iter().all(|resource| resource.synced) {
+        Phase::Live
+    } else {
+        Phase::Listing
+    }
+}

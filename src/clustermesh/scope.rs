@@ -1,0 +1,318 @@
+//! One kind of one cluster over one connection: performs what the resync state machine asks for, and feeds it the answers.
+//!
+//! Receives a [`Connection`] and the canaries; emits commands to the one writer. Ends only with an error: the caller reconnects.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::reporter::Reporter;
+use super::resync::{HistoryLost, Input, Request, Resync, Source};
+use super::timing::{PROGRESS_INTERVAL, Timing, WATCH_SILENCE_MAX};
+use crate::commit::{Published, Subscriber};
+use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, Watch, WatchMessage};
+use crate::model::{Command, EntryKey, Revision, Scope};
+use crate::wire::keys;
+
+/// What all kinds of a cluster share.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) mirror: Subscriber,
+    pub(super) reporter: Reporter,
+    pub(super) timing: Timing,
+}
+
+/// What a connection brings to each kind.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    pub(super) source: Source,
+    /// When the last heartbeat came over this connection.
+    pub(super) heartbeat: watch::Receiver<Option<Instant>>,
+}
+
+/// Why a cluster's attempt ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttemptError {
+    #[error(transparent)]
+    Kvstore(#[from] KvstoreError),
+    #[error("{0}")]
+    Cluster(String),
+    #[error("meshkeep is stopping")]
+    Stopping,
+}
+
+/// What one kind remembers between connections.
+#[derive(Debug)]
+pub(super) struct KindMemory {
+    resync: Resync,
+    /// What the state machine has decided and the writer has not taken yet. It outlives a connection that ends in between:
+    /// the machine counts on every one of its commands being carried out.
+    outbox: VecDeque<Command>,
+}
+
+impl KindMemory {
+    pub(super) fn new(resync: Resync) -> Self {
+        Self { resync, outbox: VecDeque::new() }
+    }
+
+    /// Forgets everything that is held, because it was drained.
+    pub(super) fn forget(&mut self) {
+        self.resync.forget();
+        self.outbox.clear();
+    }
+}
+
+/// Drives one kind.
+pub(super) struct ScopeTask<'a> {
+    pub(super) scope: Scope,
+    pub(super) memory: &'a mut KindMemory,
+    pub(super) link: Link,
+    pub(super) canary: watch::Receiver<Option<KeyValue>>,
+    pub(super) surroundings: &'a Surroundings,
+    /// The last differential list, for the list of keys that may follow.
+    pub(super) changed: Option<ChangedKeys>,
+}
+
+impl ScopeTask<'_> {
+    /// Runs until the connection fails.
+    pub(super) async fn run(mut self) -> Result<std::convert::Infallible, AttemptError> {
+        self.deliver().await?;
+        let mut request = self.feed(Input::Connected(self.link.source.clone())).await?;
+        loop {
+            request = match request.take() {
+                Some(Request::AwaitCanary) => self.await_canary().await?,
+                Some(Request::ReadTogether(keys)) => {
+                    let (found, revision) = self.link.connection.get_together(&keys).await?;
+                    self.feed(Input::Together(found, revision)).await?
+                }
+                Some(Request::ReadAt(key, revision)) => {
+                    let found = match self.link.connection.get(&key, Some(revision)).await {
+                        Ok((found, _)) => Ok(found),
+                        Err(error) if error.disposition() == Disposition::Resync => Err(HistoryLost),
+                        Err(error) => return Err(error.into()),
+                    };
+                    self.feed(Input::At(found)).await?
+                }
+                Some(Request::ListChanges(after)) => self.list_changes(after).await?,
+                Some(Request::ListKeys(_)) => self.list_keys().await?,
+                Some(Request::List) => self.list().await?,
+                Some(Request::Watch(from)) => self.watch(from).await?,
+                None => return Err(AttemptError::Cluster(format!("{}: the resync stands still", self.scope))),
+            };
+            self.surroundings.reporter.contact();
+        }
+    }
+
+    async fn await_canary(&mut self) -> Result<Option<Request>, AttemptError> {
+        let canary = self.canary.wait_for(Option::is_some).await.map_err(|_| AttemptError::Stopping)?.clone();
+        match canary {
+            Some(canary) => self.feed(Input::Canary(canary)).await,
+            None => Ok(Some(Request::AwaitCanary)),
+        }
+    }
+
+    /// Reads what changed since, and compares counts with what is held once the writer has done all that was asked of it.
+    async fn list_changes(&mut self, after: Revision) -> Result<Option<Request>, AttemptError> {
+        let prefix = self.watched_prefix();
+        let changed = self.link.connection.changes_since(&prefix, after).await?;
+        let mirror = self.settled_mirror().await;
+        let held = mirror.view.scope(&self.scope).map_or(0, |state| state.entry_count);
+        let puts = changed.iter().flat_map(|changed| &changed.puts);
+        let new = puts.filter_map(|put| self.entry_key(&put.key)).filter(|key| mirror.view.record(key).is_none()).count();
+        self.changed.clone_from(&changed);
+        self.feed(Input::Changes { changed, held_count: held + new as u64 }).await
+    }
+
+    /// Reads the keys alone, as of the revision of the changes before.
+    async fn list_keys(&mut self) -> Result<Option<Request>, AttemptError> {
+        let Some(changed) = self.changed.take() else { return self.feed(Input::HistoryLost).await };
+        let mut pages = self.link.connection.list_keys(&self.watched_prefix(), &changed);
+        let mut listed = Vec::new();
+        loop {
+            match pages.next_page().await {
+                Ok(Some(page)) => listed.extend(page.key_values.into_iter().map(|key_value| key_value.key)),
+                Ok(None) => break,
+                Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mirror = self.settled_mirror().await;
+        let held = mirror.view.in_scope(&self.scope).map(|record| record.key.clone()).collect();
+        self.feed(Input::Keys { listed, held }).await
+    }
+
+    /// The mirror as the state machine knows it: every command of this kind has been carried out.
+    async fn settled_mirror(&self) -> Arc<Published> {
+        let expected = self.memory.resync.cursor();
+        self.surroundings.mirror.wait_for(|published| published.view.cursor(&self.scope) == expected).await
+    }
+
+    fn watched_prefix(&self) -> Vec<u8> {
+        keys::watched_prefix(self.scope.kind, &self.scope.cluster, self.link.source.cached).into_bytes()
+    }
+
+    async fn list(&mut self) -> Result<Option<Request>, AttemptError> {
+        let mut pages = self.link.connection.list(&self.watched_prefix());
+        loop {
+            match pages.next_page().await {
+                Ok(Some(page)) => {
+                    let (total, revision) = (page.total_count, page.revision);
+                    self.report(|resource| {
+                        resource.expected_count = Some(resource.expected_count.map_or(total, |known| known.max(total)));
+                        resource.revision = Some(revision);
+                    });
+                    self.feed(Input::Page(page)).await?;
+                }
+                Ok(None) => return self.feed(Input::ListEnd).await,
+                Err(error) if error.disposition() == Disposition::Resync => {
+                    self.report(|resource| resource.expected_count = None);
+                    return self.feed(Input::HistoryLost).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn watch(&mut self, from: Revision) -> Result<Option<Request>, AttemptError> {
+        let prefix = self.watched_prefix();
+        let end = crate::kvstore::prefix_end(&prefix);
+        let mut watch = match self.link.connection.watch(&prefix, Some(&end), from).await {
+            Ok(watch) => watch,
+            Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
+            Err(error) => return Err(error.into()),
+        };
+        self.settle();
+        let mut ask = interval(PROGRESS_INTERVAL);
+        ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_word = Instant::now();
+        let mut quiet_since = Instant::now();
+        loop {
+            let quiet_until = quiet_since + self.surroundings.timing.legacy_quiet;
+            tokio::select! {
+                message = watch.next() => {
+                    last_word = Instant::now();
+                    match message {
+                        Ok(message) => {
+                            if self.touches_restored(&message) {
+                                quiet_since = Instant::now();
+                            }
+                            if let Some(request) = self.message(message).await? {
+                                return Ok(Some(request));
+                            }
+                        }
+                        Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                changed = self.canary.changed() => {
+                    changed.map_err(|_| AttemptError::Stopping)?;
+                    let canary = self.canary.borrow_and_update().clone();
+                    if let Some(canary) = canary {
+                        self.feed(Input::Canary(canary)).await?;
+                    }
+                }
+                () = sleep_until(quiet_until.into()), if self.memory.resync.owes_prune() => {
+                    quiet_since = self.quiet_over(quiet_since).await?;
+                }
+                _ = ask.tick() => self.ask_progress(&mut watch, last_word).await?,
+            }
+        }
+    }
+
+    /// Prunes if a heartbeat has come, else waits for another quiet time (invariant 3).
+    async fn quiet_over(&mut self, quiet_since: Instant) -> Result<Instant, AttemptError> {
+        if self.link.heartbeat.borrow().is_none() {
+            return Ok(Instant::now());
+        }
+        self.feed(Input::Quiet).await?;
+        Ok(quiet_since)
+    }
+
+    async fn ask_progress(&self, watch: &mut Watch, last_word: Instant) -> Result<(), AttemptError> {
+        if last_word.elapsed() > WATCH_SILENCE_MAX {
+            return Err(AttemptError::Cluster(format!("{}: the watch has said nothing for {WATCH_SILENCE_MAX:?}", self.scope)));
+        }
+        // an unsent question only means that the connection is going: the watch itself will say so
+        match timeout(PROGRESS_INTERVAL, watch.request_progress()).await {
+            Ok(asked) => Ok(asked?),
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn message(&mut self, message: WatchMessage) -> Result<Option<Request>, AttemptError> {
+        let input = match message {
+            WatchMessage::Created { .. } | WatchMessage::Progress { .. } => {
+                self.surroundings.reporter.contact();
+                return Ok(None);
+            }
+            WatchMessage::Events { revision, events } => {
+                self.report(|resource| {
+                    resource.last_event_time = Some(SystemTime::now());
+                    resource.revision = Some(revision);
+                });
+                Input::Events(events, revision)
+            }
+        };
+        self.surroundings.reporter.contact();
+        self.feed(input).await
+    }
+
+    /// Whether a message puts a key that is held but not confirmed: the source is still being filled.
+    fn touches_restored(&self, message: &WatchMessage) -> bool {
+        let WatchMessage::Events { events, .. } = message else { return false };
+        if !self.memory.resync.owes_prune() {
+            return false;
+        }
+        let published = self.surroundings.mirror.current();
+        let generation = published.view.scope(&self.scope).map_or(0, |state| state.generation);
+        events.iter().any(|event| match event {
+            Event::Put(put) => {
+                self.entry_key(&put.key).and_then(|key| published.view.record(&key)).is_some_and(|record| record.generation < generation)
+            }
+            Event::Delete { .. } => false,
+        })
+    }
+
+    fn entry_key(&self, key: &[u8]) -> Option<EntryKey> {
+        keys::entry_key(self.scope.kind, &self.scope.cluster, self.link.source.cached, key).ok()
+    }
+
+    /// Gives the state machine one input and the writer what comes of it. A full queue pauses reading here.
+    async fn feed(&mut self, input: Input) -> Result<Option<Request>, AttemptError> {
+        let step = self.memory.resync.step(input);
+        for reason in &step.unreadable_keys {
+            tracing::warn!(cluster = %self.scope.cluster, kind = %self.scope.kind, reason, "a key of the source was left out");
+        }
+        self.memory.outbox.extend(step.commands);
+        self.deliver().await?;
+        self.settle();
+        Ok(step.request)
+    }
+
+    /// Hands the outbox to the writer. May be cut off at any await: what is not taken stays.
+    async fn deliver(&mut self) -> Result<(), AttemptError> {
+        while !self.memory.outbox.is_empty() {
+            let place = self.surroundings.commands.reserve().await.map_err(|_| AttemptError::Stopping)?;
+            if let Some(command) = self.memory.outbox.pop_front() {
+                place.send(command);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells how far this kind is.
+    fn settle(&self) {
+        let (synced, kind) = (self.memory.resync.is_synced(), self.scope.kind);
+        let awaits_canary = self.memory.resync.awaits_canary();
+        self.surroundings.reporter.kind_is(kind, synced, awaits_canary);
+    }
+
+    fn report(&self, change: impl FnOnce(&mut crate::model::ResourceStatus)) {
+        self.surroundings.reporter.resource(self.scope.kind, change);
+    }
+}

@@ -1,0 +1,85 @@
+//! The times in a remote cluster's life, each with where it comes from. Tests shorten them.
+
+use std::time::Duration;
+
+/// Times of a remote cluster's life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timing {
+    /// How long a cluster that never had a cluster config is waited for before it is read without (design.md, invariant 3: 3
+    /// minutes, Cilium's own limit for reading it, `pkg/clustermesh/common/remote_cluster.go`).
+    pub legacy_wait: Duration,
+    /// How long no still-restored key may be put before what such a cluster's list did not confirm is pruned (invariant 3: 60 s).
+    pub legacy_quiet: Duration,
+    /// The first and shortest wait after a failure (style.md: 0.8 s).
+    pub backoff_min: Duration,
+    /// The longest (style.md: 30 s).
+    pub backoff_max: Duration,
+    /// How often missing certificate files are looked for (Cilium waits 5 s; looking is cheap and users watch).
+    pub files_interval: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            legacy_wait: Duration::from_secs(180),
+            legacy_quiet: Duration::from_secs(60),
+            backoff_min: Duration::from_millis(800),
+            backoff_max: Duration::from_secs(30),
+            files_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How long the heartbeat may be silent before the connection counts as dead: Cilium writes it each minute and gives up after two
+/// (`pkg/kvstore/heartbeat`, `etcd.go`).
+pub(super) const HEARTBEAT_SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// How often a watch is asked how far it is. This is what ages are exact to.
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a watch may say nothing at all: three unanswered questions and the keep-alive's time-out of 25 s behind them.
+pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(55);
+
+/// A connection that stood so long was a good one: the next failure starts with the shortest wait again.
+pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
+
+/// How often the time of the last contact is stored.
+pub(super) const CONTACT_STORED_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Exponential back-off with jitter: each wait is 50 to 100 % of a limit that doubles.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    limit: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(timing: &Timing) -> Self {
+        Self { limit: timing.backoff_min }
+    }
+
+    pub(super) fn reset(&mut self, timing: &Timing) {
+        self.limit = timing.backoff_min;
+    }
+
+    /// The next wait. `chance` is 0 to 1.
+    pub(super) fn next_wait(&mut self, timing: &Timing, chance: f64) -> Duration {
+        let wait = self.limit.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+        self.limit = (self.limit * 2).min(timing.backoff_max);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_start_again_after_a_reset() {
+        let timing = Timing::default();
+        let mut backoff = Backoff::new(&timing);
+        let waits: Vec<u128> = (0..8).map(|_| backoff.next_wait(&timing, 1.0).as_millis()).collect();
+        assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+        backoff.reset(&timing);
+        assert_eq!(backoff.next_wait(&timing, 0.0).as_millis(), 400);
+    }
+}
