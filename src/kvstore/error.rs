@@ -185,13 +185,10 @@ impl KvstoreError {
 
     /// Whether a new token might help.
     pub(super) fn is_about_the_token(&self) -> bool {
-        match self {
-            // an etcd 3.4 or early 3.5 answers a watch with an expired token by "permission denied"
-            Self::PermissionDenied { .. } => true,
-            Self::WatchCancelled { reason, .. } => reason.contains("permission denied") || reason.contains("auth"),
-            Self::Rpc { code, .. } => *code == Code::Unauthenticated,
-            _ => false,
-        }
+        // a watch with an old token is cancelled for "invalid auth token", by older etcds (3.5.1) for "permission denied"
+        let cancelled =
+            matches!(self, Self::WatchCancelled { reason, .. } if reason.contains("auth") || reason.contains("permission denied"));
+        cancelled || matches!(self, Self::PermissionDenied { .. } | Self::Rpc { code: Code::Unauthenticated, .. })
     }
 
     /// Reads an error of the client crate. The messages are etcd's (`api/v3rpc/rpctypes/error.go`) and tonic's.

@@ -1,5 +1,6 @@
 //! Keys, values and events as etcd gives them, in types that outlive the client crate.
 
+use std::fmt;
 use std::sync::Arc;
 
 use etcd_client::proto::{PbEvent, PbKeyValue};
@@ -13,8 +14,8 @@ const EVENT_TYPE_PUT: i32 = 0;
 /// `mvccpb.Event.EventType`: a key was deleted, or its lease expired.
 const EVENT_TYPE_DELETE: i32 = 1;
 
-/// One key at one revision.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One key at one revision. `Debug` shows key and value as text, cut if long.
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key.
     pub key: Vec<u8>,
@@ -52,6 +53,14 @@ impl Event {
             Self::Put(key_value) => key_value.mod_revision,
             Self::Delete { mod_revision, .. } => *mod_revision,
         }
+    }
+}
+
+impl fmt::Debug for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, value) = (printable(&self.key), printable(&self.value));
+        let (created, modified) = (self.create_revision, self.mod_revision);
+        write!(f, "{key} = {value} (created {created}, modified {modified}, version {}, lease {:x})", self.version, self.lease.0)
     }
 }
 

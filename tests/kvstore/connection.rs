@@ -8,7 +8,7 @@ use meshkeep::model::{LeaseId, Revision};
 use super::{client_file, open, open_with, refusal};
 use crate::harness::certificates::Authority;
 use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
-use crate::harness::eventually;
+use crate::harness::{PATIENCE, eventually};
 
 fn key_value(key: &str, value: &str, revisions: [i64; 2], version: i64) -> KeyValue {
     KeyValue {
@@ -169,7 +169,7 @@ async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone
     watch.next().await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(1), watch.next()).await.is_err(), "pings are answered");
     etcd.pause();
-    let error = watch.next().await.unwrap_err();
+    let error = tokio::time::timeout(PATIENCE, watch.next()).await.expect("an error in time").unwrap_err();
     assert_eq!(error.disposition(), Disposition::Retry, "{error}");
     etcd.resume();
     assert!(connection.get(b"cilium/a", None).await.is_err());

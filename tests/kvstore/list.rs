@@ -49,7 +49,7 @@ async fn a_list_is_of_one_revision_while_changes_go_on() {
         for page in &pages {
             assert_eq!((page.revision, page.total_count), (Revision(revision + 2), 1000));
         }
-        assert_eq!(contents(&pages), put);
+        assert!(contents(&pages) == put);
     }
 }
 
@@ -101,7 +101,7 @@ async fn pages_too_large_for_a_message_are_halved_and_grow_again() {
         ] {
             let connection = open_with(&etcd, &options).await;
             let pages = remaining_pages(&mut connection.list(b"cilium/")).await;
-            assert_eq!(contents(&pages), put);
+            assert!(contents(&pages) == put);
             assert_eq!(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>(), lengths);
         }
         let options = ClientOptions { message_bytes_max: MIB, page_limit: 0, ..ClientOptions::default() };
