@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::commit::{PersistState, Subscriber};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState};
 
-pub use filter::Filter;
+pub use filter::{Filter, IdentityScope};
 pub use reading::{ClusterReading, Counts, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};
 pub use subscribe::{Item, ResetReason, Start, Subscription, SyncMode};
