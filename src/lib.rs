@@ -2,6 +2,7 @@
 //!
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
+pub mod api;
 pub mod clustermesh;
 pub mod commit;
 pub mod feed;

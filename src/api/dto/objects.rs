@@ -1,0 +1,500 @@
+//! Nodes, services, identities and ipcache entries, as lists, single answers and streams show them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::meta::ItemMeta;
+use super::{non_empty, reserved};
+use crate::handle::{IdentityScope, Reading};
+use crate::model::{self, ClusterName, EntryKey, LabelSet, Object, Record};
+use crate::view::LookupMatch;
+
+/// The ids that clusters say they have, asked once for each cluster of an answer.
+#[derive(Debug)]
+pub(crate) struct ClusterIds<'a> {
+    reading: &'a Reading,
+    known: RefCell<BTreeMap<ClusterName, Option<u32>>>,
+}
+
+impl<'a> ClusterIds<'a> {
+    pub(crate) fn new(reading: &'a Reading) -> Self {
+        Self { reading, known: RefCell::default() }
+    }
+
+    fn of(&self, cluster: &ClusterName) -> Option<u32> {
+        let ask = || self.reading.cluster(cluster)?.record.config.map(|config| config.id.0).filter(|id| *id != 0);
+        *self.known.borrow_mut().entry(cluster.clone()).or_insert_with(ask)
+    }
+}
+
+/// A node of a cluster.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Node {
+    /// Its name within the cluster.
+    name: String,
+    /// Its cluster.
+    cluster: String,
+    /// The id of its cluster.
+    #[serde(rename = "clusterID", skip_serializing_if = "is_zero")]
+    #[schema(required = false)]
+    cluster_id: u32,
+    /// Addresses in the order of the source.
+    addresses: Vec<NodeAddress>,
+    /// The first IPv4 range of its pods.
+    #[serde(rename = "ipv4PodCIDR", skip_serializing_if = "Option::is_none")]
+    ipv4_pod_cidr: Option<String>,
+    /// The first IPv6 range of its pods.
+    #[serde(rename = "ipv6PodCIDR", skip_serializing_if = "Option::is_none")]
+    ipv6_pod_cidr: Option<String>,
+    /// Further ranges, IPv4 first.
+    #[serde(rename = "secondaryPodCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    secondary_pod_cidrs: Vec<String>,
+    /// Addresses of its health endpoint.
+    #[serde(rename = "healthIPs", skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    health_ips: Vec<String>,
+    /// Addresses of its ingress.
+    #[serde(rename = "ingressIPs", skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    ingress_ips: Vec<String>,
+    /// IPsec key index; left out where there is none.
+    #[serde(skip_serializing_if = "is_zero_byte")]
+    #[schema(required = false)]
+    encryption_key: u8,
+    /// Its WireGuard public key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wireguard_public_key: Option<String>,
+    /// Kubernetes labels.
+    labels: LabelSet,
+    /// Kubernetes annotations.
+    #[serde(skip_serializing_if = "LabelSet::is_empty")]
+    #[schema(required = false)]
+    annotations: LabelSet,
+    /// Changes with every boot.
+    #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
+    boot_id: Option<String>,
+    /// Only with a single node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) meta: Option<ItemMeta>,
+}
+
+/// One address of a node.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodeAddress {
+    /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` and others, as the source says.
+    #[serde(rename = "type")]
+    address_type: String,
+    /// The address.
+    ip: String,
+}
+
+/// A service as one cluster exports it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Service {
+    /// The cluster that exports it.
+    cluster: String,
+    /// The id of that cluster.
+    #[serde(rename = "clusterID", skip_serializing_if = "is_zero")]
+    #[schema(required = false)]
+    cluster_id: u32,
+    /// Kubernetes namespace.
+    namespace: String,
+    /// Kubernetes name.
+    name: String,
+    /// Its own addresses, ordered by address.
+    frontends: Vec<Frontend>,
+    /// The pods behind it, ordered by address.
+    backends: Vec<Backend>,
+    /// Kubernetes labels.
+    labels: LabelSet,
+    /// The selector that picks its pods.
+    #[serde(skip_serializing_if = "LabelSet::is_empty")]
+    #[schema(required = false)]
+    selector: LabelSet,
+    /// Whether other clusters may use its backends.
+    shared: bool,
+    /// Whether it uses other clusters' backends.
+    include_external: bool,
+    /// Only with a single service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) meta: Option<ItemMeta>,
+}
+
+/// An address that a service listens on.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Frontend {
+    /// The address.
+    ip: String,
+    /// Ports, ordered by name.
+    ports: Vec<Port>,
+}
+
+/// A pod behind a service.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Backend {
+    /// The pod's address.
+    ip: String,
+    /// The hostname of a headless service's pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
+    /// The zone that it runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zone: Option<String>,
+    /// The zones that should use it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    hint_zones: Vec<String>,
+    /// Ports, ordered by name.
+    ports: Vec<Port>,
+}
+
+/// A port.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Port {
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    protocol: String,
+    /// The number.
+    port: u16,
+}
+
+/// A numeric identity and its labels.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Identity {
+    /// The numeric identity.
+    id: u32,
+    /// The cluster that has it; left out for reserved identities that no cluster has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    /// The id of that cluster.
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    cluster_id: Option<u32>,
+    /// Where it is valid: `global`, `local`, `remoteNode` or `unknown`.
+    scope: &'static str,
+    /// The name of a reserved or well-known identity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved: Option<&'static str>,
+    /// `source:key` to value.
+    labels: LabelSet,
+}
+
+/// What is known of one numeric identity: the newest, and what other clusters say of the same number.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct IdentityAnswer {
+    /// The newest.
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
+    /// The same number in other clusters, newest first.
+    pub(crate) others: Vec<Identity>,
+    /// Where the newest comes from.
+    pub(crate) meta: ItemMeta,
+}
+
+/// An address or prefix and what is behind it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct IpcacheEntry {
+    /// The prefix, always with a length.
+    prefix: String,
+    /// True for a host entry, false for a CIDR, also for one of full length: these are two different entries.
+    pub(crate) host: bool,
+    /// The cluster that announces it.
+    cluster: String,
+    /// The numeric identity behind it.
+    identity: u32,
+    /// The node that hosts it.
+    #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    host_ip: Option<String>,
+    /// IPsec key index; left out where there is none.
+    #[serde(skip_serializing_if = "is_zero_byte")]
+    #[schema(required = false)]
+    encryption_key: u8,
+    /// Kubernetes namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    /// Kubernetes pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod_name: Option<String>,
+    /// The pod's UID.
+    #[serde(rename = "podUID", skip_serializing_if = "Option::is_none")]
+    pod_uid: Option<String>,
+    /// The pod's service account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account: Option<String>,
+    /// Ports that have names, in the order of the source.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    named_ports: Vec<Port>,
+    /// Where the entry comes from: `clustermesh`, or `node` for one derived from a node's addresses.
+    source: &'static str,
+    /// Only in lookups: the labels of the identity, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<LabelSet>,
+    /// Only in lookups: the node that has the host address, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_name: Option<String>,
+}
+
+/// What is known of exactly one prefix.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct IpcacheAnswer {
+    /// The newest entry; a host entry comes before a CIDR of full length.
+    #[serde(flatten)]
+    pub(crate) entry: IpcacheEntry,
+    /// Other entries for the same prefix.
+    pub(crate) others: Vec<IpcacheEntry>,
+    /// Where the entry comes from.
+    pub(crate) meta: ItemMeta,
+}
+
+/// The answer to a lookup by longest prefix.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LookupAnswer {
+    /// The address that was asked for.
+    ip: String,
+    /// The entry that an agent would use; null where nothing covers the address.
+    #[serde(rename = "match")]
+    found: Option<IpcacheEntry>,
+    /// Entries of the same prefix that lost, newest first.
+    others: Vec<IpcacheEntry>,
+    /// Where the answer comes from.
+    meta: ItemMeta,
+}
+
+/// One answer of a batch: what a lookup says, or an error.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LookupItem {
+    /// The text that was asked for.
+    pub(crate) ip: String,
+    /// The entry that an agent would use; left out with an error, null where nothing covers the address.
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<IpcacheEntry>, required = false)]
+    pub(crate) found: Option<Option<IpcacheEntry>>,
+    /// Entries of the same prefix that lost, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) others: Vec<IpcacheEntry>,
+    /// What is wrong with the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// The answers to a batch of lookups, in the order asked.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LookupList {
+    /// One for each address.
+    pub(crate) items: Vec<LookupItem>,
+    /// Where the answers come from.
+    pub(crate) meta: super::meta::ListMeta,
+}
+
+/// Any object, as a stream carries it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum AnyObject {
+    Node(Node),
+    Service(Service),
+    Identity(Identity),
+    Ipcache(IpcacheEntry),
+}
+
+impl AnyObject {
+    pub(crate) fn new(key: &EntryKey, object: &Object, ids: &ClusterIds<'_>) -> Self {
+        match object {
+            Object::Node(node) => Self::Node(Node::new(key, node)),
+            Object::Service(service) => Self::Service(Service::new(key, service)),
+            Object::Identity(identity) => Self::Identity(Identity::new(key, identity, ids)),
+            Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
+        }
+    }
+}
+
+impl Node {
+    fn new(key: &EntryKey, node: &model::Node) -> Self {
+        let addresses = node.addresses.iter();
+        Self {
+            name: node.name.clone(),
+            cluster: key.cluster.to_string(),
+            cluster_id: node.cluster_id,
+            addresses: addresses.map(|one| NodeAddress { address_type: one.address_type.clone(), ip: one.ip.to_string() }).collect(),
+            ipv4_pod_cidr: node.ipv4_pod_cidr.as_ref().map(ToString::to_string),
+            ipv6_pod_cidr: node.ipv6_pod_cidr.as_ref().map(ToString::to_string),
+            secondary_pod_cidrs: node.secondary_pod_cidrs.iter().map(ToString::to_string).collect(),
+            health_ips: node.health_ips.iter().map(ToString::to_string).collect(),
+            ingress_ips: node.ingress_ips.iter().map(ToString::to_string).collect(),
+            encryption_key: node.encryption_key,
+            wireguard_public_key: non_empty(&node.wireguard_public_key),
+            labels: node.labels.clone(),
+            annotations: node.annotations.clone(),
+            boot_id: non_empty(&node.boot_id),
+            meta: None,
+        }
+    }
+
+    /// The node in a record, if it holds a usable one.
+    pub(crate) fn of(record: &Record) -> Option<Self> {
+        match record.object.as_deref()? {
+            Object::Node(node) => Some(Self::new(&record.key, node)),
+            Object::Service(_) | Object::Identity(_) | Object::Ip(_) => None,
+        }
+    }
+}
+
+impl Service {
+    fn new(key: &EntryKey, service: &model::Service) -> Self {
+        let frontend = |one: &model::Frontend| Frontend { ip: one.ip.to_string(), ports: one.ports.iter().map(Port::from).collect() };
+        Self {
+            cluster: key.cluster.to_string(),
+            cluster_id: service.cluster_id,
+            namespace: service.namespace.clone(),
+            name: service.name.clone(),
+            frontends: service.frontends.iter().map(frontend).collect(),
+            backends: service.backends.iter().map(Backend::from).collect(),
+            labels: service.labels.clone(),
+            selector: service.selector.clone(),
+            shared: service.shared,
+            include_external: service.include_external,
+            meta: None,
+        }
+    }
+
+    /// The service in a record, if it holds a usable one.
+    pub(crate) fn of(record: &Record) -> Option<Self> {
+        match record.object.as_deref()? {
+            Object::Service(service) => Some(Self::new(&record.key, service)),
+            Object::Node(_) | Object::Identity(_) | Object::Ip(_) => None,
+        }
+    }
+}
+
+impl From<&model::Backend> for Backend {
+    fn from(backend: &model::Backend) -> Self {
+        Self {
+            ip: backend.ip.to_string(),
+            hostname: non_empty(&backend.hostname),
+            zone: backend.zone.as_ref().map(|zone| zone.zone.clone()),
+            hint_zones: backend.zone.as_ref().map(|zone| zone.for_zones.clone()).unwrap_or_default(),
+            ports: backend.ports.iter().map(Port::from).collect(),
+        }
+    }
+}
+
+impl From<&model::Port> for Port {
+    fn from(port: &model::Port) -> Self {
+        Self { name: non_empty(&port.name), protocol: port.protocol.clone(), port: port.port }
+    }
+}
+
+impl Identity {
+    fn new(key: &EntryKey, identity: &model::Identity, ids: &ClusterIds<'_>) -> Self {
+        Self {
+            id: identity.id,
+            cluster: Some(key.cluster.to_string()),
+            cluster_id: ids.of(&key.cluster),
+            scope: IdentityScope::of(identity.id).api_name(),
+            reserved: reserved::name(identity.id),
+            labels: identity.labels.clone(),
+        }
+    }
+
+    /// The identity in a record, if it holds a usable one.
+    pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
+        match record.object.as_deref()? {
+            Object::Identity(identity) => Some(Self::new(&record.key, identity, ids)),
+            Object::Node(_) | Object::Service(_) | Object::Ip(_) => None,
+        }
+    }
+
+    /// A reserved or well-known identity that no cluster has.
+    pub(crate) fn reserved(id: u32) -> Option<Self> {
+        let labels = reserved::labels(id)?;
+        let scope = IdentityScope::of(id).api_name();
+        Some(Self { id, cluster: None, cluster_id: None, scope, reserved: reserved::name(id), labels })
+    }
+}
+
+impl IpcacheEntry {
+    fn new(key: &EntryKey, entry: &model::IpEntry) -> Self {
+        let port = |one: &model::NamedPort| Port { name: non_empty(&one.name), protocol: one.protocol.clone(), port: one.port };
+        Self {
+            prefix: entry.prefix.net.to_string(),
+            host: entry.prefix.host,
+            cluster: key.cluster.to_string(),
+            identity: entry.identity,
+            host_ip: entry.host_ip.as_ref().map(ToString::to_string),
+            encryption_key: entry.encryption_key,
+            namespace: non_empty(&entry.namespace),
+            pod_name: non_empty(&entry.pod_name),
+            pod_uid: non_empty(&entry.pod_uid),
+            service_account: non_empty(&entry.service_account),
+            named_ports: entry.named_ports.iter().map(port).collect(),
+            source: "clustermesh",
+            labels: None,
+            node_name: None,
+        }
+    }
+
+    /// The ip entry in a record, if it holds a usable one.
+    pub(crate) fn of(record: &Record) -> Option<Self> {
+        match record.object.as_deref()? {
+            Object::Ip(entry) => Some(Self::new(&record.key, entry)),
+            Object::Node(_) | Object::Service(_) | Object::Identity(_) => None,
+        }
+    }
+
+    /// The entry of a lookup with what it names.
+    pub(crate) fn joined(found: &LookupMatch) -> Option<Self> {
+        let entry = Self::of(&found.record)?;
+        let labels = found.labels.clone().or_else(|| reserved::labels(entry.identity));
+        Some(Self { labels, node_name: found.node_name.clone(), ..entry })
+    }
+}
+
+impl LookupAnswer {
+    pub(crate) fn new(ip: std::net::IpAddr, found: &[LookupMatch], meta: ItemMeta) -> Self {
+        let mut entries = found.iter().filter_map(IpcacheEntry::joined);
+        Self { ip: ip.to_string(), found: entries.next(), others: entries.collect(), meta }
+    }
+}
+
+impl LookupItem {
+    pub(crate) fn new(ip: &str, found: &[LookupMatch]) -> Self {
+        let mut entries = found.iter().filter_map(IpcacheEntry::joined);
+        Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), error: None }
+    }
+
+    pub(crate) fn failed(ip: &str) -> Self {
+        let error = Some("not an IP address: write it like 10.1.2.40 or fd00::1".to_owned());
+        Self { ip: ip.to_owned(), found: None, others: Vec::new(), error }
+    }
+}
+
+/// The id 0 is "not known" (Cilium) and is left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// The key index 0 is "no encryption" (Cilium) and is left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero_byte(number: &u8) -> bool {
+    *number == 0
+}

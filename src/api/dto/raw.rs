@@ -1,0 +1,82 @@
+//! Keys and bytes as they are mirrored, and those that could not be used.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::rfc3339;
+use crate::model::Record;
+
+/// One mirrored key with the newest bytes, usable or not.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Entry {
+    /// The key in cache form, whatever form the source uses.
+    key: String,
+    /// The bytes exactly as they came, in base64.
+    value: String,
+    /// Our sequence when the key appeared.
+    create_revision: u64,
+    /// Our sequence of its last change.
+    mod_revision: u64,
+    /// How many times it changed since it appeared, starting with 1.
+    version: u64,
+    /// The source's revision of its last put.
+    source_revision: i64,
+    /// The cluster that it comes from.
+    cluster: String,
+}
+
+/// One key whose newest bytes could not be used.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Rejected {
+    /// The key in cache form.
+    key: String,
+    /// The kind of the key.
+    kind: &'static str,
+    /// The cluster that it comes from.
+    cluster: String,
+    /// What is wrong, in words that name the field.
+    reason: String,
+    /// When the key first became unusable, without a good value in between.
+    first_seen: String,
+    /// When the newest bytes came.
+    last_seen: String,
+    /// The bytes exactly as they came, in base64.
+    value: String,
+    /// Whether an earlier, usable value is still served.
+    serves_earlier_value: bool,
+}
+
+impl From<&Record> for Entry {
+    fn from(record: &Record) -> Self {
+        Self {
+            key: record.key.to_string(),
+            value: STANDARD.encode(&record.value),
+            create_revision: record.create_sequence.0,
+            mod_revision: record.last_sequence.0,
+            version: record.version,
+            source_revision: record.source.mod_revision.0,
+            cluster: record.key.cluster.to_string(),
+        }
+    }
+}
+
+impl Rejected {
+    /// What is wrong with a record, if anything is.
+    pub(crate) fn of(record: &Record) -> Option<Self> {
+        let rejection = record.rejection.as_ref()?;
+        Some(Self {
+            key: record.key.to_string(),
+            kind: record.key.kind.api_name(),
+            cluster: record.key.cluster.to_string(),
+            reason: rejection.reason.to_string(),
+            first_seen: rfc3339(rejection.first_seen),
+            last_seen: rfc3339(rejection.last_seen),
+            value: STANDARD.encode(&record.value),
+            serves_earlier_value: record.object.is_some(),
+        })
+    }
+}

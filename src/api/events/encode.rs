@@ -1,0 +1,228 @@
+//! Items of a subscription as bytes.
+
+use bytes::Bytes;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::api::dto::objects::{AnyObject, ClusterIds};
+use crate::api::dto::status::{ClusterAge, readings};
+use crate::api::problem::Problem;
+use crate::handle::{Item, Reading, ResetReason, SyncMode};
+use crate::model::{EntryKey, Position, Revision};
+
+/// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
+/// delay what follows.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// How a browser waits before it connects again.
+const RETRY: &str = "retry: 2000\n\n";
+
+/// The form of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// `text/event-stream`.
+    Sse,
+    /// One JSON object for each line.
+    NdJson,
+}
+
+/// One event of the stream. Which members are there depends on `type`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WatchEvent {
+    /// `reset`, `upsert`, `delete`, `synced`, `bookmark` or `error`.
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    /// Of `upsert` and `delete`: `node`, `service`, `identity` or `ipcache`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    /// Of `upsert` and `delete`: the key in cache form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// Of `upsert`: the whole object, as the lists of its kind show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    object: Option<AnyObject>,
+    /// Of `delete`: `deleted`, `leftFilter`, `clusterRemoved` or `unknown`. Of `reset`: `initial`, `expired`, `foreignEpoch`,
+    /// `rolledBack` or `malformed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// Of `synced`: `snapshot` or `replay`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    /// Of `synced`: how many upserts and deletes that took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    /// Of `synced` and `bookmark`: everything up to here was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<String>,
+    /// Of `synced` and `bookmark`: how old each cluster is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clusters: Option<Vec<ClusterAge>>,
+    /// Of `upsert` and `delete`: where it comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<EventMeta>,
+    /// Of `error`: what happened; the stream ends after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
+}
+
+/// Where an event comes from.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EventMeta {
+    /// The cluster.
+    cluster: String,
+    /// The source's revision, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<i64>,
+    /// The position after the event; left out inside a snapshot, which has none until `synced`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<String>,
+}
+
+/// Bytes in the making.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    encoding: Encoding,
+    chunks: Vec<Bytes>,
+    open: Vec<u8>,
+}
+
+impl Encoding {
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream",
+            Self::NdJson => "application/x-ndjson",
+        }
+    }
+
+    /// What a stream begins with.
+    pub(crate) fn preamble(self) -> Option<Bytes> {
+        match self {
+            Self::Sse => Some(Bytes::from_static(RETRY.as_bytes())),
+            Self::NdJson => None,
+        }
+    }
+}
+
+impl WatchEvent {
+    fn new(event_type: &'static str) -> Self {
+        Self {
+            event_type,
+            kind: None,
+            key: None,
+            object: None,
+            reason: None,
+            mode: None,
+            count: None,
+            position: None,
+            clusters: None,
+            meta: None,
+            problem: None,
+        }
+    }
+
+    fn about(event_type: &'static str, key: &EntryKey, revision: Option<Revision>, position: Option<Position>) -> Self {
+        let meta = EventMeta {
+            cluster: key.cluster.to_string(),
+            revision: revision.map(|revision| revision.0),
+            position: position.map(|position| position.to_string()),
+        };
+        Self { kind: Some(key.kind.api_name()), key: Some(key.to_string()), meta: Some(meta), ..Self::new(event_type) }
+    }
+
+    fn of(item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> Self {
+        match item {
+            Item::Reset(reason) => Self { reason: Some(reset_reason(*reason)), ..Self::new("reset") },
+            Item::Upsert { key, object, revision, position } => {
+                Self { object: Some(AnyObject::new(key, object, ids)), ..Self::about("upsert", key, *revision, *position) }
+            }
+            Item::Delete { key, reason, position } => Self { reason: Some(reason), ..Self::about("delete", key, None, *position) },
+            Item::Synced { mode, count, position } => {
+                let mode = Some(match mode {
+                    SyncMode::Snapshot => "snapshot",
+                    SyncMode::Replay => "replay",
+                });
+                Self { mode, count: Some(*count), ..Self::mark("synced", *position, reading) }
+            }
+        }
+    }
+
+    fn mark(event_type: &'static str, position: Position, reading: &Reading) -> Self {
+        let clusters = readings(reading).map(|cluster| ClusterAge::from(&cluster)).collect();
+        Self { position: Some(position.to_string()), clusters: Some(clusters), ..Self::new(event_type) }
+    }
+
+    /// What a browser sends back as `Last-Event-ID`; an empty id would clear it, so there is none then.
+    fn id(&self) -> Option<&str> {
+        self.position.as_deref().or(self.meta.as_ref()?.position.as_deref())
+    }
+}
+
+impl Encoder {
+    pub(crate) const fn new(encoding: Encoding) -> Self {
+        Self { encoding, chunks: Vec::new(), open: Vec::new() }
+    }
+
+    /// Adds the items of one look at a snapshot.
+    pub(crate) fn items(&mut self, items: &[Item], reading: &Reading) {
+        let ids = ClusterIds::new(reading);
+        for item in items {
+            self.event(&WatchEvent::of(item, reading, &ids));
+        }
+    }
+
+    /// Adds a bookmark.
+    pub(crate) fn bookmark(&mut self, position: Position, reading: &Reading) {
+        self.event(&WatchEvent::mark("bookmark", position, reading));
+    }
+
+    /// Adds an error.
+    pub(crate) fn error(&mut self, problem: Problem) {
+        self.event(&WatchEvent { problem: Some(problem), ..WatchEvent::new("error") });
+    }
+
+    fn event(&mut self, event: &WatchEvent) {
+        let json = serde_json::to_vec(event).expect("must be JSON: every member is a text, a number or a list of them");
+        match self.encoding {
+            Encoding::Sse => {
+                self.open.extend_from_slice(b"event: ");
+                self.open.extend_from_slice(event.event_type.as_bytes());
+                if let Some(id) = event.id() {
+                    self.open.extend_from_slice(b"\nid: ");
+                    self.open.extend_from_slice(id.as_bytes());
+                }
+                self.open.extend_from_slice(b"\ndata: ");
+                self.open.extend_from_slice(&json);
+                self.open.extend_from_slice(b"\n\n");
+            }
+            Encoding::NdJson => {
+                self.open.extend_from_slice(&json);
+                self.open.push(b'\n');
+            }
+        }
+        if self.open.len() >= CHUNK_BYTES {
+            self.chunks.push(std::mem::take(&mut self.open).into());
+        }
+    }
+
+    /// Everything that was added, in chunks of about 64 KiB.
+    pub(crate) fn finish(mut self) -> Vec<Bytes> {
+        if !self.open.is_empty() {
+            self.chunks.push(self.open.into());
+        }
+        self.chunks
+    }
+}
+
+/// The name that the API uses.
+const fn reset_reason(reason: ResetReason) -> &'static str {
+    match reason {
+        ResetReason::Initial => "initial",
+        ResetReason::Expired => "expired",
+        ResetReason::ForeignEpoch => "foreignEpoch",
+        ResetReason::RolledBack => "rolledBack",
+        ResetReason::Malformed => "malformed",
+    }
+}

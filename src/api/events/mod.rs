@@ -1,0 +1,107 @@
+//! The change stream over HTTP: server-sent events, or the same objects as NDJSON.
+//!
+//! What a reader lacks is decided by [`crate::handle::Subscription`]; [`reader`] waits and pulls, [`encode`] writes. Deliberately
+//! lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
+
+mod encode;
+mod reader;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+
+use super::dto::meta::check_age;
+use super::problem::{Code, Problem};
+use super::query::{EventsQuery, Parameters};
+use super::state::ApiState;
+use crate::handle::{Filter, Reading, Start, Subscription};
+use crate::model::Kind;
+
+pub(crate) use encode::{Encoding, WatchEvent};
+use reader::Reader;
+
+/// The change stream.
+///
+/// Server-sent events, or with `Accept: application/x-ndjson` one `WatchEvent` for each line. Whoever applies the events has, at every
+/// `synced` and every `bookmark`, exactly what the lists answer at that position. `reset`: forget everything, a snapshot follows.
+/// `upsert` and `delete`: the newest state of one key; ignore deletes of keys that you do not hold. `error`: a problem, then the end.
+#[utoipa::path(get, path = "/v1/events", operation_id = "watchEvents", tag = "events",
+    params(
+        EventsQuery,
+        ("Last-Event-ID" = Option<String>, Header, description = "Begin after this position; wins over `after` and `snapshot`.")
+    ),
+    responses(
+        (status = 200, description = "The stream; each `data:` is a `WatchEvent` in JSON.", content(
+            (String = "text/event-stream", example = json!("event: bookmark\nid: v1.00000000deadbeef.42\ndata: {\"type\":\"bookmark\",\"position\":\"v1.00000000deadbeef.42\",\"clusters\":[]}\n\n")),
+            (String = "application/x-ndjson")
+        )),
+        (status = 406, description = "Neither of the two forms is acceptable.", body = Problem),
+        (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = Problem),
+        (status = 429, description = "Too many streams are open.", body = Problem)
+    ))]
+pub(crate) async fn watch_events(
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    query: Parameters<EventsQuery>,
+) -> Result<Response, Problem> {
+    let encoding = accepted(&headers)?;
+    let filter = query.values.filter()?;
+    let start = start(&headers, &query.values)?;
+    let permit = state
+        .streams
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| Problem::new(Code::TooManyStreams, "too many streams are open: close some, or ask again later"))?;
+    let signal = state.handle.signal().await?;
+    let reading = state.handle.reading().await?;
+    check_stream_age(query.values.max_age, &filter, &reading)?;
+    if let (Start::After(text), Some("fail")) = (&start, query.values.on_expired.as_deref()) {
+        let expired = "this position can no longer be served: begin again with snapshot=true";
+        Subscription::check_position(text, &reading).map_err(|_| Problem::new(Code::ExpiredPosition, expired))?;
+    }
+    let subscription = Subscription::new(filter, &start, &reading);
+    let reader = Reader::new(state, subscription, signal, encoding, permit);
+    let mut response = Body::from_stream(reader.into_stream()).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// The form that the client takes: server-sent events unless it asks for NDJSON alone or first.
+fn accepted(headers: &HeaderMap) -> Result<Encoding, Problem> {
+    let mut types = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).peekable();
+    if types.peek().is_none() {
+        return Ok(Encoding::Sse);
+    }
+    let form = types.find_map(|one| match one.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        "text/event-stream" | "text/*" | "*/*" => Some(Encoding::Sse),
+        "application/x-ndjson" => Some(Encoding::NdJson),
+        _ => None,
+    });
+    form.ok_or_else(|| Problem::new(Code::NotAcceptable, "a stream is text/event-stream or application/x-ndjson: accept one of them"))
+}
+
+fn start(headers: &HeaderMap, query: &EventsQuery) -> Result<Start, Problem> {
+    if let Some(other) = query.on_expired.as_deref().filter(|value| !["fail", "reset"].contains(value)) {
+        return Err(Problem::parameter("onExpired", format!("{other:?} is neither reset nor fail")));
+    }
+    // a header that is not text cannot be a position, and is answered like any other text that is none
+    let last_event_id = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?"));
+    let position = last_event_id.filter(|id| !id.is_empty()).or(query.after.as_deref());
+    Ok(match position {
+        Some(position) => Start::After(position.to_owned()),
+        None if query.snapshot == Some(true) => Start::Snapshot,
+        None => Start::Now,
+    })
+}
+
+fn check_stream_age(max_age: Option<u64>, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| filter.kinds.is_empty() || filter.kinds.contains(kind));
+    let clusters = reading.cluster_names().into_iter().filter(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
+    let pairs = clusters.flat_map(|cluster| kinds.clone().map(move |kind| (cluster.clone(), kind)));
+    check_age(max_age, &pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())
+}

@@ -1,0 +1,209 @@
+//! Where the face listens: addresses, binding, and what can go wrong with it at the start.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::TlsAcceptor;
+
+use super::ApiOptions;
+use super::guard::{Guard, Hosts, TokenFile};
+use super::tls::{self, TlsError};
+
+/// The mode of a unix socket: its owner and group may connect.
+const SOCKET_MODE: u32 = 0o660;
+
+/// One address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// TCP; port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// A text that is no address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an address to listen on: write 127.0.0.1:9870, [::1]:9870 or unix:///path")]
+pub struct UnreadableAddress(String);
+
+/// Why the face cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Address {
+        /// Which.
+        address: ListenAddress,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something answers on a unix socket.
+    #[error("cannot listen on unix://{}: another process answers there", path.display())]
+    SocketInUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// There is something at the path that is no socket.
+    #[error("cannot listen on unix://{}: there is a file of another kind, remove it or choose another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The token file cannot be used.
+    #[error("cannot use the token file {}: {reason}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The certificate, key or client CA cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// A face that holds its addresses and serves nothing yet.
+pub struct Bound {
+    pub(super) listeners: Vec<Listener>,
+    pub(super) guard: Guard,
+    pub(super) tls: Option<TlsAcceptor>,
+}
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bound").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
+
+/// One bound address.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener, SocketAddr),
+    Unix(UnixListener, SocketFile),
+}
+
+/// A unix socket's file; removed when dropped.
+#[derive(Debug)]
+pub(super) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            tracing::debug!(path = %self.0.display(), %error, "the socket was gone already");
+        }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = UnreadableAddress;
+
+    fn from_str(text: &str) -> Result<Self, UnreadableAddress> {
+        match text.strip_prefix("unix://") {
+            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(_) => Err(UnreadableAddress(text.to_owned())),
+            None => text.parse().map(Self::Tcp).map_err(|_| UnreadableAddress(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+impl ListenAddress {
+    /// Whether only this machine can reach it: loopback and unix sockets.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl Bound {
+    /// Takes every address and reads every file that serving needs, so that nothing of it can fail later.
+    ///
+    /// # Errors
+    /// [`BindError`], naming the address or file; nothing stays bound then.
+    pub async fn bind(listen: &[ListenAddress], options: &ApiOptions) -> Result<Self, BindError> {
+        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        let token = options.token_file.as_deref().map(open_token).transpose()?;
+        let mut listeners = Vec::with_capacity(listen.len());
+        for address in listen {
+            listeners.push(Listener::bind(address).await?);
+        }
+        let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
+        Ok(Self { guard: Guard::new(Hosts::new(&bound, &options.allowed_hosts), token), listeners, tls })
+    }
+
+    /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let url = |listener: &Listener| match listener {
+            Listener::Tcp(_, address) => format!("{scheme}://{address}"),
+            Listener::Unix(_, SocketFile(path)) => format!("unix://{}", path.display()),
+        };
+        self.listeners.iter().map(url).collect()
+    }
+}
+
+fn open_token(path: &Path) -> Result<TokenFile, BindError> {
+    TokenFile::open(path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })
+}
+
+impl Listener {
+    async fn bind(address: &ListenAddress) -> Result<Self, BindError> {
+        let failed = |source| BindError::Address { address: address.clone(), source };
+        match address {
+            ListenAddress::Tcp(wanted) => {
+                let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+                let bound = listener.local_addr().map_err(failed)?;
+                Ok(Self::Tcp(listener, bound))
+            }
+            ListenAddress::Unix(path) => {
+                clear_stale_socket(path)?;
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                let file = SocketFile(path.clone());
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
+                Ok(Self::Unix(listener, file))
+            }
+        }
+    }
+
+    fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(_, address) => Some(address.ip()),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+/// Removes a socket that a process left behind; one on which something answers is not touched.
+fn clear_stale_socket(path: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Address { address: ListenAddress::Unix(path.to_owned()), source };
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket { path: path.to_owned() });
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(BindError::SocketInUse { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(failed),
+        Err(error) => Err(failed(error)),
+    }
+}

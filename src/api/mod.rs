@@ -1,0 +1,131 @@
+//! The HTTP face: routes, shapes, errors, the change stream, the OpenAPI document and the accept loop.
+//!
+//! Receives a [`Handle`](crate::handle::Handle) and asks it; emits HTTP. Everything of HTTP is here and nowhere else: the only importer
+//! of axum, utoipa and tower-http. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
+
+mod dto;
+mod events;
+mod guard;
+mod listen;
+mod openapi;
+mod paging;
+mod problem;
+mod query;
+mod routes;
+mod serve;
+mod stall;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::path::PathBuf;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{DefaultPredicate, NotForContentType, Predicate};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use guard::Guard;
+use problem::{Code, Problem};
+use state::ApiState;
+
+pub use listen::{BindError, Bound, ListenAddress, UnreadableAddress};
+
+/// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// What the face needs beside its addresses.
+#[derive(Debug, Clone, Default)]
+pub struct ApiOptions {
+    /// `Host` values that are accepted beside the bound addresses and loopback names.
+    pub allowed_hosts: Vec<String>,
+    /// A file with the bearer token that every request but a probe must carry; read again when it changes.
+    pub token_file: Option<PathBuf>,
+    /// TLS on every TCP address.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate and its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities whose client certificates are accepted; `None` asks for none.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The OpenAPI 3.1 document, pretty and with a newline at the end: what is committed as `openapi/openapi.json`.
+#[must_use]
+pub fn openapi_json() -> String {
+    openapi::document().to_owned()
+}
+
+/// The routes that the OpenAPI document describes.
+fn documented_routes() -> OpenApiRouter<ApiState> {
+    use routes::{clusters, entries, ipcache, objects, probes};
+    OpenApiRouter::new()
+        .routes(routes!(clusters::get_status))
+        .routes(routes!(clusters::list_clusters))
+        .routes(routes!(clusters::get_cluster))
+        .routes(routes!(objects::list_nodes))
+        .routes(routes!(objects::get_node))
+        .routes(routes!(objects::list_services))
+        .routes(routes!(objects::get_service))
+        .routes(routes!(objects::list_identities))
+        .routes(routes!(objects::get_identity))
+        .routes(routes!(objects::list_identity_ips))
+        .routes(routes!(ipcache::list_ipcache))
+        .routes(routes!(ipcache::lookup_ip, ipcache::lookup_ips))
+        .routes(routes!(ipcache::get_ipcache_entry))
+        .routes(routes!(entries::list_entries))
+        .routes(routes!(entries::get_entry))
+        .routes(routes!(entries::list_rejected))
+        .routes(routes!(events::watch_events))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(probes::healthz))
+}
+
+/// The whole face over a state.
+fn router(state: ApiState, guard: Guard) -> Router {
+    let (documented, _) = documented_routes().split_for_parts();
+    // streams are never compressed: a proxy or client would hold back what the compressor has not flushed
+    let compressible = DefaultPredicate::new().and(NotForContentType::const_new("application/x-ndjson"));
+    documented
+        .route("/", get(routes::documents::index))
+        .route("/openapi.json", get(routes::documents::openapi_31))
+        .route("/openapi-3.0.json", get(routes::documents::openapi_30))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(guard, guard::check))
+        .layer(CompressionLayer::new().compress_when(compressible))
+        .layer(from_fn(problem::render))
+        .with_state(state)
+}
+
+async fn unknown_route() -> Problem {
+    Problem::new(Code::UnknownRoute, "there is no such path: / lists what there is, /openapi.json describes it")
+}
+
+async fn method_not_allowed() -> Problem {
+    Problem::new(Code::MethodNotAllowed, "the Allow header names the methods that this path takes")
+}
+
+/// A handler that panicked: logged, and answered like any other trouble.
+#[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = text.unwrap_or("unknown"), "a request handler panicked");
+    Problem::new(Code::Internal, "this is a fault in meshkeep: its log has the details").into_response()
+}

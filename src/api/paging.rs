@@ -1,0 +1,102 @@
+//! Lists in pages: keyset tokens that hold the first page's position, so that `after=` it converges exactly.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::dto::meta::{ListMeta, check_age};
+use super::problem::Problem;
+use super::query::{ListParts, ListQuery, Parameters};
+use super::state::ApiState;
+use crate::handle::{Filter, Page, Reading};
+use crate::model::{ClusterName, EntryKey, Kind, Position};
+
+/// How many items a page holds if nobody says (api.md).
+const LIMIT_DEFAULT: u32 = 500;
+
+/// How many items a page may hold (api.md): some 10 MB of the largest objects.
+const LIMIT_MAX: u32 = 10_000;
+
+/// The form of page tokens, so that a later one can be told apart.
+const TOKEN_VERSION: &str = "1";
+
+/// One list request, understood.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    pub(crate) reading: Reading,
+    pub(crate) filter: Filter,
+    pub(crate) limit: usize,
+    max_age: Option<u64>,
+    /// Where the page begins, as the token has it.
+    start: Option<String>,
+    position: Position,
+    fingerprint: String,
+}
+
+impl Listing {
+    /// Takes the newest snapshot and reads the parameters.
+    pub(crate) async fn begin<Q: ListQuery>(state: &ApiState, query: &Parameters<Q>) -> Result<Self, Problem> {
+        let ListParts { limit, page_token, max_age } = query.values.parts();
+        let limit = limit.unwrap_or(LIMIT_DEFAULT);
+        if !(1..=LIMIT_MAX).contains(&limit) {
+            return Err(Problem::parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
+        }
+        let reading = state.handle.reading().await?;
+        let filter = query.values.filter(&reading)?;
+        let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
+        let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(Self { reading, filter, limit, max_age, start, position, fingerprint: query.fingerprint.clone() })
+    }
+
+    /// The key that the page begins with.
+    pub(crate) fn start_key(&self) -> Result<Option<EntryKey>, Problem> {
+        self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(refused)).transpose()
+    }
+
+    /// The cluster that the page begins with.
+    pub(crate) fn start_cluster(&self) -> Result<Option<ClusterName>, Problem> {
+        self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| refused())).transpose()
+    }
+
+    /// A page of objects of one kind.
+    pub(crate) fn page(&self, kind: Kind) -> Result<Page, Problem> {
+        Ok(self.reading.list(kind, &self.filter, self.start_key()?.as_ref(), self.limit))
+    }
+
+    /// The token of the page that begins with a key.
+    pub(crate) fn token(&self, next: Option<impl std::fmt::Display>) -> Option<String> {
+        let Self { position, fingerprint, .. } = self;
+        next.map(|key| URL_SAFE_NO_PAD.encode(format!("{TOKEN_VERSION}\n{position}\n{fingerprint}\n{key}")))
+    }
+
+    /// Where the list comes from; refused where that is older than the request allows.
+    pub(crate) fn meta(&self, kinds: &[Kind]) -> Result<ListMeta, Problem> {
+        let mut clusters = self.reading.cluster_names();
+        clusters.retain(|name| self.filter.clusters.is_empty() || self.filter.clusters.contains(name));
+        self.meta_of(&clusters, kinds)
+    }
+
+    /// The same for these clusters alone.
+    pub(crate) fn meta_of(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
+        let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
+        let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
+        check_age(self.max_age, &sources)?;
+        Ok(ListMeta { position: self.position.to_string(), sources: sources.iter().map(Into::into).collect() })
+    }
+}
+
+/// The position and the next key in a token of the same list.
+fn read_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
+    let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
+    let parts: Vec<&str> = text.splitn(4, '\n').collect();
+    let &[TOKEN_VERSION, position, found_fingerprint, key] = parts.as_slice() else { return Err(refused()) };
+    let position: Position = position.parse().map_err(|_| refused())?;
+    if found_fingerprint != fingerprint || position.epoch != head.epoch || position.sequence > head.sequence {
+        return Err(refused());
+    }
+    Ok((position, key.to_owned()))
+}
+
+fn refused() -> Problem {
+    Problem::parameter("pageToken", "is not of this list (other filter, or meshkeep started anew): begin again without it")
+}

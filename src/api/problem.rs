@@ -1,0 +1,167 @@
+//! Errors as RFC 9457 problem documents, one stable code for each kind of trouble.
+//!
+//! A handler returns a [`Problem`]; [`render`] turns it into the document at the edge, where the request's path is known.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::handle::Loading;
+
+/// How soon a client may try again what only needs a moment: the store, or a free place among the streams.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// Every kind of trouble that the API knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    BadParameter,
+    BadRequest,
+    Unauthorized,
+    NotFound,
+    UnknownRoute,
+    MethodNotAllowed,
+    NotAcceptable,
+    ExpiredPosition,
+    TooLarge,
+    UnsupportedMediaType,
+    UnknownHost,
+    TooManyStreams,
+    Internal,
+    Loading,
+    TooOld,
+}
+
+impl Code {
+    /// The HTTP status, the code's name and its title.
+    const fn parts(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::BadParameter => (StatusCode::BAD_REQUEST, "badParameter", "A parameter cannot be used"),
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "badRequest", "The request cannot be read"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "A bearer token is needed"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "notFound", "There is no such thing"),
+            Self::UnknownRoute => (StatusCode::NOT_FOUND, "unknownRoute", "There is no such path"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", "The path does not take this method"),
+            Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "notAcceptable", "No form of the answer is acceptable"),
+            Self::ExpiredPosition => (StatusCode::GONE, "expiredPosition", "The position can no longer be served"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", "The request is too large"),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupportedMediaType", "The body is not in a form that is understood")
+            }
+            Self::UnknownHost => (StatusCode::MISDIRECTED_REQUEST, "unknownHost", "The Host of the request is not served here"),
+            Self::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, "tooManyStreams", "Too many streams are open"),
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
+            Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
+            Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than asked for"),
+        }
+    }
+
+    const fn retry_after_seconds(self) -> Option<u64> {
+        match self {
+            Self::Loading | Self::TooOld | Self::TooManyStreams => Some(RETRY_AFTER_SECONDS),
+            Self::BadParameter
+            | Self::BadRequest
+            | Self::Unauthorized
+            | Self::NotFound
+            | Self::UnknownRoute
+            | Self::MethodNotAllowed
+            | Self::NotAcceptable
+            | Self::ExpiredPosition
+            | Self::TooLarge
+            | Self::UnsupportedMediaType
+            | Self::UnknownHost
+            | Self::Internal => None,
+        }
+    }
+}
+
+/// A problem document (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Problem {
+    /// Stable for each kind of trouble: `/problems/` and the code.
+    #[serde(rename = "type")]
+    problem_type: String,
+    /// The kind of trouble in words.
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// What happened and what to do about it.
+    detail: String,
+    /// The path that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
+    /// The kind of trouble for programs.
+    code: &'static str,
+    /// With `tooOld`: how old the answer would have been; left out where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_seconds: Option<f64>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    retry_after_seconds: Option<u64>,
+}
+
+impl Problem {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let (status, name, title) = code.parts();
+        Self {
+            problem_type: format!("/problems/{name}"),
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            instance: None,
+            code: name,
+            age_seconds: None,
+            retry_after_seconds: code.retry_after_seconds(),
+        }
+    }
+
+    /// A parameter, by its name, and what is wrong with it.
+    pub(crate) fn parameter(name: &str, trouble: impl std::fmt::Display) -> Self {
+        Self::new(Code::BadParameter, format!("{name}: {trouble}"))
+    }
+
+    pub(crate) fn too_old(detail: String, age_seconds: Option<f64>) -> Self {
+        Self { age_seconds, ..Self::new(Code::TooOld, detail) }
+    }
+}
+
+impl From<Loading> for Problem {
+    fn from(loading: Loading) -> Self {
+        Self::new(Code::Loading, loading.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Middleware at the edge: writes the problem of a response, if there is one, as its body.
+pub(crate) async fn render(request: Request, next: Next) -> Response {
+    let is_head = *request.method() == Method::HEAD;
+    let path = request.uri().path().to_owned();
+    let mut response = next.run(request).await;
+    let Some(mut problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    problem.instance = Some(path);
+    let (mut parts, _) = response.into_parts();
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    parts.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    if let Some(seconds) = problem.retry_after_seconds {
+        parts.headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if problem.status == StatusCode::UNAUTHORIZED.as_u16() {
+        parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    Response::from_parts(parts, if is_head { Body::empty() } else { Body::from(body) })
+}

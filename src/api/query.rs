@@ -1,0 +1,397 @@
+//! Query parameters: read strictly, so that a typing error never silently widens an answer.
+//!
+//! One struct for each route is both what is read and what the OpenAPI document says. Unknown, empty and repeated single
+//! parameters are refused by name.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum_extra::extract::Query;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use utoipa::IntoParams;
+
+use super::problem::Problem;
+use crate::handle::{Filter, IdentityScope, LabelSelector, Reading};
+use crate::model::{ClusterName, Kind};
+
+/// Parameters that do not change what a list is about, only how it is cut.
+const NOT_IN_FINGERPRINT: [&str; 3] = ["limit", "maxAge", "pageToken"];
+
+/// The parameters of a request, and a fingerprint of what they ask for.
+#[derive(Debug)]
+pub(crate) struct Parameters<T> {
+    pub(crate) values: T,
+    /// The same for all pages of one list, different for every other path or filter.
+    pub(crate) fingerprint: String,
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Query(mut pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| Problem::parameter("query", rejection.body_text()))?;
+        if let Some((name, _)) = pairs.iter().find(|(_, value)| value.is_empty()) {
+            return Err(Problem::parameter(name, "has no value: give it one or leave it out"));
+        }
+        let Query(values) = Query::<T>::from_request_parts(parts, state).await.map_err(|rejection| explain(&rejection.body_text()))?;
+        pairs.retain(|(name, _)| !NOT_IN_FINGERPRINT.contains(&name.as_str()));
+        pairs.sort();
+        let digest = Sha256::digest(format!("{} {pairs:?}", parts.uri.path()));
+        let fingerprint = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { values, fingerprint })
+    }
+}
+
+/// Says in the words of a query what serde says in those of a struct.
+fn explain(text: &str) -> Problem {
+    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
+    let text = text.replace("unknown field", "unknown query parameter").replace("duplicate field", "repeated query parameter");
+    Problem::new(super::problem::Code::BadParameter, text)
+}
+
+/// What every list takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListParts<'a> {
+    pub(crate) limit: Option<u32>,
+    pub(crate) page_token: Option<&'a str>,
+    pub(crate) max_age: Option<u64>,
+}
+
+/// The parameters of a list.
+pub(crate) trait ListQuery {
+    /// The part that every list has.
+    fn parts(&self) -> ListParts<'_>;
+
+    /// What the list is about.
+    fn filter(&self, reading: &Reading) -> Result<Filter, Problem>;
+}
+
+macro_rules! list_query {
+    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize, IntoParams)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        #[into_params(parameter_in = Query)]
+        pub(crate) struct $name {
+            $($(#[$field_meta])* pub(crate) $field: $type,)*
+            /// Only of this cluster; may be repeated.
+            #[serde(default)]
+            pub(crate) cluster: Vec<String>,
+            /// How many items a page holds at most; 500 if not given.
+            #[param(minimum = 1, maximum = 10000)]
+            pub(crate) limit: Option<u32>,
+            /// The `nextPageToken` of the page before; all other parameters must be the same.
+            pub(crate) page_token: Option<String>,
+            /// Answer 503 instead of anything older than so many seconds.
+            pub(crate) max_age: Option<u64>,
+        }
+
+        impl $name {
+            fn list_parts(&self) -> ListParts<'_> {
+                ListParts { limit: self.limit, page_token: self.page_token.as_deref(), max_age: self.max_age }
+            }
+        }
+    };
+}
+
+list_query! {
+    /// Lists that can only be cut by cluster.
+    PlainQuery {}
+}
+
+list_query! {
+    /// Raw entries.
+    EntriesQuery {
+        /// Only keys that begin with this, in cache form: `cilium/cache/nodes/v1/paris/`.
+        prefix: Option<String>,
+    }
+}
+
+list_query! {
+    /// Nodes.
+    NodesQuery {
+        /// Only nodes whose labels match, in kubectl's syntax.
+        label_selector: Option<String>,
+        /// Only the node of this name.
+        name: Option<String>,
+        /// Only nodes that have this address.
+        ip: Option<String>,
+    }
+}
+
+list_query! {
+    /// Services.
+    ServicesQuery {
+        /// Only services whose labels match, in kubectl's syntax.
+        label_selector: Option<String>,
+        /// Only in this namespace.
+        namespace: Option<String>,
+        /// Only services of this name.
+        name: Option<String>,
+        /// Only services that are (or are not) shared with other clusters.
+        shared: Option<bool>,
+    }
+}
+
+list_query! {
+    /// Identities.
+    IdentitiesQuery {
+        /// Only identities whose labels match, in kubectl's syntax; a key without a source (`app`) matches any source (`k8s:app`).
+        label_selector: Option<String>,
+        /// One requirement of the same syntax (`k8s:app=cart`); may be repeated, all must hold.
+        #[serde(default)]
+        label: Vec<String>,
+        /// Only of this scope: `global`, `local`, `remoteNode` or `unknown`.
+        scope: Option<String>,
+    }
+}
+
+list_query! {
+    /// Entries of the ipcache.
+    IpcacheQuery {
+        /// Only entries that lie inside this CIDR.
+        cidr: Option<String>,
+        /// Only entries of this numeric identity.
+        identity: Option<u32>,
+        /// Only entries that this node hosts: a host address or a node's name.
+        node: Option<String>,
+        /// Only of pods in this namespace.
+        namespace: Option<String>,
+        /// Only of the pod of this name.
+        pod: Option<String>,
+    }
+}
+
+/// The filters of a stream: those of the lists that look at the object alone, and where to begin.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventsQuery {
+    /// Only of this kind (`node`, `service`, `identity`, `ipcache`); may be repeated.
+    #[serde(default)]
+    pub(crate) kind: Vec<String>,
+    /// Only of this cluster; may be repeated.
+    #[serde(default)]
+    pub(crate) cluster: Vec<String>,
+    /// Only objects whose labels match, in kubectl's syntax.
+    pub(crate) label_selector: Option<String>,
+    /// One requirement of the same syntax; may be repeated, all must hold.
+    #[serde(default)]
+    pub(crate) label: Vec<String>,
+    /// Only in this namespace: services, and ipcache entries of its pods.
+    pub(crate) namespace: Option<String>,
+    /// Only nodes and services of this name.
+    pub(crate) name: Option<String>,
+    /// Only services that are (or are not) shared.
+    pub(crate) shared: Option<bool>,
+    /// Only nodes that have this address.
+    pub(crate) ip: Option<String>,
+    /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
+    pub(crate) scope: Option<String>,
+    /// Only ipcache entries that lie inside this CIDR.
+    pub(crate) cidr: Option<String>,
+    /// Only ipcache entries of this numeric identity.
+    pub(crate) identity: Option<u32>,
+    /// Only ipcache entries with this host address (not a node's name: that would need another object).
+    pub(crate) node: Option<String>,
+    /// Only ipcache entries of the pod of this name.
+    pub(crate) pod: Option<String>,
+    /// Begin with everything that matches.
+    pub(crate) snapshot: Option<bool>,
+    /// Begin after this position. The `Last-Event-ID` header wins over it, and it wins over `snapshot`.
+    pub(crate) after: Option<String>,
+    /// `reset` (as if not given) or `fail`: what to do with a position that can no longer be served, a `reset` event or 410.
+    pub(crate) on_expired: Option<String>,
+    /// Answer 503 instead of beginning with anything older than so many seconds.
+    pub(crate) max_age: Option<u64>,
+}
+
+/// What a single thing takes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ItemQuery {
+    /// Answer 503 instead of anything older than so many seconds.
+    pub(crate) max_age: Option<u64>,
+}
+
+/// What a single thing that several clusters may have takes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SharedItemQuery {
+    /// Only of this cluster; may be repeated.
+    #[serde(default)]
+    pub(crate) cluster: Vec<String>,
+    /// Answer 503 instead of anything older than so many seconds.
+    pub(crate) max_age: Option<u64>,
+}
+
+/// A lookup of one address.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct LookupQuery {
+    /// The address, IPv4 or IPv6.
+    pub(crate) ip: String,
+    /// Answer 503 instead of anything older than so many seconds.
+    pub(crate) max_age: Option<u64>,
+}
+
+impl ListQuery for PlainQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter { clusters: clusters(&self.cluster)?, ..Filter::default() })
+    }
+}
+
+impl ListQuery for EntriesQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter { clusters: clusters(&self.cluster)?, ..Filter::default() })
+    }
+}
+
+impl ListQuery for NodesQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter {
+            clusters: clusters(&self.cluster)?,
+            labels: labels(self.label_selector.as_deref(), &[])?,
+            name: self.name.clone(),
+            ip: parsed("ip", self.ip.as_deref(), "an IP address")?,
+            ..Filter::default()
+        })
+    }
+}
+
+impl ListQuery for ServicesQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter {
+            clusters: clusters(&self.cluster)?,
+            labels: labels(self.label_selector.as_deref(), &[])?,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            shared: self.shared,
+            ..Filter::default()
+        })
+    }
+}
+
+impl ListQuery for IdentitiesQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter {
+            clusters: clusters(&self.cluster)?,
+            labels: labels(self.label_selector.as_deref(), &self.label)?,
+            scope: scope(self.scope.as_deref())?,
+            ..Filter::default()
+        })
+    }
+}
+
+impl ListQuery for IpcacheQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
+        let hosts = self.node.as_deref().map(|node| match node.parse() {
+            Ok(ip) => vec![(None, ip)],
+            Err(_) => reading.node_host_ips(node),
+        });
+        Ok(Filter {
+            clusters: clusters(&self.cluster)?,
+            cidr: cidr(self.cidr.as_deref())?,
+            identity: self.identity,
+            hosts,
+            namespace: self.namespace.clone(),
+            pod: self.pod.clone(),
+            ..Filter::default()
+        })
+    }
+}
+
+impl EventsQuery {
+    pub(crate) fn filter(&self) -> Result<Filter, Problem> {
+        let node_name = "is not a host address: a stream cannot follow a node's name, give one of its addresses";
+        let hosts =
+            self.node.as_deref().map(|node| node.parse().map(|ip| vec![(None, ip)]).map_err(|_| Problem::parameter("node", node_name)));
+        Ok(Filter {
+            kinds: self.kind.iter().map(|name| kind(name)).collect::<Result<_, _>>()?,
+            clusters: clusters(&self.cluster)?,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            labels: labels(self.label_selector.as_deref(), &self.label)?,
+            shared: self.shared,
+            ip: parsed("ip", self.ip.as_deref(), "an IP address")?,
+            scope: scope(self.scope.as_deref())?,
+            cidr: cidr(self.cidr.as_deref())?,
+            identity: self.identity,
+            hosts: hosts.transpose()?,
+            pod: self.pod.clone(),
+        })
+    }
+}
+
+/// Reads cluster names.
+pub(crate) fn clusters(names: &[String]) -> Result<Vec<ClusterName>, Problem> {
+    names.iter().map(|name| ClusterName::parse(name).map_err(|error| Problem::parameter("cluster", error))).collect()
+}
+
+/// Reads an address or prefix in any of the forms that people write, host bits dropped.
+pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
+    let net: Option<ipnet::IpNet> = text.parse().ok();
+    net.map(|net| net.trunc()).or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from))
+}
+
+fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
+    let read = |text| network(text).ok_or_else(|| Problem::parameter("cidr", format!("{text:?} is not an address or CIDR")));
+    text.map(read).transpose()
+}
+
+fn kind(name: &str) -> Result<Kind, Problem> {
+    let unknown = || Problem::parameter("kind", format!("{name:?} is none of node, service, identity and ipcache"));
+    Kind::ALL.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
+}
+
+fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
+    let all = [IdentityScope::Global, IdentityScope::Local, IdentityScope::RemoteNode, IdentityScope::Unknown];
+    let read = |name| {
+        let unknown = || Problem::parameter("scope", format!("{name:?} is none of global, local, remoteNode and unknown"));
+        all.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
+    };
+    name.map(read).transpose()
+}
+
+fn labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<LabelSelector>, Problem> {
+    let parts: Vec<&str> = selector.into_iter().chain(requirements.iter().map(String::as_str)).collect();
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    let name = if selector.is_some() { "labelSelector" } else { "label" };
+    LabelSelector::parse(&parts.join(",")).map(Some).map_err(|error| Problem::parameter(name, error))
+}
+
+fn parsed<T: std::str::FromStr>(name: &str, text: Option<&str>, what: &str) -> Result<Option<T>, Problem> {
+    text.map(|text| text.parse().map_err(|_| Problem::parameter(name, format!("{text:?} is not {what}")))).transpose()
+}

@@ -1,0 +1,71 @@
+//! The process as a whole, and each cluster.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+
+use super::{bad_path, cluster_in_path};
+use crate::api::dto::ClusterList;
+use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::dto::status::{Cluster, Status, readings};
+use crate::api::paging::Listing;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{ItemQuery, Parameters, PlainQuery};
+use crate::api::state::ApiState;
+use crate::handle::{ClusterReading, SourceMeta};
+use crate::model::Kind;
+
+/// The process as a whole. Answers also while the store is loading.
+#[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
+    responses((status = 200, description = "The state.", body = Status)))]
+pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>) -> Result<Json<Status>, Problem> {
+    let reading = state.handle.try_reading();
+    let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
+    check_age(query.values.max_age, &sources)?;
+    Ok(Json(Status::new(&state.handle, reading.as_ref())))
+}
+
+/// Every cluster that has a file or of which anything is held.
+#[utoipa::path(get, path = "/v1/clusters", operation_id = "listClusters", tag = "clusters", params(PlainQuery),
+    responses((status = 200, description = "A page of clusters.", body = ClusterList)))]
+pub(crate) async fn list_clusters(State(state): State<ApiState>, query: Parameters<PlainQuery>) -> Result<Json<ClusterList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let wanted = &listing.filter.clusters;
+    let start = listing.start_cluster()?;
+    let mut names = listing.reading.cluster_names();
+    names.retain(|name| (wanted.is_empty() || wanted.contains(name)) && start.as_ref().is_none_or(|start| name >= start));
+    let next = names.get(listing.limit).cloned();
+    names.truncate(listing.limit);
+    let meta = listing.meta_of(&names, &Kind::ALL)?;
+    let clusters = names.iter().filter_map(|name| listing.reading.cluster(name));
+    let items = clusters.map(|cluster| Cluster::from(&cluster)).collect();
+    Ok(Json(ClusterList { items, next_page_token: listing.token(next), meta }))
+}
+
+/// One cluster.
+#[utoipa::path(get, path = "/v1/clusters/{cluster}", operation_id = "getCluster", tag = "clusters",
+    params(("cluster" = String, Path, description = "Its name."), ItemQuery),
+    responses((status = 200, description = "The cluster.", body = Cluster)))]
+pub(crate) async fn get_cluster(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Json<Cluster>, Problem> {
+    let Path(name) = path.map_err(|rejection| bad_path(&rejection))?;
+    let reading = state.handle.reading().await?;
+    let missing = || Problem::new(Code::NotFound, format!("there is no cluster {name}: /v1/clusters lists what there is"));
+    let cluster = reading.cluster(&cluster_in_path(&name)?).ok_or_else(missing)?;
+    let sources = sources(&cluster);
+    check_age(query.values.max_age, &sources)?;
+    // the kind that is least certain speaks for the cluster; a revision belongs to one kind alone
+    let worst = sources.iter().min_by_key(|source| source.origin).map(|source| SourceMeta { revision: None, ..source.clone() });
+    let position = reading.position();
+    let meta = worst.map_or_else(|| ItemMeta::nowhere(position, &[]), |worst| ItemMeta::of(&worst, position, &[]));
+    let mut answer = Cluster::from(&cluster);
+    answer.meta = Some(meta);
+    Ok(Json(answer))
+}
+
+fn sources(cluster: &ClusterReading) -> Vec<SourceMeta> {
+    cluster.resources.iter().map(|resource| resource.source.clone()).collect()
+}

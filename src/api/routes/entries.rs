@@ -1,0 +1,85 @@
+//! Raw entries, and values that could not be used.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+
+use super::bad_path;
+use crate::api::dto::meta::{check_age, origin_name};
+use crate::api::dto::raw::{Entry, Rejected};
+use crate::api::dto::{EntryList, RejectedList, seconds};
+use crate::api::paging::Listing;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
+use crate::api::state::ApiState;
+use crate::model::{ClusterName, EntryKey, Kind};
+
+/// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
+#[utoipa::path(get, path = "/v1/entries", operation_id = "listEntries", tag = "entries", params(EntriesQuery),
+    responses((status = 200, description = "A page of entries.", body = EntryList)))]
+pub(crate) async fn list_entries(State(state): State<ApiState>, query: Parameters<EntriesQuery>) -> Result<Json<EntryList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let prefix = query.values.prefix.as_deref().unwrap_or_default();
+    let (clusters, kinds) = below(&listing, prefix);
+    let meta = listing.meta_of(&clusters, &kinds)?;
+    let page = listing.reading.entries(prefix, &listing.filter.clusters, listing.start_key()?.as_ref(), listing.limit);
+    let items = page.records.iter().map(|record| Entry::from(record.as_ref())).collect();
+    Ok(Json(EntryList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// The newest bytes of one key, exactly as they came.
+///
+/// Where they come from and how old they are stands in the headers `Meshkeep-Position`, `Meshkeep-Origin` and `Meshkeep-Age-Seconds`.
+#[utoipa::path(get, path = "/v1/entries/{*key}", operation_id = "getEntry", tag = "entries",
+    params(("key" = String, Path, description = "The key in cache form, its slashes as they stand or percent-encoded."), ItemQuery),
+    responses((status = 200, description = "The bytes.", body = Vec<u8>, content_type = "application/octet-stream")))]
+pub(crate) async fn get_entry(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Response, Problem> {
+    let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
+    let reading = state.handle.reading().await?;
+    let missing = || Problem::new(Code::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists what there is"));
+    let record = EntryKey::from_cache_form(&text).and_then(|key| reading.record(&key)).ok_or_else(missing)?;
+    let source = reading.source_of(record);
+    check_age(query.values.max_age, std::slice::from_ref(&source))?;
+    let mut response = record.value.to_vec().into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert("meshkeep-origin", HeaderValue::from_static(origin_name(source.origin)));
+    if let Ok(position) = HeaderValue::try_from(reading.position().to_string()) {
+        headers.insert("meshkeep-position", position);
+    }
+    if let Some(age) = source.age.and_then(|age| HeaderValue::try_from(seconds(age).to_string()).ok()) {
+        headers.insert("meshkeep-age-seconds", age);
+    }
+    Ok(response)
+}
+
+/// Values that could not be used, each with its reason.
+#[utoipa::path(get, path = "/v1/rejected", operation_id = "listRejected", tag = "entries", params(PlainQuery),
+    responses((status = 200, description = "A page of rejected values.", body = RejectedList)))]
+pub(crate) async fn list_rejected(State(state): State<ApiState>, query: Parameters<PlainQuery>) -> Result<Json<RejectedList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let meta = listing.meta(&Kind::ALL)?;
+    let page = listing.reading.rejected(&listing.filter.clusters, listing.start_key()?.as_ref(), listing.limit);
+    let items = page.records.iter().filter_map(|record| Rejected::of(record)).collect();
+    Ok(Json(RejectedList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// The clusters and kinds that can have keys below a prefix.
+fn below(listing: &Listing, prefix: &str) -> (Vec<ClusterName>, Vec<Kind>) {
+    let meets = |start: &str| start.starts_with(prefix) || prefix.starts_with(start);
+    let mut kinds = Kind::ALL.to_vec();
+    kinds.retain(|kind| meets(&format!("cilium/cache/{}/", kind.base())));
+    let mut clusters = listing.reading.cluster_names();
+    clusters.retain(|name| {
+        let wanted = listing.filter.clusters.is_empty() || listing.filter.clusters.contains(name);
+        wanted && kinds.iter().any(|kind| meets(&format!("cilium/cache/{}/{name}/", kind.base())))
+    });
+    (clusters, kinds)
+}

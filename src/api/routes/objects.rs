@@ -1,0 +1,152 @@
+//! Nodes, services and identities.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+
+use super::{bad_path, cluster_in_path};
+use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::dto::objects::{ClusterIds, Identity, IdentityAnswer, IpcacheEntry, Node, Service};
+use crate::api::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
+use crate::api::paging::Listing;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
+use crate::api::state::ApiState;
+use crate::model::{EntryKey, Kind};
+
+/// Nodes of all clusters.
+#[utoipa::path(get, path = "/v1/nodes", operation_id = "listNodes", tag = "nodes", params(NodesQuery),
+    responses((status = 200, description = "A page of nodes.", body = NodeList)))]
+pub(crate) async fn list_nodes(State(state): State<ApiState>, query: Parameters<NodesQuery>) -> Result<Json<NodeList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let meta = listing.meta(&[Kind::Node])?;
+    let page = listing.page(Kind::Node)?;
+    let items = page.records.iter().filter_map(|record| Node::of(record)).collect();
+    Ok(Json(NodeList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// One node.
+#[utoipa::path(get, path = "/v1/nodes/{cluster}/{name}", operation_id = "getNode", tag = "nodes",
+    params(("cluster" = String, Path, description = "Its cluster."), ("name" = String, Path, description = "Its name."), ItemQuery),
+    responses((status = 200, description = "The node.", body = Node)))]
+pub(crate) async fn get_node(
+    State(state): State<ApiState>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Json<Node>, Problem> {
+    let Path((cluster, name)) = path.map_err(|rejection| bad_path(&rejection))?;
+    let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
+    let reading = state.handle.reading().await?;
+    let record = reading.record(&key);
+    let found = record.and_then(|record| Some((record, Node::of(record)?)));
+    let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists what there is"));
+    let (record, mut node) = found.ok_or_else(missing)?;
+    node.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    Ok(Json(node))
+}
+
+/// Services as each cluster exports them.
+#[utoipa::path(get, path = "/v1/services", operation_id = "listServices", tag = "services", params(ServicesQuery),
+    responses((status = 200, description = "A page of services.", body = ServiceList)))]
+pub(crate) async fn list_services(State(state): State<ApiState>, query: Parameters<ServicesQuery>) -> Result<Json<ServiceList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let meta = listing.meta(&[Kind::Service])?;
+    let page = listing.page(Kind::Service)?;
+    let items = page.records.iter().filter_map(|record| Service::of(record)).collect();
+    Ok(Json(ServiceList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// One service of one cluster.
+#[utoipa::path(get, path = "/v1/services/{cluster}/{namespace}/{name}", operation_id = "getService", tag = "services",
+    params(
+        ("cluster" = String, Path, description = "The cluster that exports it."),
+        ("namespace" = String, Path, description = "Its namespace."),
+        ("name" = String, Path, description = "Its name."),
+        ItemQuery
+    ),
+    responses((status = 200, description = "The service.", body = Service)))]
+pub(crate) async fn get_service(
+    State(state): State<ApiState>,
+    path: Result<Path<(String, String, String)>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Json<Service>, Problem> {
+    let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
+    let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
+    let reading = state.handle.reading().await?;
+    let record = reading.record(&key);
+    let found = record.and_then(|record| Some((record, Service::of(record)?)));
+    let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists what there is");
+    let (record, mut service) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
+    service.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    Ok(Json(service))
+}
+
+/// Identities that clusters announce.
+#[utoipa::path(get, path = "/v1/identities", operation_id = "listIdentities", tag = "identities", params(IdentitiesQuery),
+    responses((status = 200, description = "A page of identities.", body = IdentityList)))]
+pub(crate) async fn list_identities(
+    State(state): State<ApiState>,
+    query: Parameters<IdentitiesQuery>,
+) -> Result<Json<IdentityList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let meta = listing.meta(&[Kind::Identity])?;
+    let page = listing.page(Kind::Identity)?;
+    let ids = ClusterIds::new(&listing.reading);
+    let items = page.records.iter().filter_map(|record| Identity::of(record, &ids)).collect();
+    Ok(Json(IdentityList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// One numeric identity.
+///
+/// Where several clusters have the same number the newest answers and the rest are in `others`. Reserved and well-known identities
+/// are found even if no cluster announces them.
+#[utoipa::path(get, path = "/v1/identities/{id}", operation_id = "getIdentity", tag = "identities",
+    params(("id" = u32, Path, description = "The numeric identity."), SharedItemQuery),
+    responses((status = 200, description = "The identity.", body = IdentityAnswer)))]
+pub(crate) async fn get_identity(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<SharedItemQuery>,
+) -> Result<Json<IdentityAnswer>, Problem> {
+    let id = identity_in_path(path)?;
+    let wanted = clusters(&query.values.cluster)?;
+    let max_age = query.values.max_age;
+    let reading = state.handle.reading().await?;
+    let ids = ClusterIds::new(&reading);
+    let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
+    records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
+    let mut found = records.iter().filter_map(|record| Identity::of(record, &ids));
+    let Some((identity, newest)) = found.next().zip(records.first()) else {
+        let known = Identity::reserved(id).filter(|_| wanted.is_empty());
+        let missing = || Problem::new(Code::NotFound, format!("no cluster has an identity {id}: /v1/identities lists what there is"));
+        let meta = ItemMeta::nowhere(reading.position(), &[]);
+        return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta })).ok_or_else(missing);
+    };
+    let sources: Vec<_> = records.iter().map(|record| reading.source_of(record)).collect();
+    check_age(max_age, &sources)?;
+    let meta = ItemMeta::of(&reading.source_of(newest), reading.position(), &[]);
+    Ok(Json(IdentityAnswer { identity, others: found.collect(), meta }))
+}
+
+/// The ipcache entries that name an identity.
+#[utoipa::path(get, path = "/v1/identities/{id}/ips", operation_id = "listIdentityIps", tag = "identities",
+    params(("id" = u32, Path, description = "The numeric identity."), PlainQuery),
+    responses((status = 200, description = "A page of ipcache entries.", body = IpcacheList)))]
+pub(crate) async fn list_identity_ips(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<PlainQuery>,
+) -> Result<Json<IpcacheList>, Problem> {
+    let id = identity_in_path(path)?;
+    let mut listing = Listing::begin(&state, &query).await?;
+    listing.filter.identity = Some(id);
+    let meta = listing.meta(&[Kind::Ip])?;
+    let page = listing.page(Kind::Ip)?;
+    let items = page.records.iter().filter_map(|record| IpcacheEntry::of(record)).collect();
+    Ok(Json(IpcacheList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+fn identity_in_path(path: Result<Path<String>, PathRejection>) -> Result<u32, Problem> {
+    let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
+    text.parse().map_err(|_| Problem::parameter("id", format!("{text:?} is not a numeric identity, 0 to {}", u32::MAX)))
+}

@@ -1,0 +1,116 @@
+//! Probes in the manner of Kubernetes: `ok`, or with `?verbose` a line for each check.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum_extra::extract::Query;
+
+use crate::api::dto::status::readings;
+use crate::api::problem::{Code, Problem};
+use crate::api::state::ApiState;
+use crate::handle::{ClusterReading, Origin};
+use crate::model::Phase;
+
+/// One question and why the answer is no, if it is.
+struct Check {
+    name: String,
+    trouble: Option<String>,
+}
+
+/// What a probe was asked.
+#[derive(Debug, Default)]
+struct Asked {
+    verbose: bool,
+    synced: bool,
+}
+
+/// Whether the process answers at all.
+#[utoipa::path(get, path = "/livez", operation_id = "getLivez", tag = "probes", params(("verbose" = Option<String>, Query, description = "Say what was checked.")),
+    responses((status = 200, description = "It does.", body = String, content_type = "text/plain")))]
+pub(crate) async fn livez(query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
+    Ok(report("livez", &[check("ping", None)], &asked(&query, false)?))
+}
+
+/// Whether lookups answer correctly; with `?synced` also whether every cluster that has a file is live and confirmed.
+#[utoipa::path(get, path = "/readyz", operation_id = "getReadyz", tag = "probes",
+    params(
+        ("verbose" = Option<String>, Query, description = "Say what was checked."),
+        ("synced" = Option<String>, Query, description = "Ask whether every cluster is live and confirmed, too.")
+    ),
+    responses(
+        (status = 200, description = "They do.", body = String, content_type = "text/plain"),
+        (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
+    ))]
+pub(crate) async fn readyz(State(state): State<ApiState>, query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
+    let asked = asked(&query, true)?;
+    Ok(report("readyz", &checks(&state, asked.synced), &asked))
+}
+
+/// The same as `/readyz`, for tools that know only this name.
+#[utoipa::path(get, path = "/healthz", operation_id = "getHealthz", tag = "probes", params(("verbose" = Option<String>, Query, description = "Say what was checked.")),
+    responses(
+        (status = 200, description = "Lookups answer.", body = String, content_type = "text/plain"),
+        (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
+    ))]
+pub(crate) async fn healthz(State(state): State<ApiState>, query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
+    let asked = asked(&query, false)?;
+    Ok(report("healthz", &checks(&state, false), &asked))
+}
+
+fn asked(Query(pairs): &Query<Vec<(String, String)>>, may_ask_synced: bool) -> Result<Asked, Problem> {
+    let mut asked = Asked::default();
+    for (name, _) in pairs {
+        match name.as_str() {
+            "verbose" => asked.verbose = true,
+            "synced" if may_ask_synced => asked.synced = true,
+            _ => return Err(Problem::new(Code::BadParameter, format!("unknown query parameter `{name}`"))),
+        }
+    }
+    Ok(asked)
+}
+
+fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
+    let reading = state.handle.try_reading();
+    let loading = || "still loading".to_owned();
+    let mut checks = vec![
+        check("store", reading.is_none().then(loading)),
+        check("shutdown", state.stop.is_cancelled().then(|| "shutting down".to_owned())),
+    ];
+    if synced {
+        let directory = state.handle.directory();
+        let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
+        checks.push(check("directory", (!directory.readable).then(unreadable)));
+        checks.extend(reading.iter().flat_map(readings).filter_map(|cluster| cluster_check(&cluster)));
+    }
+    checks
+}
+
+/// Whether a cluster that has a file is live and everything of it confirmed.
+fn cluster_check(cluster: &ClusterReading) -> Option<Check> {
+    let phase = cluster.status.as_ref()?.phase;
+    let restored = cluster.resources.iter().find(|resource| resource.source.origin == Origin::Restored);
+    let trouble = match (phase, restored) {
+        (Phase::Live, None) => None,
+        (Phase::Live, Some(resource)) => Some(format!("{} not confirmed yet", resource.kind)),
+        _ => Some(phase.api_name().to_owned()),
+    };
+    Some(check(&format!("cluster/{}", cluster.name), trouble))
+}
+
+fn check(name: &str, trouble: Option<String>) -> Check {
+    Check { name: name.to_owned(), trouble }
+}
+
+fn report(probe: &str, checks: &[Check], asked: &Asked) -> Response {
+    let passed = checks.iter().all(|check| check.trouble.is_none());
+    let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if passed && !asked.verbose {
+        return (status, "ok").into_response();
+    }
+    let lines = checks.iter().map(|check| match &check.trouble {
+        None => format!("[+]{} ok\n", check.name),
+        Some(trouble) => format!("[-]{} failed: {trouble}\n", check.name),
+    });
+    let outcome = if passed { "passed" } else { "failed" };
+    (status, lines.chain([format!("{probe} check {outcome}\n")]).collect::<String>()).into_response()
+}

@@ -1,0 +1,164 @@
+//! The accept loop: every connection is owned, has its time-outs, and ends when it is asked to.
+//!
+//! Not `axum::serve`: with a stream open that never shuts down, and it has neither TLS, unix sockets nor a time-out for headers
+//! (http.md §4).
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use super::guard::Transport;
+use super::listen::{Bound, Listener};
+use super::stall::Stallable;
+use super::state::{ApiState, STREAM_COUNT_MAX};
+use crate::handle::Handle;
+
+/// How many connections may be open: one for each stream, and some for everything else. Above that new ones wait in the kernel's queue.
+const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;
+
+/// How long a client may take for its TLS handshake or for the headers of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// HTTP/2 connections are asked for a sign of life this often, below the idle time-outs of proxies (60 s).
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// How many requests one HTTP/2 connection may have open: what browsers take as the usual number (RFC 9113 recommends at least 100).
+const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
+
+/// How long to wait when a connection cannot be accepted (too many open files), so that trying again does not burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What every connection needs. Cheap to clone.
+#[derive(Clone)]
+struct Server {
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    /// Every connection and every task that HTTP/2 starts for one.
+    tasks: TaskTracker,
+    places: Arc<Semaphore>,
+    /// Stop accepting; connections finish what they have.
+    stop: CancellationToken,
+    /// The grace is over.
+    abort: CancellationToken,
+}
+
+/// Runs hyper's own tasks where they are waited for.
+#[derive(Debug, Clone)]
+struct Tracked(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
+impl Bound {
+    /// Serves until `stop_accepting` is cancelled: then the face is no longer ready, accepts nothing more, ends every stream with a
+    /// last bookmark, and lets requests finish for `grace` at most. Returns when no connection is left.
+    pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
+        let state = ApiState::new(handle, stop_accepting.clone());
+        let server = Server {
+            router: super::router(state, self.guard),
+            tls: self.tls,
+            tasks: TaskTracker::new(),
+            places: Arc::new(Semaphore::new(CONNECTION_COUNT_MAX)),
+            stop: stop_accepting,
+            abort: CancellationToken::new(),
+        };
+        futures_util::future::join_all(self.listeners.into_iter().map(|listener| server.clone().accept(listener))).await;
+        server.tasks.close();
+        if tokio::time::timeout(grace, server.tasks.wait()).await.is_err() {
+            tracing::warn!(connections = server.tasks.len(), "closing connections that did not end in time");
+            server.abort.cancel();
+            server.tasks.wait().await;
+        }
+    }
+}
+
+impl Server {
+    /// Accepts until told to stop.
+    async fn accept(self, listener: Listener) {
+        while let Some(Ok(place)) = self.stop.run_until_cancelled(Arc::clone(&self.places).acquire_owned()).await {
+            let Some(accepted) = self.stop.run_until_cancelled(self.accept_one(&listener, place)).await else { return };
+            if let Err(error) = accepted {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    async fn accept_one(&self, listener: &Listener, place: OwnedSemaphorePermit) -> io::Result<()> {
+        match listener {
+            Listener::Tcp(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                let server = self.clone();
+                self.own(place, async move {
+                    match server.tls.clone() {
+                        None => server.connection(stream, Transport::Tcp).await,
+                        Some(tls) => {
+                            if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
+                                server.connection(stream, Transport::Tcp).await;
+                            }
+                        }
+                    }
+                });
+            }
+            Listener::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                let server = self.clone();
+                self.own(place, async move { server.connection(stream, Transport::Unix).await });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a connection until it ends or the grace is over.
+    fn own(&self, place: OwnedSemaphorePermit, connection: impl Future<Output = ()> + Send + 'static) {
+        let abort = self.abort.clone();
+        self.tasks.spawn(async move {
+            abort.run_until_cancelled(connection).await;
+            drop(place);
+        });
+    }
+
+    async fn connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, transport: Transport) {
+        let router = self.router;
+        let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(transport);
+            router.clone().oneshot(request.map(Body::new))
+        });
+        let mut builder = Builder::new(Tracked(self.tasks));
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
+        let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream)), service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(error, "a connection ended");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Closes a connection whose other side takes nothing: a stream must not be held open for a reader that is gone.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// A socket that takes no byte for so long is closed (api.md).
+const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// A connection with a deadline for each write.
+#[derive(Debug)]
+pub(super) struct Stallable<T> {
+    io: T,
+    deadline: Pin<Box<Sleep>>,
+    stalled: bool,
+}
+
+impl<T> Stallable<T> {
+    pub(super) fn new(io: T) -> Self {
+        Self { io, deadline: Box::pin(tokio::time::sleep(STALL_MAX)), stalled: false }
+    }
+
+    /// Passes a write's outcome on; one that has been pending for too long fails.
+    fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if outcome.is_ready() {
+            self.stalled = false;
+            return outcome;
+        }
+        if !self.stalled {
+            self.stalled = true;
+            self.deadline.as_mut().reset(Instant::now() + STALL_MAX);
+        }
+        match self.deadline.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side takes nothing"))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Stallable<T> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.watch(context, outcome)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.io).poll_write_vectored(context, slices);
+        self.watch(context, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.io).poll_flush(context);
+        self.watch(context, outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_for_a_minute_is_given_up() {
+        let (ours, mut theirs) = tokio::io::duplex(4);
+        let mut ours = Stallable::new(ours);
+        ours.write_all(b"full").await.unwrap();
+        let began = Instant::now();
+        let stalled = ours.write_all(b"more");
+        assert_eq!(stalled.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= STALL_MAX);
+        theirs.read_exact(&mut [0; 4]).await.unwrap();
+        ours.write_all(b"more").await.unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! TLS of the face: our certificate, and the client certificates that are accepted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use super::TlsFiles;
+
+/// Protocols in order of preference: HTTP/2 carries many streams over one connection.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Why TLS cannot be offered.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {} for TLS: {reason}", path.display())]
+pub struct TlsError {
+    path: PathBuf,
+    reason: String,
+}
+
+/// An acceptor with what the files say now.
+pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = certificates(&files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| failed(&files.key, &error))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(&files.certificate, &error))?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| failed(path, &error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| failed(path, &error))?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| failed(&files.certificate, &error))?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| failed(path, &error))?;
+    if read.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(read) }
+}
+
+fn failed(path: &Path, reason: &dyn std::fmt::Display) -> TlsError {
+    TlsError { path: path.to_owned(), reason: reason.to_string() }
+}
