@@ -2,5 +2,9 @@
 //!
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
+pub mod cli;
 pub mod clustermesh;
+pub mod config;
 pub mod model;
+pub mod runtime;
+pub mod telemetry;
