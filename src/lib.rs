@@ -3,12 +3,16 @@
 //! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
 
 pub mod api;
+pub mod cli;
 pub mod clustermesh;
 pub mod commit;
+pub mod config;
 pub mod feed;
 pub mod handle;
 pub mod kvstore;
 pub mod model;
+pub mod runtime;
 pub mod store;
+pub mod telemetry;
 pub mod view;
 pub mod wire;

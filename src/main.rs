@@ -1,3 +1,7 @@
 //! The meshkeep binary: parse, run, exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    meshkeep::cli::run(std::env::args_os())
+}

@@ -5,7 +5,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
@@ -13,23 +12,10 @@ use tokio_rustls::TlsAcceptor;
 use super::ApiOptions;
 use super::guard::{Guard, Hosts, TokenFile};
 use super::tls::{self, TlsError};
+use crate::model::ListenAddress;
 
 /// The mode of a unix socket: its owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
-
-/// One address to listen on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// TCP; port 0 takes a free one.
-    Tcp(SocketAddr),
-    /// A unix socket.
-    Unix(PathBuf),
-}
-
-/// A text that is no address to listen on.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an address to listen on: write 127.0.0.1:9870, [::1]:9870 or unix:///path")]
-pub struct UnreadableAddress(String);
 
 /// Why the face cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -95,38 +81,6 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.0) {
             tracing::debug!(path = %self.0.display(), %error, "the socket was gone already");
-        }
-    }
-}
-
-impl FromStr for ListenAddress {
-    type Err = UnreadableAddress;
-
-    fn from_str(text: &str) -> Result<Self, UnreadableAddress> {
-        match text.strip_prefix("unix://") {
-            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
-            Some(_) => Err(UnreadableAddress(text.to_owned())),
-            None => text.parse().map(Self::Tcp).map_err(|_| UnreadableAddress(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix://{}", path.display()),
-        }
-    }
-}
-
-impl ListenAddress {
-    /// Whether only this machine can reach it: loopback and unix sockets.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        match self {
-            Self::Tcp(address) => address.ip().is_loopback(),
-            Self::Unix(_) => true,
         }
     }
 }

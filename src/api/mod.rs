@@ -36,7 +36,7 @@ use guard::Guard;
 use problem::{Code, Problem};
 use state::ApiState;
 
-pub use listen::{BindError, Bound, ListenAddress, UnreadableAddress};
+pub use listen::{BindError, Bound};
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
 const BODY_BYTES_MAX: usize = 1 << 20;

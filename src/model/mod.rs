@@ -6,6 +6,7 @@
 mod change;
 mod cluster;
 mod key;
+mod listen;
 mod object;
 mod position;
 mod record;
@@ -16,6 +17,7 @@ pub use cluster::{
     MaxConnectedClusters, Phase, ResourceStatus,
 };
 pub use key::{EntryKey, Kind};
+pub use listen::ListenAddress;
 pub use object::{
     Backend, BackendZone, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service,
 };

@@ -1,0 +1,37 @@
+# Shortcuts. Each is a script in scripts/ or one cargo command, so that nothing needs `just`.
+
+# list the recipes
+default:
+    @just --list
+
+# everything that CI runs
+ci:
+    scripts/ci
+
+# all tests and checks, installing what they need
+test:
+    scripts/test
+
+# a sample mesh, mirrored and served
+quickstart *options:
+    scripts/quickstart {{ options }}
+
+# format the code
+fmt:
+    cargo fmt
+
+# the lints alone
+lint:
+    cargo clippy --locked --all-targets -- -D warnings
+
+# write the OpenAPI document into openapi/
+openapi:
+    scripts/openapi
+
+# licences and advisories (needs cargo-deny and, for advisories, GitHub)
+deny:
+    cargo deny check
+
+# build the container image without a container engine or registry, and try it
+container-trial:
+    scripts/container-trial

@@ -1,0 +1,35 @@
+# What the scripts share. Source it; it needs bash and changes into the project's root.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+TOOLS=$PWD/target/tools
+
+say() { printf '\n== %s\n' "$*" >&2; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else fail "this needs root or sudo: $*"
+  fi
+}
+
+# Installs the Debian packages among the arguments that are not installed yet.
+install_packages() {
+  local package missing=()
+  command -v dpkg-query >/dev/null || fail "not a Debian system: install the like of these yourself: $*"
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  say "installing ${missing[*]}"
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+# What building needs: a linker, and protoc with its well-known types for the etcd-client crate.
+install_build_packages() {
+  local cargo_bin=${CARGO_HOME:-$HOME/.cargo}/bin
+  case ":$PATH:" in *":$cargo_bin:"*) ;; *) PATH=$cargo_bin:$PATH ;; esac
+  command -v cargo >/dev/null || fail "cargo is needed: https://rustup.rs"
+  install_packages ca-certificates gcc libc6-dev protobuf-compiler libprotobuf-dev
+}

@@ -1,0 +1,13 @@
+//! `meshkeep serve`: the sidecar.
+
+use anyhow::Context;
+
+use crate::config::Settings;
+use crate::{runtime, telemetry};
+
+/// Serves until told to stop.
+pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
+    telemetry::init(settings.log_format, settings.log_level)?;
+    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
+    Ok(executor.block_on(runtime::run(settings))?)
+}

@@ -1,0 +1,288 @@
+//! The settings of `meshkeep serve`.
+//!
+//! Owns: the one table of options ([`Settings`]), from which flags, environment variables, the keys of the `--config` file and the help
+//! text all come, and the rules between options. Each flag is also `MESHKEEP_…` in the environment and a key of the file, in that
+//! order of strength. Invariant: settings that exist are usable together. Deliberately lacks: opening anything that they name.
+
+mod layers;
+mod values;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Command, FromArgMatches, ValueEnum};
+
+pub use self::values::{KvstoreOption, KvstoreOptions};
+use self::values::{parse_duration, parse_interval};
+use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters};
+
+/// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Settings {
+    /// Read options from this YAML file too: its keys are the flags without their dashes
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// The directory with one etcd client file for each remote cluster, as Cilium's agents and KVStoreMesh read it
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/cilium/clustermesh")]
+    pub clustermesh_config: PathBuf,
+
+    /// Where everything mirrored is kept across restarts
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/meshkeep")]
+    pub data_dir: PathBuf,
+
+    /// Serve HTTP here: ADDRESS:PORT or unix:///path; repeatable, port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9870", value_parser = ListenAddress::parse)]
+    pub listen: Vec<ListenAddress>,
+
+    /// The own cluster's name: its file in the directory is ignored
+    #[arg(long, value_name = "NAME", value_parser = ClusterName::parse)]
+    pub cluster_name: Option<ClusterName>,
+
+    /// The own cluster's id; 0 is "not known"
+    #[arg(long, value_name = "ID", default_value = "0", value_parser = parse_cluster_id)]
+    pub cluster_id: ClusterId,
+
+    /// How many clusters the mesh can have: 255 or 511
+    #[arg(long, value_name = "COUNT", default_value = "255", value_parser = parse_max_connected_clusters)]
+    pub max_connected_clusters: MaxConnectedClusters,
+
+    /// Accept this Host header beside the bound addresses and loopback names; repeatable
+    #[arg(long = "allowed-host", value_name = "NAME", value_parser = parse_host)]
+    pub allowed_hosts: Vec<String>,
+
+    /// Tune the etcd clients, as in Cilium: etcd.qps=20, etcd.bootstrapQps, etcd.maxInflight, etcd.limit=256,
+    /// etcd.keepaliveHeartbeat=15s, etcd.keepaliveTimeout=25s; repeatable
+    #[arg(long = "kvstore-opt", value_name = "KEY=VALUE", value_parser = KvstoreOption::parse)]
+    pub kvstore_options: Vec<KvstoreOption>,
+
+    /// Forget deletes older than this: a stream cannot be resumed from before it
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
+    pub tombstone_max_age: Duration,
+
+    /// Forget the oldest deletes beyond this many
+    #[arg(long, value_name = "COUNT", default_value = "1000000")]
+    pub tombstone_max_count: u64,
+
+    /// How the HTTP face is protected.
+    #[command(flatten)]
+    pub security: SecuritySettings,
+
+    /// How to write the log, to standard error
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// What to log; RUST_LOG is finer and wins
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: LogLevel,
+
+    /// Waits that tests cut short.
+    #[command(flatten)]
+    pub timing: TimingSettings,
+}
+
+/// How the HTTP face is protected. None of it is needed on loopback and unix sockets.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Args)]
+pub struct SecuritySettings {
+    /// Serve TLS with this certificate chain (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Let in clients with a certificate of this CA (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
+
+    /// Let in clients with the bearer token in this file
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// Serve other machines without TLS, or without asking who they are
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// Waits and intervals with values that protocol.md gives. They are options, though hidden ones, because a test that waits
+/// three minutes is not run.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TimingSettings {
+    /// How long a cluster that never had a cluster config is waited for before it is read as one from before there were any: Cilium
+    /// gives up on the config after 3 minutes (`pkg/clustermesh/common/remote_cluster.go`)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "180s", value_parser = parse_duration)]
+    pub legacy_wait: Duration,
+
+    /// Without canaries: how long no restored key may have been put again before leftovers are pruned (design.md, invariant 3)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub legacy_quiet: Duration,
+
+    /// The first wait after a failed attempt (style.md, "Async")
+    #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
+    pub backoff_min: Duration,
+
+    /// The longest wait between attempts (style.md, "Async")
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
+    pub backoff_max: Duration,
+
+    /// How long a data directory that another process holds is waited for (design.md, invariant 8)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub store_lock_wait: Duration,
+
+    /// How often the whole config directory is read even if nothing seems to have changed: the kubelet's own period
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
+    pub config_rescan_interval: Duration,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// What keeps meshkeep from working.
+    Error,
+    /// And what should be looked at.
+    Warn,
+    /// And each transition.
+    Info,
+    /// And what leads to them.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+impl LogLevel {
+    /// The name that log filters use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// clap's answer: a bad flag or value, or a request for help.
+    #[error("{error}{}", origin.as_ref().map(|origin| format!("\nThe value comes from {origin}.\n")).unwrap_or_default())]
+    Arguments {
+        /// The answer, ready to be shown.
+        error: Box<clap::Error>,
+        /// Where the value stands if it is not on the command line.
+        origin: Option<String>,
+    },
+    /// The file cannot be used.
+    #[error("config file {}: {reason}", path.display())]
+    ConfigFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A switch with another value than true or false.
+    #[error("{origin} must be true or false")]
+    NotASwitch {
+        /// Where the value stands.
+        origin: String,
+    },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl From<clap::Error> for UsageError {
+    fn from(error: clap::Error) -> Self {
+        Self::Arguments { error: Box::new(error), origin: None }
+    }
+}
+
+impl Settings {
+    /// Reads the arguments of the command, which begin with its name, completed from the environment and the config file.
+    ///
+    /// # Errors
+    /// [`UsageError`] that names the flag, variable or key.
+    pub fn resolve(command: &Command, arguments: &[OsString], environment: impl Fn(&str) -> Option<String>) -> Result<Self, UsageError> {
+        let matches = layers::parse_layered(command, arguments, environment)?;
+        let settings = Self::from_arg_matches(&matches)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// The kvstore options that hold.
+    #[must_use]
+    pub fn kvstore(&self) -> KvstoreOptions {
+        KvstoreOptions::with(&self.kvstore_options)
+    }
+
+    /// The rules between options.
+    fn check(&self) -> Result<(), UsageError> {
+        let id_max = self.max_connected_clusters.id_max();
+        if self.cluster_id.0 > id_max {
+            return conflict(format!("--cluster-id {} is more than --max-connected-clusters {id_max} allows", self.cluster_id));
+        }
+        if self.timing.backoff_min > self.timing.backoff_max {
+            return conflict("--backoff-min must not be longer than --backoff-max".into());
+        }
+        self.security.check()?;
+        match self.listen.iter().find(|address| !address.is_local()) {
+            Some(address) if !self.security.protects() && !self.security.insecure => conflict(format!(
+                "--listen {address} can be reached from other machines: give --tls-cert and --tls-key, and --token-file or --client-ca; \
+                 or listen on a loopback address; or accept that anybody there can read everything, with --insecure"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl SecuritySettings {
+    /// Whether traffic is encrypted and clients are asked who they are.
+    fn protects(&self) -> bool {
+        self.tls_cert.is_some() && (self.token_file.is_some() || self.client_ca.is_some())
+    }
+
+    fn check(&self) -> Result<(), UsageError> {
+        match (&self.tls_cert, &self.tls_key, &self.client_ca) {
+            (Some(_), None, _) => conflict("--tls-cert needs --tls-key".into()),
+            (None, Some(_), _) => conflict("--tls-key needs --tls-cert".into()),
+            (None, None, Some(_)) => conflict("--client-ca needs --tls-cert and --tls-key: only TLS has client certificates".into()),
+            (Some(_), Some(_), _) | (None, None, None) => Ok(()),
+        }
+    }
+}
+
+fn conflict(message: String) -> Result<(), UsageError> {
+    Err(UsageError::Conflict(message))
+}
+
+fn parse_cluster_id(text: &str) -> Result<ClusterId, String> {
+    let id_max = MaxConnectedClusters::Clusters511.id_max();
+    let id = text.parse().ok().filter(|id| *id <= id_max);
+    id.map(ClusterId).ok_or_else(|| format!("must be a number from 0 to {id_max}"))
+}
+
+fn parse_max_connected_clusters(text: &str) -> Result<MaxConnectedClusters, String> {
+    text.parse().ok().and_then(MaxConnectedClusters::from_number).ok_or_else(|| "must be 255 or 511".to_owned())
+}
+
+/// A host name as it stands in a Host header, without a port.
+fn parse_host(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    if text.is_empty() || !text.chars().all(fits) { Err("must be a host name or address".into()) } else { Ok(text.to_ascii_lowercase()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! The layers below the command line: the environment, and under it the `--config` file.
+//!
+//! Owns: which layer an option's value comes from. There is no second list of options: what a layer gives is turned into arguments
+//! of the one command, so that names, forms and messages are those of the flags.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_yaml_ng::Value;
+
+use super::UsageError;
+
+/// What begins the name of every environment variable of ours.
+const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
+
+/// The option that names the file; the one option that cannot stand in it.
+pub(super) const CONFIG_OPTION: &str = "config";
+
+/// Far more than all options together need: a larger file is not a config file.
+const CONFIG_FILE_SIZE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// A value for one option from below the command line.
+struct Given {
+    arguments: Vec<OsString>,
+    origin: String,
+}
+
+/// By the long name of the option.
+type Layer = BTreeMap<String, Given>;
+
+/// Parses the arguments of one command, options that they leave out completed from the environment, then from the file.
+///
+/// # Errors
+/// [`UsageError`], which also carries `--help`.
+pub(super) fn parse_layered(
+    command: &Command,
+    arguments: &[OsString],
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<ArgMatches, UsageError> {
+    let given = command.clone().try_get_matches_from(arguments)?;
+    let mut layers: Layer =
+        open_options(command, &given).filter_map(|option| from_environment(option, &environment).transpose()).collect::<Result<_, _>>()?;
+    let matches = parse_with(command, arguments, &layers)?;
+    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(matches) };
+    for (name, below) in read_file(command, path)? {
+        if open_options(command, &given).any(|option| option.get_long() == Some(&name)) {
+            layers.entry(name).or_insert(below);
+        }
+    }
+    parse_with(command, arguments, &layers)
+}
+
+/// The options that the command line does not give.
+fn open_options<'a>(command: &'a Command, given: &'a ArgMatches) -> impl Iterator<Item = &'a Arg> {
+    options(command).filter(|option| given.value_source(option.get_id().as_str()) != Some(ValueSource::CommandLine))
+}
+
+/// The options that a layer may give.
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    let settable = |option: &&Arg| match option.get_action() {
+        ArgAction::Set | ArgAction::Append | ArgAction::SetTrue => option.get_long().is_some(),
+        _ => false,
+    };
+    command.get_arguments().filter(settable)
+}
+
+/// Parses with the layers' arguments before the others; an error says where the value came from.
+fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Result<ArgMatches, UsageError> {
+    let (name, rest) = arguments.split_at(arguments.len().min(1));
+    let below = layers.values().flat_map(|given| &given.arguments);
+    let all = name.iter().chain(below).chain(rest);
+    command.clone().try_get_matches_from(all).map_err(|error| {
+        let origin = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(shown)) => {
+                let long = shown.trim_start_matches("--").split([' ', '=']).next().unwrap_or_default();
+                layers.get(long).map(|given| given.origin.clone())
+            }
+            _ => None,
+        };
+        UsageError::Arguments { error: Box::new(error), origin }
+    })
+}
+
+/// `cluster-name` is `MESHKEEP_CLUSTER_NAME`; several values of a repeatable option are separated by commas.
+fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) -> Result<Option<(String, Given)>, UsageError> {
+    let Some(long) = option.get_long() else { return Ok(None) };
+    let variable = format!("{ENVIRONMENT_PREFIX}{}", long.to_uppercase().replace('-', "_"));
+    let Some(text) = environment(&variable).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let values = match option.get_action() {
+        ArgAction::Append => text.split(',').map(|value| value.trim().to_owned()).collect(),
+        _ => vec![text],
+    };
+    let origin = format!("environment variable {variable}");
+    Ok(Some((long.to_owned(), as_arguments(option, values, origin)?)))
+}
+
+/// Reads the file: every key must be an option's long name.
+fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
+    let refuse = |reason: String| UsageError::ConfigFile { path: path.to_owned(), reason };
+    let size = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?.len();
+    if size > CONFIG_FILE_SIZE_BYTES_MAX {
+        return Err(refuse(format!("larger than {CONFIG_FILE_SIZE_BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let keys: Option<BTreeMap<String, Value>> = serde_yaml_ng::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    let mut layer = Layer::new();
+    for (key, value) in keys.unwrap_or_default() {
+        let option = options(command).find(|option| option.get_long() == Some(&key) && key != CONFIG_OPTION);
+        let option = option.ok_or_else(|| refuse(format!("there is no key {key:?}; keys are the flags without their dashes")))?;
+        let values = values_of(&value).ok_or_else(|| refuse(format!("{key} must be a value or a list of values")))?;
+        if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
+            return Err(refuse(format!("{key} takes one value")));
+        }
+        if !values.is_empty() {
+            layer.insert(key.clone(), as_arguments(option, values, format!("key {key} of {}", path.display()))?);
+        }
+    }
+    Ok(layer)
+}
+
+/// A scalar, a list of scalars, or a map of scalars as `key=value` (for `kvstore-opt`).
+fn values_of(value: &Value) -> Option<Vec<String>> {
+    let scalar = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(on) => Some(on.to_string()),
+        Value::Null | Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => None,
+    };
+    match value {
+        Value::Null => Some(Vec::new()),
+        Value::Sequence(values) => values.iter().map(scalar).collect(),
+        Value::Mapping(pairs) => pairs.iter().map(|(key, value)| Some(format!("{}={}", scalar(key)?, scalar(value)?))).collect(),
+        Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Tagged(_) => scalar(value).map(|value| vec![value]),
+    }
+}
+
+/// What one would have typed. A switch is on, or left out.
+fn as_arguments(option: &Arg, values: Vec<String>, origin: String) -> Result<Given, UsageError> {
+    let long = option.get_long().unwrap_or_default();
+    let arguments = if !matches!(option.get_action(), ArgAction::SetTrue) {
+        values.into_iter().map(|value| format!("--{long}={value}").into()).collect()
+    } else {
+        match values.first().map(String::as_str) {
+            Some("true") => vec![format!("--{long}").into()],
+            Some("false") => Vec::new(),
+            _ => return Err(UsageError::NotASwitch { origin }),
+        }
+    };
+    Ok(Given { arguments, origin })
+}

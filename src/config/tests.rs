@@ -1,0 +1,132 @@
+//! The layers, their order, and the rules between options.
+
+use std::collections::BTreeMap;
+
+use clap::Command;
+
+use super::*;
+
+/// Resolves with this environment; a `{file}` in the arguments stands for a config file of this content.
+fn resolve(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<Settings, String> {
+    let path = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&path, file).unwrap();
+    let file_name = path.path().to_str().unwrap();
+    let arguments: Vec<OsString> =
+        std::iter::once("serve").chain(arguments.iter().copied()).map(|text| text.replace("{file}", file_name).into()).collect();
+    let environment: BTreeMap<_, _> = environment.iter().copied().collect();
+    let command = Settings::augment_args(Command::new("serve"));
+    Settings::resolve(&command, &arguments, |name| environment.get(name).map(|text| (*text).to_owned())).map_err(|error| error.to_string())
+}
+
+fn tcp(text: &str) -> ListenAddress {
+    ListenAddress::Tcp(text.parse().unwrap())
+}
+
+#[test]
+fn nothing_said_means_the_documented_defaults() {
+    let expected = Settings {
+        config: None,
+        clustermesh_config: "/var/lib/cilium/clustermesh".into(),
+        data_dir: "/var/lib/meshkeep".into(),
+        listen: vec![tcp("127.0.0.1:9870")],
+        cluster_name: None,
+        cluster_id: ClusterId(0),
+        max_connected_clusters: MaxConnectedClusters::Clusters255,
+        allowed_hosts: vec![],
+        kvstore_options: vec![],
+        tombstone_max_age: Duration::from_secs(24 * 3600),
+        tombstone_max_count: 1_000_000,
+        security: SecuritySettings::default(),
+        log_format: LogFormat::Text,
+        log_level: LogLevel::Info,
+        timing: TimingSettings {
+            legacy_wait: Duration::from_secs(180),
+            legacy_quiet: Duration::from_secs(60),
+            backoff_min: Duration::from_millis(800),
+            backoff_max: Duration::from_secs(30),
+            store_lock_wait: Duration::from_secs(30),
+            config_rescan_interval: Duration::from_secs(60),
+        },
+    };
+    assert_eq!(resolve(&[], &[], ""), Ok(expected));
+}
+
+#[test]
+fn the_flag_beats_the_environment_and_both_beat_the_file() {
+    let file = "data-dir: /file\ncluster-id: 3\ncluster-name: file\nlisten: ['127.0.0.1:1', '127.0.0.1:2']\ninsecure: true\n\
+                kvstore-opt:\n  etcd.qps: 5\n  etcd.limit: 9\nlog-level:\n";
+    let environment = [
+        ("MESHKEEP_CONFIG", ""),
+        ("MESHKEEP_DATA_DIR", "/environment"),
+        ("MESHKEEP_CLUSTER_NAME", "environment"),
+        ("MESHKEEP_ALLOWED_HOST", "a.example, B.example"),
+    ];
+    let settings = resolve(&["--config={file}", "--data-dir", "/flag"], &environment, file).unwrap();
+    let defaults = resolve(&[], &[], "").unwrap();
+    let expected = Settings {
+        config: settings.config.clone(),
+        data_dir: "/flag".into(),
+        cluster_name: ClusterName::parse("environment").ok(),
+        cluster_id: ClusterId(3),
+        listen: vec![tcp("127.0.0.1:1"), tcp("127.0.0.1:2")],
+        allowed_hosts: vec!["a.example".into(), "b.example".into()],
+        kvstore_options: vec![KvstoreOption::Qps(5), KvstoreOption::Limit(9)],
+        security: SecuritySettings { insecure: true, ..SecuritySettings::default() },
+        ..defaults
+    };
+    assert_eq!(settings, expected);
+    let settings = resolve(&["--config={file}", "--listen=127.0.0.1:3"], &[("MESHKEEP_LISTEN", "127.0.0.1:4")], file).unwrap();
+    assert_eq!(settings.listen, [tcp("127.0.0.1:3")], "a repeatable option is replaced as a whole");
+    let settings = resolve(&["--config={file}"], &[("MESHKEEP_INSECURE", "false")], "insecure: true").unwrap();
+    assert!(!settings.security.insecure, "the environment can switch off what the file switches on");
+}
+
+#[test]
+fn a_bad_value_names_its_flag_and_where_it_stands() {
+    type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
+    let cases: [Case; 10] = [
+        (&["--cluster-id=x"], &[], "", &["'x'", "--cluster-id", "0 to 511"]),
+        (&[], &[("MESHKEEP_CLUSTER_ID", "512")], "", &["'512'", "--cluster-id", "MESHKEEP_CLUSTER_ID"]),
+        (&["--config={file}"], &[], "cluster-name: Paris", &["'Paris'", "--cluster-name", "key cluster-name of /"]),
+        (&["--config={file}"], &[], "cluster_name: paris", &["config file /", "\"cluster_name\""]),
+        (&["--config={file}"], &[], "config: other", &["\"config\""]),
+        (&["--config={file}"], &[], "- a list", &["config file /"]),
+        (&["--config={file}"], &[], "data-dir: {a: {b: c}}", &["data-dir must be a value"]),
+        (&["--config={file}"], &[], "data-dir: [a, b]", &["data-dir takes one value"]),
+        (&["--config=/does/not/exist"], &[], "", &["/does/not/exist", "No such file"]),
+        (&[], &[("MESHKEEP_INSECURE", "perhaps")], "", &["MESHKEEP_INSECURE must be true or false"]),
+    ];
+    for (arguments, environment, file, named) in cases {
+        let message = resolve(arguments, environment, file).unwrap_err();
+        for part in named {
+            assert!(message.contains(part), "{part:?} is not in: {message}");
+        }
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["--cluster-id=300"], "--cluster-id 300"),
+        (&["--backoff-min=1m"], "--backoff-min"),
+        (&["--tls-cert=c"], "--tls-key"),
+        (&["--tls-key=k"], "--tls-cert"),
+        (&["--client-ca=c"], "--tls-cert"),
+        (&["--listen=127.0.0.1:1", "--listen=:2"], "--listen [::]:2"),
+        (&["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k"], "--token-file or --client-ca"),
+    ];
+    for (arguments, named) in cases {
+        let message = resolve(arguments, &[], "").unwrap_err();
+        assert!(message.contains(named), "{named:?} is not in: {message}");
+    }
+    let fine: [&[&str]; 5] = [
+        &["--cluster-id=300", "--max-connected-clusters=511"],
+        &["--listen=0.0.0.0:1", "--insecure"],
+        &["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k", "--token-file=t"],
+        &["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k", "--client-ca=a"],
+        &["--listen=unix:///run/m.sock", "--token-file=t"],
+    ];
+    for arguments in fine {
+        assert_eq!(resolve(arguments, &[], "").map(drop), Ok(()), "{arguments:?}");
+    }
+}

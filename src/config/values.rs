@@ -1,0 +1,141 @@
+//! The forms in which settings are written: addresses, lengths of time, kvstore options.
+
+use std::time::Duration;
+
+/// Reads `800ms`, `15s`, `1m30s`, `24h`.
+///
+/// # Errors
+/// A message that names the form.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let length = text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok());
+    length.ok_or_else(|| "must be a length of time such as 800ms, 15s, 1m30s or 24h".to_owned())
+}
+
+/// [`parse_duration`] without zero, for intervals.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let length = parse_duration(text)?;
+    if length.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(length) }
+}
+
+/// One `--kvstore-opt`, with Cilium's names (`pkg/kvstore/etcd.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvstoreOption {
+    /// `etcd.qps`: lists and watch creations in a second.
+    Qps(u32),
+    /// `etcd.bootstrapQps`: the same until a cluster is in sync.
+    BootstrapQps(u32),
+    /// `etcd.maxInflight`: requests at one time.
+    MaxInflight(u32),
+    /// `etcd.limit`: keys in a page; 0 is no limit.
+    Limit(u32),
+    /// `etcd.keepaliveHeartbeat`: how often an idle connection is asked for a sign of life.
+    KeepaliveHeartbeat(Duration),
+    /// `etcd.keepaliveTimeout`: how long the sign may take.
+    KeepaliveTimeout(Duration),
+}
+
+/// All kvstore options, with what holds where none is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvstoreOptions {
+    /// Lists and watch creations in a second, for each remote.
+    pub qps: u32,
+    /// The same until the remote is in sync; `None`: as `qps`.
+    pub bootstrap_qps: Option<u32>,
+    /// Requests to one remote at one time; `None`: as `qps`.
+    pub max_inflight: Option<u32>,
+    /// Keys in a page; 0 is no limit.
+    pub page_limit: u32,
+    /// How often an idle connection is asked for a sign of life.
+    pub keepalive_heartbeat: Duration,
+    /// How long the sign may take.
+    pub keepalive_timeout: Duration,
+}
+
+impl Default for KvstoreOptions {
+    /// Cilium's own (`pkg/kvstore/etcd.go`, `pkg/defaults/defaults.go`).
+    fn default() -> Self {
+        Self {
+            qps: 20,
+            bootstrap_qps: None,
+            max_inflight: None,
+            page_limit: 256,
+            keepalive_heartbeat: Duration::from_secs(15),
+            keepalive_timeout: Duration::from_secs(25),
+        }
+    }
+}
+
+impl KvstoreOptions {
+    /// The defaults with these set over them, the last of a name winning.
+    #[must_use]
+    pub fn with(options: &[KvstoreOption]) -> Self {
+        let mut all = Self::default();
+        for option in options {
+            match *option {
+                KvstoreOption::Qps(qps) => all.qps = qps,
+                KvstoreOption::BootstrapQps(qps) => all.bootstrap_qps = Some(qps),
+                KvstoreOption::MaxInflight(count) => all.max_inflight = Some(count),
+                KvstoreOption::Limit(count) => all.page_limit = count,
+                KvstoreOption::KeepaliveHeartbeat(interval) => all.keepalive_heartbeat = interval,
+                KvstoreOption::KeepaliveTimeout(timeout) => all.keepalive_timeout = timeout,
+            }
+        }
+        all
+    }
+}
+
+impl KvstoreOption {
+    /// Reads `name=value`.
+    ///
+    /// # Errors
+    /// A message that names the option, and the known ones if it is none of them.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("must be KEY=VALUE, such as etcd.qps=20")?;
+        let number = || value.parse::<u32>().map_err(|_| format!("{name} must be a whole number"));
+        let rate = || number().and_then(|rate| if rate == 0 { Err(format!("{name} must be at least 1")) } else { Ok(rate) });
+        let interval = || parse_interval(value).map_err(|reason| format!("{name} {reason}"));
+        match name {
+            "etcd.qps" => rate().map(Self::Qps),
+            "etcd.bootstrapQps" => rate().map(Self::BootstrapQps),
+            "etcd.maxInflight" => rate().map(Self::MaxInflight),
+            "etcd.limit" => number().map(Self::Limit),
+            "etcd.keepaliveHeartbeat" => interval().map(Self::KeepaliveHeartbeat),
+            "etcd.keepaliveTimeout" => interval().map(Self::KeepaliveTimeout),
+            _ => Err(format!(
+                "{name} is not known; there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat \
+                 and etcd.keepaliveTimeout"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_have_units() {
+        let cases = [("800ms", 800), ("15s", 15_000), ("1m30s", 90_000), ("24h", 86_400_000), ("0s", 0)];
+        for (text, milliseconds) in cases {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for bad in ["", "15", "-3s", "soon", "1y"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+        assert!(parse_interval("0s").is_err());
+    }
+
+    #[test]
+    fn kvstore_options_lie_over_ciliums_defaults() {
+        let parsed: Result<Vec<_>, _> =
+            ["etcd.qps=5", "etcd.qps=7", "etcd.limit=0", "etcd.keepaliveTimeout=3s"].map(KvstoreOption::parse).into_iter().collect();
+        let expected = KvstoreOptions { qps: 7, page_limit: 0, keepalive_timeout: Duration::from_secs(3), ..KvstoreOptions::default() };
+        assert_eq!(KvstoreOptions::with(&parsed.unwrap()), expected);
+        for (bad, named) in
+            [("etcd.qps", "KEY=VALUE"), ("etcd.qps=0", "etcd.qps"), ("etcd.limit=x", "etcd.limit"), ("etcd.adress=y", "etcd.adress")]
+        {
+            let reason = KvstoreOption::parse(bad).unwrap_err();
+            assert!(reason.contains(named), "{bad}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where the HTTP face listens.
+
+use std::fmt;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// TCP; port 0 takes any free one.
+    Tcp(SocketAddr),
+    /// A unix socket at this absolute path.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Reads `ADDRESS:PORT`, `:PORT` (every address), `localhost:PORT` or `unix:///path`.
+    ///
+    /// # Errors
+    /// A message that names the forms.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refusal =
+            || "must be ADDRESS:PORT, such as 127.0.0.1:9870, [::1]:9870 or :9870 for every address, or unix:///absolute/path".to_owned();
+        if let Some(path) = text.strip_prefix("unix://") {
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(refusal()) };
+        }
+        if let Some(port) = text.strip_prefix(':') {
+            let port = port.parse().map_err(|_| refusal())?;
+            return Ok(Self::Tcp((Ipv6Addr::UNSPECIFIED, port).into()));
+        }
+        let numeric = text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+        numeric.parse().map(Self::Tcp).map_err(|_| refusal())
+    }
+
+    /// Whether only this machine can connect.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_addresses_have_these_forms() {
+        let tcp = |text: &str| Ok(ListenAddress::Tcp(text.parse().unwrap()));
+        let cases = [
+            ("127.0.0.1:9870", tcp("127.0.0.1:9870"), true),
+            ("localhost:0", tcp("127.0.0.1:0"), true),
+            ("[::1]:80", tcp("[::1]:80"), true),
+            ("[::ffff:127.0.0.1]:80", tcp("[::ffff:127.0.0.1]:80"), true),
+            (":9870", tcp("[::]:9870"), false),
+            ("0.0.0.0:80", tcp("0.0.0.0:80"), false),
+            ("unix:///run/a.sock", Ok(ListenAddress::Unix("/run/a.sock".into())), true),
+        ];
+        for (text, expected, local) in cases {
+            let parsed = ListenAddress::parse(text);
+            assert_eq!((parsed.as_ref().map(ListenAddress::is_local), &parsed), (Ok(local), &expected), "{text}");
+        }
+        for bad in ["", "9870", "http://127.0.0.1:1", "unix://run/a", "unix:", "example.org:80", ":x", "127.0.0.1:99999"] {
+            assert!(ListenAddress::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
