@@ -156,7 +156,7 @@ impl WatchEvent {
 
     /// What a browser sends back as `Last-Event-ID`; an empty id would clear it, so there is none then.
     fn id(&self) -> Option<&str> {
-        self.position.as_deref().or(self.meta.as_ref()?.position.as_deref())
+        self.position.as_deref().or_else(|| self.meta.as_ref()?.position.as_deref())
     }
 }
 
