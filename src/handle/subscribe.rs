@@ -298,3 +298,6 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<Position>
         (None, None) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! Readers against random lives of a mirror: at every `synced`, and whenever they are current, they hold exactly what the view
+//! holds and their filter lets pass.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::commit::Published;
+use crate::feed::{Feed, Retention};
+use crate::model::{Change, ClusterName, Command, DeleteReason, Epoch, Identity, LabelSet, Scope, SourceStamp};
+use crate::view::View;
+
+/// A mirror that random commands change.
+struct World {
+    published: Published,
+    revision: i64,
+}
+
+fn cluster(index: usize) -> ClusterName {
+    ClusterName::parse(["paris", "tokyo"][index]).unwrap()
+}
+
+fn key(cluster_index: usize, id: u32) -> EntryKey {
+    EntryKey::new(Kind::Identity, cluster(cluster_index), id.to_string())
+}
+
+fn identity(id: u32, app: &str) -> Arc<Object> {
+    let labels: LabelSet = [("k8s:app".to_owned(), app.to_owned())].into();
+    Arc::new(Object::Identity(Identity { id, labels }))
+}
+
+impl World {
+    fn new(tombstone_count_max: usize) -> Self {
+        let retention = Retention { age_max: Duration::from_secs(3600), count_max: tombstone_count_max };
+        let start = Sequence(1_000);
+        Self {
+            published: Published { view: View::starting_at(start), feed: Feed::starting_at(start, retention), epoch: Epoch(7) },
+            revision: 1,
+        }
+    }
+
+    fn apply(&mut self, command: Command) {
+        let now = SystemTime::UNIX_EPOCH;
+        for announcement in self.published.view.apply(command, now).announcements {
+            self.published.feed.announce(announcement, now);
+        }
+    }
+
+    fn put(&mut self, cluster_index: usize, id: u32, app: &str) {
+        self.revision += 1;
+        let source = SourceStamp { mod_revision: Revision(self.revision), ..SourceStamp::default() };
+        let decoded = if app == "bad" { Err("not usable".into()) } else { Ok(identity(id, app)) };
+        let change = Change::Put { key: key(cluster_index, id), value: app.as_bytes().into(), decoded, source };
+        let scope = Scope { cluster: cluster(cluster_index), kind: Kind::Identity };
+        self.apply(Command::Apply { scope, changes: vec![change], cursor: None });
+    }
+
+    fn delete(&mut self, cluster_index: usize, id: u32) {
+        let scope = Scope { cluster: cluster(cluster_index), kind: Kind::Identity };
+        self.apply(Command::Apply { scope, changes: vec![Change::Delete { key: key(cluster_index, id) }], cursor: None });
+    }
+
+    fn reading(&self) -> Reading {
+        Reading::new(Arc::new(self.published.clone()), super::super::ClusterBoard::default())
+    }
+
+    fn truth(&self, filter: &Filter) -> BTreeMap<EntryKey, Arc<Object>> {
+        let page = self.reading().list(Kind::Identity, filter, None, 10_000);
+        page.records.into_iter().filter_map(|record| Some((record.key.clone(), record.object.clone()?))).collect()
+    }
+}
+
+/// A reader that keeps state from its stream alone, and reconnects from its last id.
+struct Reader {
+    filter: Filter,
+    subscription: Subscription,
+    held: BTreeMap<EntryKey, Arc<Object>>,
+    last_id: Option<Position>,
+    resets: Vec<ResetReason>,
+}
+
+impl Reader {
+    fn new(filter: Filter, reading: &Reading) -> Self {
+        let subscription = Subscription::new(filter.clone(), &Start::Snapshot, reading);
+        Self { filter, subscription, held: BTreeMap::new(), last_id: None, resets: Vec::new() }
+    }
+
+    fn reconnect(&mut self, reading: &Reading) {
+        let start = self.last_id.map_or(Start::Snapshot, |position| Start::After(position.to_string()));
+        self.subscription = Subscription::new(self.filter.clone(), &start, reading);
+    }
+
+    /// Takes the next piece; true when it ended with `synced` or left the reader current.
+    fn take(&mut self, reading: &Reading) -> bool {
+        for item in self.subscription.next(reading) {
+            match item {
+                Item::Reset(reason) => {
+                    self.held.clear();
+                    self.last_id = None;
+                    self.resets.push(reason);
+                }
+                Item::Upsert { key, object, position, .. } => {
+                    assert!(self.filter.matches(&key, &object), "an upsert must pass the filter");
+                    self.held.insert(key, object);
+                    self.advance(position);
+                }
+                Item::Delete { key, position, .. } => {
+                    self.held.remove(&key);
+                    self.advance(position);
+                }
+                Item::Synced { position, .. } => self.advance(Some(position)),
+            }
+        }
+        self.subscription.is_current(reading)
+    }
+
+    fn advance(&mut self, position: Option<Position>) {
+        if let Some(position) = position {
+            assert!(self.last_id.is_none_or(|last| last.sequence <= position.sequence), "positions must not go back");
+            self.last_id = Some(position);
+        }
+    }
+
+    fn catch_up(&mut self, reading: &Reading) {
+        for _ in 0..1_000 {
+            if self.take(reading) {
+                return;
+            }
+        }
+        panic!("a reader never gets current");
+    }
+}
+
+fn filters() -> Vec<Filter> {
+    let selector = |text| Some(super::super::LabelSelector::parse(text).unwrap());
+    vec![
+        Filter::default(),
+        Filter { clusters: vec![cluster(1)], ..Filter::default() },
+        Filter { labels: selector("app=a"), ..Filter::default() },
+        Filter { labels: selector("app!=a"), clusters: vec![cluster(0)], ..Filter::default() },
+    ]
+}
+
+fn random_change(world: &mut World, random: &mut StdRng) {
+    let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..30));
+    match random.random_range(0..10) {
+        0..=5 => world.put(cluster_index, id, ["a", "b", "c", "bad"][random.random_range(0..4)]),
+        6..=8 => world.delete(cluster_index, id),
+        _ if random.random_ratio(1, 20) => {
+            world.apply(Command::Remove { cluster: cluster(cluster_index), reason: DeleteReason::ClusterRemoved });
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_reader_ends_with_the_truth_whatever_happens_meanwhile() {
+    for seed in 0..400 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new(if seed % 3 == 0 { 2 } else { 1_000 });
+        let mut readers: Vec<Reader> = filters().into_iter().map(|filter| Reader::new(filter, &world.reading())).collect();
+        for _ in 0..60 {
+            for _ in 0..random.random_range(0..8) {
+                random_change(&mut world, &mut random);
+            }
+            let reading = world.reading();
+            for reader in &mut readers {
+                match random.random_range(0..6) {
+                    0 => reader.reconnect(&reading),
+                    1 => {}
+                    2 => {
+                        reader.take(&reading);
+                    }
+                    _ => reader.catch_up(&reading),
+                }
+            }
+        }
+        let reading = world.reading();
+        for reader in &mut readers {
+            reader.catch_up(&reading);
+            assert_eq!(reader.held, world.truth(&reader.filter), "seed {seed}, filter {:?}", reader.filter);
+        }
+    }
+}
+
+#[test]
+fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
+    let mut world = World::new(1);
+    for id in 1..5 {
+        world.put(0, id, "a");
+    }
+    let early = world.reading().position();
+    for id in 1..4 {
+        world.delete(0, id);
+    }
+    let head = world.reading().position();
+    let cases = [
+        ("nonsense".to_owned(), ResetReason::Malformed),
+        (Position { epoch: Epoch(8), ..head }.to_string(), ResetReason::ForeignEpoch),
+        (Position { sequence: head.sequence.next(), ..head }.to_string(), ResetReason::RolledBack),
+        (early.to_string(), ResetReason::Expired),
+    ];
+    for (text, reason) in cases {
+        let items = Subscription::new(Filter::default(), &Start::After(text.clone()), &world.reading()).next(&world.reading());
+        assert_eq!(items.first(), Some(&Item::Reset(reason)), "{text}");
+    }
+    let items = Subscription::new(Filter::default(), &Start::After(head.to_string()), &world.reading()).next(&world.reading());
+    assert_eq!(items, [Item::Synced { mode: SyncMode::Replay, count: 0, position: head }]);
+}
+
+#[test]
+fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
+    let mut world = World::new(10);
+    let filter = filters().remove(2);
+    let mut subscription = Subscription::new(filter, &Start::Now, &world.reading());
+    subscription.next(&world.reading());
+    world.put(0, 1, "b");
+    world.put(0, 1, "a");
+    world.put(0, 1, "bad");
+    world.put(0, 1, "b");
+    world.put(0, 1, "a");
+    world.delete(0, 1);
+    let told: Vec<(&str, u64)> = subscription
+        .next(&world.reading())
+        .iter()
+        .map(|item| match item {
+            Item::Upsert { position: Some(position), .. } => ("upsert", position.sequence.0),
+            Item::Delete { reason, position: Some(position), .. } => (*reason, position.sequence.0),
+            other => panic!("unexpected {other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [("upsert", 1_002), ("leftFilter", 1_004), ("upsert", 1_005), ("deleted", 1_006)]);
+}
+
+#[test]
+fn nothing_has_a_position_inside_a_snapshot() {
+    let mut world = World::new(10);
+    world.put(0, 1, "a");
+    let mut subscription = Subscription::new(Filter::default(), &Start::Snapshot, &world.reading());
+    let mut items = subscription.next(&world.reading());
+    assert_eq!(subscription.bookmark(&world.reading()), None);
+    world.put(0, 2, "a");
+    world.delete(0, 1);
+    items.extend(subscription.next(&world.reading()));
+    let head = world.reading().position();
+    let upsert = |id: u32, revision: i64| Item::Upsert {
+        key: key(0, id),
+        object: identity(id, "a"),
+        revision: Some(Revision(revision)),
+        position: None,
+    };
+    let delete = Item::Delete { key: key(0, 1), reason: "deleted", position: None };
+    let synced = Item::Synced { mode: SyncMode::Snapshot, count: 3, position: head };
+    assert_eq!(items, [Item::Reset(ResetReason::Initial), upsert(1, 2), upsert(2, 3), delete, synced]);
+    assert_eq!(subscription.bookmark(&world.reading()), Some(head));
+}
