@@ -9,5 +9,5 @@ use crate::{runtime, telemetry};
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, settings.log_level)?;
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
-    executor.block_on(runtime::run(settings))
+    Ok(executor.block_on(runtime::run(settings))?)
 }
