@@ -6,7 +6,7 @@ use crate::config::Settings;
 ///
 /// # Errors
 /// Whatever keeps it from starting or going on.
-pub async fn run(settings: Settings) -> anyhow::Result<()> {
+pub async fn run(settings: Settings) -> std::io::Result<()> {
     tracing::info!(?settings, "nothing to run yet");
     Ok(())
 }
