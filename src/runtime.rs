@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
+pub use crate::api::openapi_json as openapi_document;
 use crate::api::{BindError, Bound};
 use crate::clustermesh::{Mesh, watch_directory};
 use crate::commit::{Committer, PersistState, QUEUE_LENGTH_MAX, persister, publication};

@@ -4,3 +4,5 @@
 mod harness;
 #[cfg(test)]
 mod kvstore;
+#[cfg(test)]
+mod tidy;

@@ -6,5 +6,5 @@ use anyhow::Context;
 
 /// Prints the document.
 pub(super) fn run() -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{}", crate::api::openapi_json().trim_end()).context("cannot write to standard output")
+    writeln!(io::stdout(), "{}", crate::runtime::openapi_document().trim_end()).context("cannot write to standard output")
 }

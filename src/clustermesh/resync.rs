@@ -6,17 +6,17 @@
 //! history, which the sentinel check shows (2, measurements.md §2); nothing is pruned unless a list is complete, behind its
 //! canary where there are canaries, and behind a quiet time where there are none and the history is not the same (3).
 
+mod changes;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
+use self::changes::{is_value, put_point};
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{
-    Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, PutPoint, Revision, Scope, Sentinel,
-    SourceStamp,
+    Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
 };
-use crate::wire::{self, Context, keys};
+use crate::wire::keys;
 
 /// What a connection knows of the source before any kind is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -409,11 +409,7 @@ impl Resync {
             return self.list(false);
         };
         let (revision, prune) = (*revision, source.canaries || *same_history);
-        let last_put = newest.as_ref().map(|newest| PutPoint {
-            source_key: newest.key.clone(),
-            revision: newest.revision,
-            value_digest: digest(&newest.value),
-        });
+        let last_put = newest.as_ref().map(|newest| put_point(&newest.key, newest.revision, &newest.value));
         let cursor = Cursor {
             etcd_cluster_id: source.etcd_cluster_id,
             revision,
@@ -457,59 +453,6 @@ impl Resync {
             _ => Step::default(),
         }
     }
-
-    /// Turns the source's events into changes of our keys.
-    fn apply(&self, events: Vec<Event>, cursor: Option<Cursor>) -> Step {
-        self.changed_by(events, Vec::new(), cursor)
-    }
-
-    /// The same with changes that are already of our keys, behind the events.
-    fn changed_by(&self, events: Vec<Event>, more: Vec<Change>, cursor: Option<Cursor>) -> Step {
-        let Some(source) = &self.source else { return Step::default() };
-        let mut step = Step::default();
-        let mut changes = Vec::with_capacity(events.len() + more.len());
-        for event in events {
-            match self.change(event, source) {
-                Ok(change) => changes.push(change),
-                Err(reason) => step.unreadable_keys.push(reason),
-            }
-        }
-        changes.extend(more);
-        if !changes.is_empty() || cursor.is_some() {
-            step.commands.push(Command::Apply { scope: self.scope.clone(), changes, cursor });
-        }
-        step
-    }
-
-    fn change(&self, event: Event, source: &Source) -> Result<Change, String> {
-        let key_of = |key: &[u8]| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key);
-        match event {
-            Event::Delete { key, .. } => Ok(Change::Delete { key: key_of(&key)? }),
-            Event::Put(put) => {
-                let key: EntryKey = key_of(&put.key)?;
-                let context = Context {
-                    cluster: &self.scope.cluster,
-                    cluster_id: source.cluster_id,
-                    max_connected_clusters: source.max_connected_clusters,
-                };
-                let decoded = wire::decode(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
-                let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease };
-                Ok(Change::Put { key, value: put.value, decoded, source })
-            }
-        }
-    }
-}
-
-fn put_point(key: &[u8], revision: Revision, value: &[u8]) -> PutPoint {
-    PutPoint { source_key: key.to_vec(), revision, value_digest: digest(value) }
-}
-
-fn is_value(key_value: &KeyValue, stored: &PutPoint) -> bool {
-    digest(&key_value.value) == stored.value_digest
-}
-
-fn digest(value: &[u8]) -> [u8; 32] {
-    Sha256::digest(value).into()
 }
 
 #[cfg(test)]

@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::commit::{PersistState, Subscriber};
+pub use crate::commit::PersistState;
+use crate::commit::Subscriber;
 use crate::model::{ClusterName, ClusterStatus, DirectoryState};
 
+pub use crate::view::LookupMatch;
 pub use filter::{Filter, IdentityScope};
 pub use reading::{ClusterReading, Counts, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};

@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 
 use super::meta::ItemMeta;
 use super::{non_empty, reserved};
+use crate::handle::LookupMatch;
 use crate::handle::{IdentityScope, Reading};
 use crate::model::{self, ClusterName, EntryKey, LabelSet, Object, Record};
-use crate::view::LookupMatch;
 
 /// The ids that clusters say they have, asked once for each cluster of an answer.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, origin_name};
 use super::{rfc3339, seconds};
-use crate::commit::PersistState;
+use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterStatus};
 

@@ -18,9 +18,9 @@ use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IpcacheQuery, ItemQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
 use crate::api::state::ApiState;
+use crate::handle::LookupMatch;
 use crate::handle::{Reading, SourceMeta};
 use crate::model::{ClusterName, Kind};
-use crate::view::LookupMatch;
 
 /// How many addresses one batch may hold (api.md): some 10 ms of work.
 const BATCH_LENGTH_MAX: usize = 10_000;

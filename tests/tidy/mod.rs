@@ -1,0 +1,221 @@
+//! Style as tests: the walls between the rooms, sizes, dead files and banned words. ARCHITECTURE.md's table of rooms is [`ROOMS`].
+
+mod source;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use self::source::{SourceFile, functions, read_sources, strip};
+
+/// Which rooms of the crate each room may import; its tests may more. `lib.rs` is no room: it lists them all.
+const ROOMS: [(&str, &[&str]); 14] = [
+    ("main", &["cli"]),
+    ("cli", &["config", "runtime", "telemetry"]),
+    ("config", &["model"]),
+    // the composition root
+    ("runtime", &["api", "clustermesh", "commit", "config", "feed", "handle", "kvstore", "model", "store", "telemetry", "view", "wire"]),
+    ("model", &[]),
+    ("wire", &["model"]),
+    ("kvstore", &["model"]),
+    ("clustermesh", &["model", "wire", "kvstore", "commit"]),
+    ("commit", &["model", "store", "view", "feed"]),
+    ("store", &["model"]),
+    ("view", &["model"]),
+    ("feed", &["model"]),
+    ("handle", &["model", "commit", "view", "feed"]),
+    ("api", &["handle", "model"]),
+];
+
+/// Rooms that come beside those of the table when they are needed.
+const TELEMETRY: (&str, &[&str]) = ("telemetry", &["config", "handle"]);
+
+/// Crates that one place alone imports: the path below `src/` begins with this.
+const SOLE_IMPORTERS: [(&str, &str); 7] = [
+    ("axum", "api"),
+    ("utoipa", "api"),
+    ("tower_http", "api"),
+    ("sled", "store"),
+    ("notify", "clustermesh/directory"),
+    ("etcd_client", "kvstore"),
+    ("tonic", "kvstore"),
+];
+
+/// Lines of a file without its tests (style.md §5).
+const FILE_LINES_MAX: usize = 500;
+
+/// Lines of a function, from its name to its closing brace (style.md §5).
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// What must not stand in code or comments, and why; each written here in two parts, so that this file does not hold it.
+const BANNED: [(&[&str], &str); 7] = [
+    (&["..", "/shared"], "the project stands alone"),
+    (&["TO", "DO"], "do it, or open an issue"),
+    (&["FIX", "ME"], "do it, or open an issue"),
+    (&["dbg", "!("], "a log line is for keeps, a debugger's is not"),
+    (&["#[ig", "nore"], "a test that does not run is none"),
+    (&["thread::", "sleep"], "wait for a condition with a deadline"),
+    (&["todo", "!("], "code that is not there panics"),
+];
+
+/// Where a banned word stands for a reason.
+const EXCEPTIONS: [(&str, &str); 3] = [
+    ("src/store/engine.rs", "polls, with a deadline, for sled's own lock, which cannot be waited for"),
+    ("src/store/lock.rs", "polls, with a deadline, for a file lock, which cannot be waited for with one"),
+    ("src/store/tests/crash.rs", "strikes at a random moment; nothing is waited for"),
+];
+
+fn allowed(room: &str) -> Option<&'static [&'static str]> {
+    ROOMS.iter().chain([&TELEMETRY]).find(|(name, _)| *name == room).map(|(_, imports)| *imports)
+}
+
+/// Fails with every complaint at once.
+fn expect_none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn each_room_imports_only_what_the_table_allows() {
+    let mut complaints = Vec::new();
+    for file in read_sources("src").iter().filter(|file| file.path != "src/lib.rs" && !file.is_test()) {
+        let room = file.room();
+        let Some(allowed) = allowed(room) else {
+            complaints.push(format!("{}: room {room} is not in the table", file.path));
+            continue;
+        };
+        let imported = imported_rooms(&file.code, if room == "main" { "meshkeep::" } else { "crate::" });
+        let foreign = imported.iter().filter(|imported| *imported != room && !allowed.contains(&imported.as_str()));
+        complaints.extend(foreign.map(|foreign| format!("{}: {room} must not import {foreign}", file.path)));
+    }
+    expect_none(complaints);
+}
+
+#[test]
+fn only_the_named_room_imports_a_foreign_crate() {
+    let mut complaints = Vec::new();
+    for file in read_sources("src") {
+        let below = file.path.trim_start_matches("src/");
+        for (name, room) in SOLE_IMPORTERS {
+            if uses_crate(&file.code, name) && !below.starts_with(room) {
+                complaints.push(format!("{}: only src/{room} may use {name}", file.path));
+            }
+        }
+    }
+    expect_none(complaints);
+}
+
+#[test]
+fn files_and_functions_stay_small() {
+    let mut complaints = Vec::new();
+    for file in read_sources("src").iter().filter(|file| !file.is_test()) {
+        let lines = file.code.lines().count();
+        if lines > FILE_LINES_MAX {
+            complaints.push(format!("{}: {lines} lines without tests, more than {FILE_LINES_MAX}: split it", file.path));
+        }
+        let long = functions(&file.code).into_iter().filter(|function| function.lines > FUNCTION_LINES_MAX);
+        complaints.extend(long.map(|function| {
+            format!("{}:{}: fn {} has {} lines, more than {FUNCTION_LINES_MAX}", file.path, function.line, function.name, function.lines)
+        }));
+    }
+    expect_none(complaints);
+}
+
+#[test]
+fn every_file_is_reachable_through_mod() {
+    let mut complaints = Vec::new();
+    for (root, entries) in [("src", vec!["src/lib.rs", "src/main.rs"]), ("tests", vec!["tests/main.rs"])] {
+        let files = read_sources(root);
+        let mut reached = BTreeSet::new();
+        let mut open: Vec<String> = entries.into_iter().map(str::to_owned).collect();
+        while let Some(path) = open.pop() {
+            if let Some(file) = files.iter().find(|file| file.path == path)
+                && reached.insert(path)
+            {
+                open.extend(file.children());
+            }
+        }
+        complaints
+            .extend(files.iter().filter(|file| !reached.contains(&file.path)).map(|file| format!("{}: no mod leads here", file.path)));
+    }
+    expect_none(complaints);
+}
+
+#[test]
+fn banned_words_stand_nowhere() {
+    let mut complaints = Vec::new();
+    let excepted = |file: &SourceFile| EXCEPTIONS.iter().any(|(path, _)| *path == file.path);
+    for file in ["src", "tests"].into_iter().flat_map(read_sources).filter(|file| !excepted(file)) {
+        for (number, line) in file.text.lines().enumerate() {
+            let found = BANNED.iter().filter(|(parts, _)| line.contains(&parts.concat()));
+            complaints.extend(found.map(|(parts, why)| format!("{}:{}: {}: {why}", file.path, number + 1, parts.concat())));
+        }
+    }
+    expect_none(complaints);
+}
+
+#[test]
+fn the_checks_see_what_they_look_for() {
+    let code = strip("use crate::{model::Node, wire};\nfn f() { crate::store::open(); let s = \"crate::api\"; } // crate::feed\n");
+    let rooms: Vec<_> = imported_rooms(&code, "crate::").into_iter().collect();
+    assert_eq!(rooms, ["model", "store", "wire"]);
+    assert!(uses_crate("use sled::Db;", "sled") && uses_crate("let x: ::sled::Db;", "sled"));
+    assert!(!uses_crate("use crate::store::sled::Db;", "sled") && !uses_crate("let sled = 1;", "sled"));
+    let code = strip("fn a() {\n}\n\nimpl X {\n    fn b<T>(x: char) -> bool\n    {\n        x == '{' || \"}{\" == r#\"\"{\"#\n    }\n}\n");
+    let found: Vec<_> = functions(&code).into_iter().map(|function| (function.name, function.line, function.lines)).collect();
+    assert_eq!(found, [("a".to_owned(), 1, 2), ("b".to_owned(), 5, 4)]);
+    let file = SourceFile::new("src/a/b.rs", "mod c;\npub(crate) mod d;\nmod e {}\n#[cfg(test)]\nmod tests {\n fn x() {}\n}\n");
+    assert_eq!(file.children(), ["src/a/b/c.rs", "src/a/b/c/mod.rs", "src/a/b/d.rs", "src/a/b/d/mod.rs"]);
+    assert_eq!(file.code.lines().count(), 3, "the tests are not counted");
+    assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs").exists());
+}
+
+/// The rooms that code names after `root`, `crate::` as a rule: `crate::x`, and each of `crate::{x::…, y}`.
+fn imported_rooms(code: &str, root: &str) -> BTreeSet<String> {
+    let mut rooms = BTreeSet::new();
+    for (at, _) in code.match_indices(root) {
+        let rest = code[at + root.len()..].trim_start();
+        match rest.strip_prefix('{') {
+            Some(group) => rooms.extend(top_level_names(group)),
+            None => rooms.extend(leading_name(rest)),
+        }
+    }
+    rooms
+}
+
+/// The first names of a `{a::b, c::{d, e}}` group, which begins after its brace.
+fn top_level_names(group: &str) -> Vec<String> {
+    let (mut names, mut depth, mut start) = (Vec::new(), 0_u32, true);
+    for (at, character) in group.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => start = true,
+            _ if start && !character.is_whitespace() => {
+                names.extend(leading_name(&group[at..]));
+                start = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The name at the start, if it is a module's: types and functions of the crate's root have capitals or do not exist.
+fn leading_name(text: &str) -> Option<String> {
+    let name: String = text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+    name.starts_with(|c: char| c.is_ascii_lowercase()).then_some(name)
+}
+
+/// Whether code has a path that begins with this crate.
+fn uses_crate(code: &str, name: &str) -> bool {
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        let before = before.strip_suffix("::").filter(|before| !before.ends_with(is_word)).unwrap_or(before);
+        let begins = !before.ends_with(is_word) && !before.ends_with(':');
+        begins && (after.starts_with("::") || before.ends_with("use ") && after.starts_with([';', ' ']))
+    })
+}
+
+fn is_word(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
+}
