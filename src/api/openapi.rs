@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::events::WatchEvent;
-use super::problem::Problem;
+use super::problem::ProblemDocument;
 
 /// What utoipa cannot collect from the routes.
 #[derive(OpenApi)]
@@ -19,7 +19,7 @@ use super::problem::Problem;
         description = "A warm mirror of Cilium ClusterMesh state. Every answer says where it comes from and how old it is.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    components(schemas(WatchEvent, Problem)),
+    components(schemas(WatchEvent, ProblemDocument)),
     tags(
         (name = "status", description = "meshkeep itself"),
         (name = "clusters", description = "The remote clusters"),
@@ -152,6 +152,9 @@ fn complete_operation(path: &str, operation: &mut Value) {
     let problem = json!({ "schema": { "$ref": "#/components/schemas/Problem" } });
     for (status, description) in errors {
         responses.entry(status).or_insert_with(|| json!({ "description": description }));
+    }
+    if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
+        bytes["schema"] = json!({ "type": "string", "format": "binary" });
     }
     for (_, response) in responses.iter_mut().filter(|(status, _)| status.as_str() >= "400") {
         response["content"] = json!({ "application/json": problem, "application/problem+json": problem });

@@ -4,7 +4,7 @@
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -79,10 +79,19 @@ impl Code {
     }
 }
 
-/// A problem document (RFC 9457).
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+/// What went wrong with one request.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Problem {
+    code: Code,
+    detail: String,
+    age_seconds: Option<f64>,
+}
+
+/// A problem document (RFC 9457).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Problem)]
+pub(crate) struct ProblemDocument {
     /// Stable for each kind of trouble: `/problems/` and the code.
     #[serde(rename = "type")]
     problem_type: String,
@@ -100,24 +109,11 @@ pub(crate) struct Problem {
     /// With `tooOld`: how old the answer would have been; left out where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     age_seconds: Option<f64>,
-    #[serde(skip)]
-    #[schema(ignore)]
-    retry_after_seconds: Option<u64>,
 }
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        let (status, name, title) = code.parts();
-        Self {
-            problem_type: format!("/problems/{name}"),
-            title,
-            status: status.as_u16(),
-            detail: detail.into(),
-            instance: None,
-            code: name,
-            age_seconds: None,
-            retry_after_seconds: code.retry_after_seconds(),
-        }
+        Self { code, detail: detail.into(), age_seconds: None }
     }
 
     /// A parameter, by its name, and what is wrong with it.
@@ -127,6 +123,13 @@ impl Problem {
 
     pub(crate) fn too_old(detail: String, age_seconds: Option<f64>) -> Self {
         Self { age_seconds, ..Self::new(Code::TooOld, detail) }
+    }
+
+    /// The document about it; `instance` is the path that was asked for, where it is known.
+    pub(crate) fn document(self, instance: Option<String>) -> ProblemDocument {
+        let (status, code, title) = self.code.parts();
+        let (problem_type, status) = (format!("/problems/{code}"), status.as_u16());
+        ProblemDocument { problem_type, title, status, detail: self.detail, instance, code, age_seconds: self.age_seconds }
     }
 }
 
@@ -138,8 +141,7 @@ impl From<Loading> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = status.into_response();
+        let mut response = self.code.parts().0.into_response();
         response.extensions_mut().insert(self);
         response
     }
@@ -150,18 +152,18 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
     let is_head = *request.method() == Method::HEAD;
     let path = request.uri().path().to_owned();
     let mut response = next.run(request).await;
-    let Some(mut problem) = response.extensions_mut().remove::<Problem>() else { return response };
-    problem.instance = Some(path);
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let code = problem.code;
     let (mut parts, _) = response.into_parts();
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     parts.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-    if let Some(seconds) = problem.retry_after_seconds {
+    parts.headers.remove(CONTENT_LENGTH);
+    if let Some(seconds) = code.retry_after_seconds() {
         parts.headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if problem.status == StatusCode::UNAUTHORIZED.as_u16() {
+    if code == Code::Unauthorized {
         parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    let body = serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default();
     Response::from_parts(parts, if is_head { Body::empty() } else { Body::from(body) })
 }

@@ -48,7 +48,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
 /// Says in the words of a query what serde says in those of a struct.
 fn explain(text: &str) -> Problem {
     let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
-    let text = text.replace("unknown field", "unknown query parameter").replace("duplicate field", "repeated query parameter");
+    let text = text.replace("unknown field", "unknown query parameter").replace("unsupported value", "may be given only once");
     Problem::new(super::problem::Code::BadParameter, text)
 }
 

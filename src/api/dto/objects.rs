@@ -8,9 +8,8 @@ use utoipa::ToSchema;
 
 use super::meta::ItemMeta;
 use super::{non_empty, reserved};
-use crate::handle::LookupMatch;
-use crate::handle::{IdentityScope, Reading};
-use crate::model::{self, ClusterName, EntryKey, LabelSet, Object, Record};
+use crate::handle::{IdentityScope, LookupMatch, Reading};
+use crate::model::{self, ClusterName, EntryKey, Object, Record};
 
 /// The ids that clusters say they have, asked once for each cluster of an answer.
 #[derive(Debug)]
@@ -70,11 +69,11 @@ pub(crate) struct Node {
     #[serde(skip_serializing_if = "Option::is_none")]
     wireguard_public_key: Option<String>,
     /// Kubernetes labels.
-    labels: LabelSet,
+    labels: BTreeMap<String, String>,
     /// Kubernetes annotations.
-    #[serde(skip_serializing_if = "LabelSet::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
-    annotations: LabelSet,
+    annotations: BTreeMap<String, String>,
     /// Changes with every boot.
     #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
     boot_id: Option<String>,
@@ -113,11 +112,11 @@ pub(crate) struct Service {
     /// The pods behind it, ordered by address.
     backends: Vec<Backend>,
     /// Kubernetes labels.
-    labels: LabelSet,
+    labels: BTreeMap<String, String>,
     /// The selector that picks its pods.
-    #[serde(skip_serializing_if = "LabelSet::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
-    selector: LabelSet,
+    selector: BTreeMap<String, String>,
     /// Whether other clusters may use its backends.
     shared: bool,
     /// Whether it uses other clusters' backends.
@@ -188,7 +187,7 @@ pub(crate) struct Identity {
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved: Option<&'static str>,
     /// `source:key` to value.
-    labels: LabelSet,
+    labels: BTreeMap<String, String>,
 }
 
 /// What is known of one numeric identity: the newest, and what other clusters say of the same number.
@@ -243,7 +242,7 @@ pub(crate) struct IpcacheEntry {
     source: &'static str,
     /// Only in lookups: the labels of the identity, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<LabelSet>,
+    labels: Option<BTreeMap<String, String>>,
     /// Only in lookups: the node that has the host address, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_name: Option<String>,

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::api::dto::objects::{AnyObject, ClusterIds};
 use crate::api::dto::status::{ClusterAge, readings};
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, ProblemDocument};
 use crate::handle::{Item, Reading, ResetReason, SyncMode};
 use crate::model::{EntryKey, Position, Revision};
 
@@ -64,7 +64,7 @@ pub(crate) struct WatchEvent {
     meta: Option<EventMeta>,
     /// Of `error`: what happened; the stream ends after it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Problem>,
+    problem: Option<ProblemDocument>,
 }
 
 /// Where an event comes from.
@@ -180,7 +180,7 @@ impl Encoder {
 
     /// Adds an error.
     pub(crate) fn error(&mut self, problem: Problem) {
-        self.event(&WatchEvent { problem: Some(problem), ..WatchEvent::new("error") });
+        self.event(&WatchEvent { problem: Some(problem.document(None)), ..WatchEvent::new("error") });
     }
 
     fn event(&mut self, event: &WatchEvent) {

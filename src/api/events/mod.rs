@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 
 use super::dto::meta::check_age;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, ProblemDocument};
 use super::query::{EventsQuery, Parameters};
 use super::state::ApiState;
 use crate::handle::{Filter, Reading, Start, Subscription};
@@ -37,9 +37,9 @@ use reader::Reader;
             (String = "text/event-stream", example = json!("event: bookmark\nid: v1.00000000deadbeef.42\ndata: {\"type\":\"bookmark\",\"position\":\"v1.00000000deadbeef.42\",\"clusters\":[]}\n\n")),
             (String = "application/x-ndjson")
         )),
-        (status = 406, description = "Neither of the two forms is acceptable.", body = Problem),
-        (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = Problem),
-        (status = 429, description = "Too many streams are open.", body = Problem)
+        (status = 406, description = "Neither of the two forms is acceptable.", body = ProblemDocument),
+        (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = ProblemDocument),
+        (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
 pub(crate) async fn watch_events(
     State(state): State<ApiState>,

@@ -65,9 +65,11 @@ pub(crate) async fn get_ipcache_entry(
     let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
     let wanted = clusters(&query.values.cluster)?;
     let reading = state.handle.reading().await?;
-    let mut found: Vec<_> = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
-    let mut entries: Vec<_> = found.drain(..).filter_map(|record| Some((record, IpcacheEntry::of(record)?))).collect();
+    let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
+    let mut entries: Vec<_> = found.filter_map(|record| Some((record, IpcacheEntry::of(record)?))).collect();
     entries.sort_by_key(|(record, entry)| (!entry.host, std::cmp::Reverse(record.last_sequence)));
+    let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
+    check_age(query.values.max_age, &sources)?;
     let mut entries = entries.into_iter();
     let missing =
         || Problem::new(Code::NotFound, format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= finds what covers an address"));

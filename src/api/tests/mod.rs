@@ -1,1 +1,9 @@
+//! The face over a small mesh of two clusters, without etcd and without a store.
 
+mod answers;
+mod documents;
+mod errors;
+mod fixture;
+mod paging;
+mod serving;
+mod streams;

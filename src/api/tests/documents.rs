@@ -1,0 +1,59 @@
+//! The OpenAPI document: committed as served, and the same in 3.0.
+
+use serde_json::{Value, json};
+
+use super::fixture::Fixture;
+
+#[tokio::test]
+async fn the_committed_document_is_the_one_that_is_served() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi/openapi.json");
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let hint = "openapi/openapi.json differs from the routes: run `cargo run -- openapi > openapi/openapi.json`";
+    assert!(committed == crate::api::openapi_json(), "{hint}");
+    let served = Fixture::new().get("/openapi.json").await;
+    assert!(served.bytes == committed.as_bytes(), "{hint}");
+    assert_eq!(served.header("content-type"), "application/json");
+}
+
+/// Calls a function with every object in a document.
+fn each_object(value: &Value, see: &mut dyn FnMut(&serde_json::Map<String, Value>)) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| each_object(item, see)),
+        Value::Object(object) => {
+            see(object);
+            object.values().for_each(|item| each_object(item, see));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[tokio::test]
+async fn the_3_0_document_says_the_same_in_the_older_way() {
+    let fixture = Fixture::new();
+    let (new, old) = (fixture.json("/openapi.json").await, fixture.json("/openapi-3.0.json").await);
+    assert_eq!((&new["openapi"], &old["openapi"]), (&json!("3.1.0"), &json!("3.0.3")));
+    assert_eq!(old["info"]["license"], json!({ "name": "Apache-2.0" }));
+    let members = |document: &Value, path: &str| document.pointer(path).unwrap().as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for path in ["/paths", "/components/schemas"] {
+        assert_eq!(members(&new, path), members(&old, path));
+    }
+    let found = &old["components"]["schemas"]["LookupAnswer"]["properties"]["match"];
+    assert_eq!((&found["nullable"], &found["allOf"]), (&json!(true), &json!([{ "$ref": "#/components/schemas/IpcacheEntry" }])));
+    each_object(&old, &mut |object| {
+        let newer = ["oneOf", "const", "propertyNames", "prefixItems", "examples"].iter().find(|name| object.contains_key(**name));
+        assert_eq!(newer, None, "{object:?}");
+        assert!(!object.contains_key("$ref") || object.len() == 1, "{object:?}");
+        assert!(!object.get("type").is_some_and(|one| one.is_array() || one == "null"), "{object:?}");
+    });
+}
+
+#[tokio::test]
+async fn the_page_at_the_root_links_only_to_what_is_there() {
+    let fixture = Fixture::new();
+    let page = String::from_utf8(fixture.get("/").await.bytes).unwrap();
+    let links: Vec<String> = page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap().replace("&amp;", "&")).collect();
+    assert_eq!(links.len(), 12);
+    for link in links {
+        assert_ne!(fixture.get(&link).await.status.as_u16(), 404, "{link}");
+    }
+}

@@ -1,0 +1,291 @@
+//! A mesh of two clusters: `paris` is live and read from a KVStoreMesh, `tokyo` has no file and is only restored.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::api::guard::{Guard, Hosts};
+use crate::api::router;
+use crate::api::state::ApiState;
+use crate::commit::{Committer, PersistState, Persistence, Published, Subscriber, persister, publication};
+use crate::feed::{Feed, Retention};
+use crate::handle::{About, ClusterBoard, Handle, StoreReport};
+use crate::model::*;
+use crate::store::{Group, StoreError};
+use crate::view::View;
+
+/// A face over the mesh, and the queue of its writer.
+pub(super) struct Fixture {
+    pub(super) handle: Handle,
+    pub(super) stop: CancellationToken,
+    pub(super) router: Router,
+    commands: mpsc::Sender<Command>,
+    loaded: watch::Sender<Option<Subscriber>>,
+    _board: watch::Sender<ClusterBoard>,
+}
+
+/// An answer as a client sees it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) bytes: Vec<u8>,
+}
+
+struct Nowhere;
+
+impl Persistence for Nowhere {
+    fn persist(&self, _: &Group) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl Answer {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or_else(|_| String::from_utf8_lossy(&self.bytes).into_owned().into())
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+impl Fixture {
+    pub(super) fn new() -> Self {
+        Self::of(mesh())
+    }
+
+    pub(super) fn of(view: View) -> Self {
+        let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
+        let feed = Feed::starting_at(view.sequence(), retention);
+        let reserved = Sequence(1 << 40);
+        let (publisher, subscriber) = publication(Published { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed) });
+        let (persister, _, _) = persister(Nowhere);
+        let committer = Committer::new(Published { view, feed, epoch: Epoch(0xfeed) }, publisher, persister, reserved);
+        let (commands, receiver) = mpsc::channel(8);
+        std::thread::spawn(move || committer.run(receiver));
+        let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
+        let status = watch::channel(paris_status()).1;
+        let (board, board_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
+        let directory = DirectoryState { readable: true, ..DirectoryState::default() };
+        let handle = Handle::new(About {
+            started: Instant::now(),
+            loaded: loaded_receiver,
+            clusters: board_receiver,
+            directory: watch::channel(directory).1,
+            persistence: watch::channel(PersistState::Healthy).1,
+            store: StoreReport { restored_count: 3, ..StoreReport::default() },
+        });
+        let stop = CancellationToken::new();
+        let state = ApiState::new(handle.clone(), stop.clone());
+        let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        Self { handle, stop, router, commands, loaded, _board: board }
+    }
+
+    /// As it is while the store loads.
+    pub(super) fn unload(&self) {
+        self.loaded.send_replace(None);
+    }
+
+    pub(super) async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes().to_vec();
+        Answer { status: parts.status, headers: parts.headers, bytes }
+    }
+
+    pub(super) async fn get(&self, uri: &str) -> Answer {
+        self.send(Request::get(uri).body(Body::empty()).unwrap()).await
+    }
+
+    pub(super) async fn json(&self, uri: &str) -> Value {
+        self.get(uri).await.json()
+    }
+
+    /// Gives the writer a change and waits until it is visible.
+    pub(super) async fn change(&self, change: Change) {
+        let key = match &change {
+            Change::Put { key, .. } | Change::Delete { key } => key.clone(),
+        };
+        let mut signal = self.handle.signal().await.unwrap();
+        signal.borrow_and_update();
+        let scope = Scope { cluster: key.cluster.clone(), kind: key.kind };
+        self.commands.send(Command::Apply { scope, changes: vec![change], cursor: None }).await.unwrap();
+        signal.changed().await.unwrap();
+    }
+}
+
+pub(super) fn cluster(name: &str) -> ClusterName {
+    ClusterName::parse(name).unwrap()
+}
+
+pub(super) fn key(kind: Kind, cluster_name: &str, name: &str) -> EntryKey {
+    EntryKey::new(kind, cluster(cluster_name), name)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn labels(pairs: &[(&str, &str)]) -> LabelSet {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+pub(super) fn node(name: &str, address: &str, zone: &str) -> Object {
+    Object::Node(Node {
+        name: name.to_owned(),
+        cluster_id: 1,
+        addresses: vec![NodeAddress { address_type: "InternalIP".to_owned(), ip: ip(address) }],
+        ipv4_pod_cidr: Some("10.1.2.0/24".parse().unwrap()),
+        health_ips: vec![ip("10.1.2.134")],
+        encryption_key: 7,
+        labels: labels(&[("zone", zone)]),
+        boot_id: "570d3fd1".to_owned(),
+        ..Node::default()
+    })
+}
+
+fn service() -> Object {
+    let port = Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 };
+    let zone = BackendZone { zone: "a".to_owned(), for_zones: vec!["a".to_owned(), "b".to_owned()] };
+    Object::Service(Service {
+        namespace: "shop".to_owned(),
+        name: "cart".to_owned(),
+        cluster_id: 1,
+        frontends: vec![Frontend { ip: ip("172.20.0.9"), ports: vec![port.clone()] }],
+        backends: vec![Backend { ip: ip("10.1.2.40"), ports: vec![port], hostname: "cart-0".to_owned(), zone: Some(zone) }],
+        labels: labels(&[("app", "cart")]),
+        selector: labels(&[("app", "cart")]),
+        shared: true,
+        include_external: true,
+    })
+}
+
+pub(super) fn identity(id: u32, app: &str) -> Object {
+    Object::Identity(Identity { id, labels: labels(&[("k8s:app", app), ("k8s:io.kubernetes.pod.namespace", "shop")]) })
+}
+
+pub(super) fn pod(address: &str, identity: u32, host: &str) -> Object {
+    Object::Ip(IpEntry {
+        prefix: ObjectPrefix { net: ip(address).into(), host: true },
+        identity,
+        host_ip: Some(ip(host)),
+        encryption_key: 0,
+        namespace: "shop".to_owned(),
+        pod_name: "cart-0".to_owned(),
+        pod_uid: String::new(),
+        service_account: "cart".to_owned(),
+        named_ports: vec![NamedPort { name: "http".to_owned(), port: 8080, protocol: "TCP".to_owned() }],
+    })
+}
+
+fn range(net: &str, identity: u32) -> Object {
+    Object::Ip(IpEntry {
+        prefix: ObjectPrefix { net: net.parse().unwrap(), host: false },
+        identity,
+        host_ip: None,
+        encryption_key: 0,
+        namespace: String::new(),
+        pod_name: String::new(),
+        pod_uid: String::new(),
+        service_account: String::new(),
+        named_ports: Vec::new(),
+    })
+}
+
+pub(super) fn put(key: EntryKey, object: Object, revision: i64) -> Change {
+    let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0) };
+    let value: Arc<[u8]> = format!("{object:?}").bytes().take(12).collect();
+    Change::Put { key, value: [&*value, b" ", &revision.to_be_bytes()[7..]].concat().into(), decoded: Ok(Arc::new(object)), source }
+}
+
+/// Half past midnight on the first day of 2026.
+fn contact_time() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_227_400)
+}
+
+fn paris_config() -> ClusterConfig {
+    ClusterConfig { id: ClusterId(1), synced_canaries: true, cached: true, max_connected_clusters: 255, ..ClusterConfig::default() }
+}
+
+fn paris_status() -> ClusterStatus {
+    let now = Instant::now();
+    let mut status = ClusterStatus::new(now);
+    status.phase = Phase::Live;
+    status.config = Some(paris_config());
+    status.config_retrieved = true;
+    status.etcd_cluster_id = Some(EtcdClusterId(0xabc));
+    status.endpoint = Some("https://paris.mesh:2379".to_owned());
+    status.last_contact = Some(now);
+    status.last_contact_time = Some(contact_time());
+    for kind in Kind::ALL {
+        *status.resource_mut(kind) = ResourceStatus { synced: true, expected_count: Some(2), ..ResourceStatus::default() };
+    }
+    status
+}
+
+fn restored(key: EntryKey, object: Object, sequence: u64) -> Record {
+    Record {
+        key,
+        value: b"restored".as_slice().into(),
+        good_value: None,
+        object: Some(Arc::new(object)),
+        rejection: None,
+        source: SourceStamp { mod_revision: Revision(5), lease: LeaseId(0) },
+        create_sequence: Sequence(sequence),
+        last_sequence: Sequence(sequence),
+        version: 1,
+        generation: 0,
+    }
+}
+
+fn mesh() -> View {
+    let mut view = View::starting_at(Sequence(100));
+    view.restore_cluster(cluster("tokyo"), ClusterRecord { config: None, last_contact: Some(contact_time()) });
+    view.restore(restored(key(Kind::Node, "tokyo", "tokyo-worker-1"), node("tokyo-worker-1", "172.18.2.2", "b"), 41));
+    view.restore(restored(key(Kind::Identity, "tokyo", "68352"), identity(68352, "cart"), 42));
+    view.restore(restored(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 68352, "172.18.2.2"), 43));
+    let puts = [
+        put(key(Kind::Identity, "paris", "68352"), identity(68352, "basket"), 11),
+        put(key(Kind::Identity, "paris", "68353"), identity(68353, "till"), 12),
+        put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68352, "172.18.1.2"), 13),
+        put(key(Kind::Ip, "paris", "10.1.200.0/24"), range("10.1.200.0/24", 2), 14),
+        put(key(Kind::Node, "paris", "paris-worker-1"), node("paris-worker-1", "172.18.1.2", "a"), 15),
+        put(key(Kind::Service, "paris", "shop/cart"), service(), 16),
+    ];
+    let bad = Change::Put {
+        key: key(Kind::Node, "paris", "paris-worker-2"),
+        value: b"{".as_slice().into(),
+        decoded: Err("not JSON: EOF while parsing an object".into()),
+        source: SourceStamp { mod_revision: Revision(17), lease: LeaseId(0) },
+    };
+    let now = SystemTime::now();
+    for change in puts.into_iter().chain([bad]) {
+        let scope = match &change {
+            Change::Put { key, .. } | Change::Delete { key } => Scope { cluster: key.cluster.clone(), kind: key.kind },
+        };
+        let cursor = Cursor {
+            etcd_cluster_id: EtcdClusterId(0xabc),
+            revision: Revision(20),
+            cached: true,
+            last_put: None,
+            last_delete: None,
+            canary: None,
+        };
+        view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: Some(cursor) }, now);
+        view.apply(Command::Confirm(scope), now);
+    }
+    let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()) };
+    view.apply(Command::Remember { cluster: cluster("paris"), record }, now);
+    view
+}

@@ -1,0 +1,240 @@
+//! Real sockets: TCP, unix and TLS, who is let in, and a shutdown with streams open.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::fixture::Fixture;
+use crate::api::{ApiOptions, Bound, ListenAddress, TlsFiles};
+
+/// A face that serves until it is told to stop.
+struct Running {
+    addresses: Vec<String>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    _fixture: Fixture,
+}
+
+impl Running {
+    async fn start(listen: &[ListenAddress], options: &ApiOptions) -> Self {
+        let fixture = Fixture::new();
+        let bound = Bound::bind(listen, options).await.unwrap();
+        let (addresses, stop) = (bound.addresses(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(bound.serve(fixture.handle.clone(), stop.clone(), Duration::from_secs(30)));
+        Self { addresses, stop, tasks, _fixture: fixture }
+    }
+
+    /// Stops it; it must not take anything like its grace.
+    async fn stopped(mut self) {
+        let began = Instant::now();
+        self.stop.cancel();
+        self.tasks.join_next().await.unwrap().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+}
+
+/// The provider that reqwest takes; another test may have set the same one already.
+fn set_provider() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+async fn get(url: String) -> reqwest::Result<reqwest::Response> {
+    set_provider();
+    reqwest::get(url).await
+}
+
+fn local() -> ListenAddress {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// Reads a stream until a text has come.
+async fn read_until(response: &mut reqwest::Response, wanted: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(wanted) {
+        let chunk = response.chunk().await.unwrap().unwrap_or_else(|| panic!("ended before {wanted:?}: {text}"));
+        text.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_open_streams_with_a_bookmark() {
+    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let url = running.addresses[0].clone();
+    let mut stream = get(format!("{url}/v1/events?snapshot=true")).await.unwrap();
+    read_until(&mut stream, "event: synced").await;
+    let idle = get(format!("{url}/readyz")).await.unwrap();
+    assert_eq!(idle.status().as_u16(), 200);
+    running.stopped().await;
+    let mut rest = String::new();
+    while let Some(chunk) = stream.chunk().await.unwrap() {
+        rest.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(rest.trim_start().starts_with("event: bookmark\nid: v1."), "{rest}");
+    assert!(get(format!("{url}/readyz")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_does_not_hold_up_a_shutdown() {
+    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let address = running.addresses[0].strip_prefix("http://").unwrap().to_owned();
+    let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
+    get(format!("http://{address}/livez")).await.unwrap();
+    running.stopped().await;
+    assert_eq!(silent.read(&mut [0; 8]).await.unwrap(), 0);
+}
+
+async fn ask_unix(path: &Path, request: &str) -> String {
+    let mut socket = UnixStream::connect(path).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_takes_over_a_stale_file_and_is_removed_at_the_end() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("meshkeep.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let listen: ListenAddress = format!("unix://{}", path.display()).parse().unwrap();
+    let running = Running::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;
+    assert_eq!(running.addresses, [listen.to_string()]);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    let answer = ask_unix(&path, "GET /v1/identities/2 HTTP/1.1\r\nHost: anything.example\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"reserved\":\"world\""), "{answer}");
+    let busy = Bound::bind(std::slice::from_ref(&listen), &ApiOptions::default()).await.unwrap_err();
+    assert_eq!(busy.to_string(), format!("cannot listen on unix://{}: another process answers there", path.display()));
+    running.stopped().await;
+    assert!(!path.exists());
+    std::fs::write(&path, "precious").unwrap();
+    let other = Bound::bind(&[listen], &ApiOptions::default()).await.unwrap_err();
+    assert!(other.to_string().ends_with("there is a file of another kind, remove it or choose another path"), "{other}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named() {
+    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let taken = running.addresses[0].strip_prefix("http://").unwrap().to_owned();
+    let error = Bound::bind(&[local(), taken.parse().unwrap()], &ApiOptions::default()).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot listen on {taken}: Address already in use (os error 98)"));
+    assert!("localhost".parse::<ListenAddress>().is_err() && "unix://relative".parse::<ListenAddress>().is_err());
+    running.stopped().await;
+}
+
+#[tokio::test]
+async fn hosts_and_tokens_are_checked_but_probes_are_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let token_file = directory.path().join("token");
+    std::fs::write(&token_file, "sesame\n").unwrap();
+    let options = ApiOptions { allowed_hosts: vec!["meshkeep.svc".to_owned()], token_file: Some(token_file), tls: None };
+    let running = Running::start(&[local()], &options).await;
+    let url = running.addresses[0].clone();
+    set_provider();
+    let client = reqwest::Client::new();
+    let ask = async |path: &str, host: Option<&str>, token: Option<&str>| {
+        let mut request = client.get(format!("{url}{path}"));
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(ask("/v1/nodes", None, None).await, 401);
+    assert_eq!(ask("/v1/nodes", None, Some("open")).await, 401);
+    assert_eq!(ask("/v1/nodes", None, Some("sesame")).await, 200);
+    assert_eq!(ask("/v1/nodes", Some("meshkeep.svc:9870"), Some("sesame")).await, 200);
+    assert_eq!(ask("/v1/nodes", Some("evil.example"), Some("sesame")).await, 421);
+    assert_eq!(ask("/readyz", Some("10.0.0.7:9870"), None).await, 200);
+    running.stopped().await;
+    let options = ApiOptions { token_file: Some(directory.path().join("none")), ..ApiOptions::default() };
+    let error = Bound::bind(&[local()], &options).await.unwrap_err().to_string();
+    assert!(error.contains("/none: No such file"), "{error}");
+}
+
+/// An authority, and a certificate for 127.0.0.1 and a client from it.
+struct Certificates {
+    directory: tempfile::TempDir,
+    authority: String,
+    client: String,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let issue = |name: &str| {
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+            (certificate.pem(), key.serialize_pem())
+        };
+        let (certificate, key) = issue("127.0.0.1");
+        std::fs::write(directory.path().join("tls.crt"), certificate).unwrap();
+        std::fs::write(directory.path().join("tls.key"), key).unwrap();
+        std::fs::write(directory.path().join("ca.crt"), authority.pem()).unwrap();
+        let (certificate, key) = issue("client");
+        Self { directory, authority: authority.pem(), client: certificate + &key }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn files(&self, client_ca: bool) -> TlsFiles {
+        TlsFiles { certificate: self.path("tls.crt"), key: self.path("tls.key"), client_ca: client_ca.then(|| self.path("ca.crt")) }
+    }
+
+    fn client(&self, with_certificate: bool) -> reqwest::Client {
+        set_provider();
+        let authority = reqwest::Certificate::from_pem(self.authority.as_bytes()).unwrap();
+        let builder = reqwest::Client::builder().use_rustls_tls().add_root_certificate(authority);
+        if with_certificate { builder.identity(reqwest::Identity::from_pem(self.client.as_bytes()).unwrap()) } else { builder }
+            .build()
+            .unwrap()
+    }
+}
+
+#[tokio::test]
+async fn tls_serves_streams_and_asks_for_client_certificates_where_it_should() {
+    let certificates = Certificates::new();
+    let options = ApiOptions { tls: Some(certificates.files(false)), ..ApiOptions::default() };
+    let running = Running::start(&[local()], &options).await;
+    assert!(running.addresses[0].starts_with("https://127.0.0.1:"));
+    let mut stream = certificates.client(false).get(format!("{}/v1/events", running.addresses[0])).send().await.unwrap();
+    read_until(&mut stream, "event: synced").await;
+    running.stopped().await;
+    read_until(&mut stream, "event: bookmark").await;
+
+    let options = ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() };
+    let running = Running::start(&[local()], &options).await;
+    let url = format!("{}/v1/status", running.addresses[0]);
+    assert!(certificates.client(false).get(&url).send().await.is_err());
+    assert_eq!(certificates.client(true).get(&url).send().await.unwrap().status().as_u16(), 200);
+    running.stopped().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_is_named() {
+    let certificates = Certificates::new();
+    let broken = TlsFiles { key: certificates.path("ca.crt"), ..certificates.files(false) };
+    let missing = TlsFiles { certificate: certificates.path("none.crt"), ..certificates.files(false) };
+    std::fs::write(certificates.path("empty.crt"), "").unwrap();
+    let empty = TlsFiles { client_ca: Some(certificates.path("empty.crt")), ..certificates.files(false) };
+    for (files, name) in [(broken, "ca.crt"), (missing, "none.crt"), (empty, "empty.crt")] {
+        let options = ApiOptions { tls: Some(files), ..ApiOptions::default() };
+        let error = Bound::bind(&[local()], &options).await.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot use {} for TLS: ", certificates.path(name).display())), "{error}");
+    }
+}

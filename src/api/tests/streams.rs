@@ -1,0 +1,220 @@
+//! The change stream: what is sent, in which order, and how it ends.
+
+use axum::body::{Body, BodyDataStream};
+use axum::http::{Request, StatusCode};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use tokio::time::Duration;
+use tower::ServiceExt;
+
+use super::fixture::{Fixture, identity, key, node, pod, put};
+use crate::model::{Change, Kind};
+
+/// One event as a client sees it: name, id and data, ages taken out.
+type Event = (String, Option<String>, Value);
+
+struct Client {
+    body: BodyDataStream,
+    text: String,
+}
+
+impl Client {
+    async fn open(fixture: &Fixture, uri: &str, headers: &[(&str, &str)]) -> Self {
+        let mut request = Request::get(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = fixture.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let names = ["cache-control", "x-accel-buffering"].map(|name| response.headers()[name].to_str().unwrap().to_owned());
+        assert_eq!(names, ["no-cache, no-transform", "no"]);
+        Self { body: response.into_body().into_data_stream(), text: String::new() }
+    }
+
+    /// The next block up to an empty line, or `None` at the end.
+    async fn block(&mut self, separator: &str) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once(separator) {
+                let block = block.to_owned();
+                self.text = rest.to_owned();
+                return Some(block);
+            }
+            let chunk = tokio::time::timeout(Duration::from_secs(60), self.body.next()).await.expect("must hear something in a minute")?;
+            self.text.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
+        }
+    }
+
+    async fn event(&mut self) -> Option<Event> {
+        let block = self.block("\n\n").await?;
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned);
+        let Some(name) = field("event") else { return Some(("retry".to_owned(), None, json!(field("retry")))) };
+        let mut data: Value = serde_json::from_str(&field("data").unwrap()).unwrap();
+        assert_eq!(data["type"], json!(name));
+        strip_ages(&mut data);
+        Some((name, field("id"), data))
+    }
+
+    async fn until(&mut self, last: &str) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.event().await {
+            let done = event.0 == last;
+            events.push(event);
+            if done {
+                break;
+            }
+        }
+        events
+    }
+
+    /// What is left until the stream ends.
+    async fn rest(&mut self) -> Vec<Event> {
+        self.until("no such event").await
+    }
+}
+
+fn strip_ages(data: &mut Value) {
+    for cluster in data.get_mut("clusters").and_then(Value::as_array_mut).into_iter().flatten() {
+        cluster.as_object_mut().unwrap().remove("ageSeconds");
+    }
+}
+
+fn clusters() -> Value {
+    json!([
+        { "cluster": "paris", "phase": "live", "lastContact": "2026-01-01T00:30:00Z" },
+        { "cluster": "tokyo", "lastContact": "2026-01-01T00:30:00Z" },
+    ])
+}
+
+fn position(sequence: u64) -> String {
+    format!("v1.000000000000feed.{sequence}")
+}
+
+fn names(events: &[Event]) -> Vec<&str> {
+    events.iter().map(|(name, ..)| name.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_snapshot_is_followed_by_what_happens_live() {
+    let fixture = Fixture::new();
+    let uri = "/v1/events?snapshot=true&kind=node&labelSelector=zone%3Da";
+    let mut client = Client::open(&fixture, uri, &[]).await;
+    let worker = key(Kind::Node, "paris", "paris-worker-1");
+    let listed = fixture.json("/v1/nodes?labelSelector=zone%3Da").await["items"][0].clone();
+    let upsert = |object: &Value, meta: Value| json!({ "type": "upsert", "kind": "node", "key": worker.to_string(), "object": object, "meta": meta });
+    let synced = json!({ "type": "synced", "mode": "snapshot", "count": 1, "position": position(107), "clusters": clusters() });
+    let expected: Vec<Event> = vec![
+        ("retry".to_owned(), None, json!("2000")),
+        ("reset".to_owned(), None, json!({ "type": "reset", "reason": "initial" })),
+        ("upsert".to_owned(), None, upsert(&listed, json!({ "cluster": "paris", "revision": 15 }))),
+        ("synced".to_owned(), Some(position(107)), synced),
+    ];
+    assert_eq!(client.until("synced").await, expected);
+
+    fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "a"), 31)).await;
+    let listed = fixture.json("/v1/nodes?labelSelector=zone%3Da").await["items"][0].clone();
+    let meta = json!({ "cluster": "paris", "revision": 31, "position": position(108) });
+    assert_eq!(client.event().await, Some(("upsert".to_owned(), Some(position(108)), upsert(&listed, meta))));
+
+    let left = |reason: &str, sequence: u64| {
+        let meta = json!({ "cluster": "paris", "position": position(sequence) });
+        let data = json!({ "type": "delete", "kind": "node", "key": worker.to_string(), "reason": reason, "meta": meta });
+        Some(("delete".to_owned(), Some(position(sequence)), data))
+    };
+    fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "b"), 32)).await;
+    assert_eq!(client.event().await, left("leftFilter", 109));
+    fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "other"), 33)).await;
+    fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "a"), 34)).await;
+    assert_eq!(client.event().await.map(|event| (event.0, event.1)), Some(("upsert".to_owned(), Some(position(111)))));
+    fixture.change(Change::Delete { key: worker.clone() }).await;
+    assert_eq!(client.event().await, left("deleted", 112));
+
+    fixture.stop.cancel();
+    let bookmark = json!({ "type": "bookmark", "position": position(112), "clusters": clusters() });
+    assert_eq!(client.rest().await, [("bookmark".to_owned(), Some(position(112)), bookmark)]);
+}
+
+#[tokio::test]
+async fn a_position_goes_on_where_it_left_off_and_the_header_wins() {
+    let fixture = Fixture::new();
+    for number in 0..3_i64 {
+        let address = format!("10.1.2.{number}");
+        fixture.change(put(key(Kind::Ip, "paris", &address), pod(&address, 68_353, "172.18.1.2"), 40 + number)).await;
+    }
+    let uri = format!("/v1/events?snapshot=true&after={}", position(107));
+    let mut client = Client::open(&fixture, &uri, &[("last-event-id", &position(108))]).await;
+    let events = client.until("synced").await;
+    let ids: Vec<Option<&str>> = events.iter().map(|event| event.1.as_deref()).collect();
+    let (second, third) = (position(109), position(110));
+    assert_eq!(names(&events), ["retry", "upsert", "upsert", "synced"]);
+    assert_eq!(ids, [None, Some(second.as_str()), Some(third.as_str()), Some(third.as_str())]);
+    assert_eq!((&events[3].2["mode"], &events[3].2["count"]), (&json!("replay"), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
+    let fixture = Fixture::new();
+    let cases = [
+        ("nonsense".to_owned(), "malformed"),
+        ("v1.00000000deadbeef.1".to_owned(), "foreignEpoch"),
+        (position(1_000_000), "rolledBack"),
+        (position(5), "expired"),
+    ];
+    for (after, reason) in cases {
+        let mut client = Client::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
+        let events = client.until("synced").await;
+        assert_eq!(events[1], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
+        assert_eq!((names(&events).last(), events.iter().filter(|event| event.0 == "upsert").count()), (Some(&"synced"), 9));
+        let refused = fixture.get(&format!("/v1/events?after={after}&onExpired=fail")).await;
+        assert_eq!((refused.status, refused.json()["code"].clone()), (StatusCode::GONE, json!("expiredPosition")));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
+    let fixture = Fixture::new();
+    let mut client = Client::open(&fixture, "/v1/events?snapshot=true", &[("accept", "application/x-ndjson")]).await;
+    let mut held = std::collections::BTreeMap::new();
+    loop {
+        let event: Value = serde_json::from_str(&client.block("\n").await.unwrap()).unwrap();
+        match event["type"].as_str().unwrap() {
+            "reset" => held.clear(),
+            "upsert" => drop(held.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
+            "synced" => break,
+            other => panic!("{other}"),
+        }
+    }
+    let mut listed = Vec::new();
+    for list in ["identities", "ipcache", "nodes", "services"] {
+        listed.extend(fixture.json(&format!("/v1/{list}")).await["items"].as_array().unwrap().clone());
+    }
+    assert_eq!(held.into_values().collect::<Vec<_>>(), listed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_stream_sends_a_bookmark_every_15_seconds() {
+    let fixture = Fixture::new();
+    let began = tokio::time::Instant::now();
+    let mut client = Client::open(&fixture, "/v1/events", &[]).await;
+    client.until("synced").await;
+    for round in 1..4 {
+        assert_eq!(client.event().await.map(|event| (event.0, event.1)), Some(("bookmark".to_owned(), Some(position(107)))));
+        assert_eq!(began.elapsed().as_secs(), 15 * round);
+    }
+}
+
+#[tokio::test]
+async fn more_streams_than_there_are_places_are_told_to_come_back() {
+    let fixture = Fixture::new();
+    let all = u32::try_from(crate::api::state::STREAM_COUNT_MAX).unwrap();
+    let state = crate::api::state::ApiState::new(fixture.handle.clone(), fixture.stop.clone());
+    let taken = state.streams.clone().acquire_many_owned(all - 1).await.unwrap();
+    let guard = crate::api::guard::Guard::new(crate::api::guard::Hosts::new(&[], &[]), None);
+    let mut fixture = fixture;
+    fixture.router = crate::api::router(state, guard);
+    let open = Client::open(&fixture, "/v1/events", &[]).await;
+    let refused = fixture.get("/v1/events").await;
+    assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (429, "1"));
+    drop(open);
+    Client::open(&fixture, "/v1/events", &[]).await;
+    drop(taken);
+}
