@@ -269,6 +269,7 @@ pub(crate) struct LookupAnswer {
     ip: String,
     /// The entry that an agent would use; null where nothing covers the address.
     #[serde(rename = "match")]
+    #[schema(required = true)]
     found: Option<IpcacheEntry>,
     /// Entries of the same prefix that lost, newest first.
     others: Vec<IpcacheEntry>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use super::fixture::Fixture;
 
@@ -109,11 +110,16 @@ async fn head_answers_like_get_without_a_body() {
 }
 
 #[tokio::test]
-async fn json_is_compressed_and_raw_bytes_say_where_they_come_from() {
+async fn json_is_compressed_but_no_stream_and_raw_bytes_say_where_they_come_from() {
     let fixture = Fixture::new();
     for encoding in ["gzip", "zstd"] {
         let request = Request::get("/v1/ipcache").header("accept-encoding", encoding).body(Body::empty()).unwrap();
         assert_eq!(fixture.send(request).await.header("content-encoding"), encoding);
+    }
+    for form in ["text/event-stream", "application/x-ndjson"] {
+        let request = Request::get("/v1/events").header("accept-encoding", "gzip, zstd").header("accept", form);
+        let response = fixture.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!((response.headers()["content-type"].to_str().unwrap(), response.headers().get("content-encoding")), (form, None));
     }
     let answer = fixture.get("/v1/entries/cilium/cache/identities/v1/tokyo/id/68352").await;
     assert_eq!(answer.bytes, b"restored");

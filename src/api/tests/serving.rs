@@ -238,3 +238,22 @@ async fn a_certificate_that_cannot_be_used_is_named() {
         assert!(error.starts_with(&format!("cannot use {} for TLS: ", certificates.path(name).display())), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_request_that_never_ends_is_dropped_when_the_grace_is_over() {
+    let fixture = Fixture::new();
+    let bound = Bound::bind(&[local()], &ApiOptions::default()).await.unwrap();
+    let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
+    let (stop, grace) = (CancellationToken::new(), Duration::from_millis(300));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(bound.serve(fixture.handle.clone(), stop.clone(), grace));
+    let mut half = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let head = "POST /v1/ipcache/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n";
+    half.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
+    // the server asks for the body once it is inside the handler, so the request is in flight from here on
+    half.read_exact(&mut [0; 12]).await.unwrap();
+    let began = Instant::now();
+    stop.cancel();
+    tasks.join_next().await.unwrap().unwrap();
+    assert!((grace..Duration::from_secs(5)).contains(&began.elapsed()), "{:?}", began.elapsed());
+}

@@ -1,0 +1,149 @@
+"""Reads everything that a meshkeep serves with the client generated from its OpenAPI document.
+
+Usage: read_all.py BASE_URL [PAGE_LIMIT]
+
+Every list is read page by page; the first things of each are also read one by one and must be the same. Prints one JSON object:
+
+    clusters    names
+    nodes       cluster/name
+    services    cluster/namespace/name
+    identities  cluster/id
+    ipcache     cluster/prefix, with " host" behind host entries
+    entries     keys in cache form
+    rejected    keys in cache form
+    lookup      address=cluster/prefix for the address of every host entry
+    counts      what /v1/status counts
+"""
+
+import base64
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "target" / "tools" / "python-client"))
+
+from meshkeep_client import Client  # noqa: E402
+from meshkeep_client.api.clusters import get_cluster, list_clusters  # noqa: E402
+from meshkeep_client.api.entries import get_entry, list_entries, list_rejected  # noqa: E402
+from meshkeep_client.api.identities import get_identity, list_identities, list_identity_ips  # noqa: E402
+from meshkeep_client.api.ipcache import get_ipcache_entry, list_ipcache, lookup_ip, lookup_ips  # noqa: E402
+from meshkeep_client.api.nodes import get_node, list_nodes  # noqa: E402
+from meshkeep_client.api.probes import get_livez, get_readyz  # noqa: E402
+from meshkeep_client.api.services import get_service, list_services  # noqa: E402
+from meshkeep_client.api.status import get_status  # noqa: E402
+from meshkeep_client.models import LookupRequest, Problem  # noqa: E402
+from meshkeep_client.types import Unset  # noqa: E402
+
+PAGE_LIMIT = 50
+# how many things of each kind are also read one by one
+SINGLES = 20
+# how many addresses one batch may hold
+BATCH = 10_000
+
+
+def answered(answer, what):
+    """The answer, unless it is none or a problem."""
+    if answer is None or isinstance(answer, Problem):
+        raise SystemExit(f"{what}: {answer}")
+    return answer
+
+
+def read(module, client, limit, **parameters):
+    """All items of a list, page by page, all pages with the position of the first."""
+    items, token, position = [], None, None
+    while True:
+        more = {} if token is None else {"page_token": token}
+        page = answered(module.sync(client=client, limit=limit, **parameters, **more), module.__name__)
+        position = position or page.meta.position
+        assert page.meta.position == position, (page.meta.position, position)
+        assert len(page.items) <= limit
+        items += page.items
+        if isinstance(page.next_page_token, Unset):
+            return items
+        token = page.next_page_token
+
+
+def without(members, *names):
+    """An answer as a dictionary, without what only single answers or lookups have."""
+    return {name: value for name, value in members.to_dict().items() if name not in names}
+
+
+def same(single, listed, what):
+    """A single answer must say what the list said."""
+    single = without(answered(single, what), "meta", "others")
+    assert single == without(listed, "meta"), f"{what}: {single} is not {listed}"
+
+
+def check_singles(client, found):
+    for node in found["nodes"][:SINGLES]:
+        same(get_node.sync(node.cluster, node.name, client=client), node, "node")
+    for service in found["services"][:SINGLES]:
+        same(get_service.sync(service.cluster, service.namespace, service.name, client=client), service, "service")
+    for identity in found["identities"][:SINGLES]:
+        same(get_identity.sync(identity.id, client=client, cluster=[identity.cluster]), identity, "identity")
+    for entry in found["ipcache"][:SINGLES]:
+        single = answered(get_ipcache_entry.sync(entry.prefix, client=client, cluster=[entry.cluster]), "ipcache")
+        entries = [without(single, "meta", "others"), *(other.to_dict() for other in single.others)]
+        assert entry.to_dict() in entries, f"{entry} is not among {entries}"
+        ips = read(list_identity_ips, client, PAGE_LIMIT, id=entry.identity)
+        assert entry.to_dict() in [other.to_dict() for other in ips], f"{entry} is not among {ips}"
+    for entry in found["entries"][:SINGLES]:
+        response = get_entry.sync_detailed(entry.key, client=client)
+        assert response.content == base64.b64decode(entry.value), entry.key
+    for cluster in found["clusters"][:SINGLES]:
+        assert answered(get_cluster.sync(cluster.name, client=client), "cluster").name == cluster.name
+    missing = get_node.sync("nowhere", "nobody", client=client)
+    assert isinstance(missing, Problem) and missing.code == "notFound", missing
+
+
+def lookups(client, entries):
+    """What every host entry's address is found as, in batches, the first ones also alone."""
+    ips = sorted({entry.prefix.rsplit("/", 1)[0] for entry in entries if entry.host})
+    lines = []
+    for start in range(0, len(ips), BATCH):
+        batch = ips[start : start + BATCH]
+        answer = answered(lookup_ips.sync(client=client, body=LookupRequest(ips=batch)), "lookup of a batch")
+        assert [item.ip for item in answer.items] == batch
+        lines += [f"{item.ip}={item.match.cluster}/{item.match.prefix}" for item in answer.items]
+    for ip, line in list(zip(ips, lines, strict=True))[:SINGLES]:
+        found = answered(lookup_ip.sync(client=client, ip=ip), "lookup")
+        assert f"{ip}={found.match.cluster}/{found.match.prefix}" == line
+    nothing = answered(lookup_ip.sync(client=client, ip="2001:db8:ffff::1"), "lookup of nothing")
+    assert nothing.match is None, nothing
+    return lines
+
+
+def main(url, limit=PAGE_LIMIT):
+    client = Client(base_url=url, timeout=30.0)
+    assert get_livez.sync(client=client) == "ok"
+    assert get_readyz.sync(client=client) == "ok"
+    lists = {
+        "clusters": list_clusters,
+        "nodes": list_nodes,
+        "services": list_services,
+        "identities": list_identities,
+        "ipcache": list_ipcache,
+        "entries": list_entries,
+        "rejected": list_rejected,
+    }
+    found = {kind: read(module, client, limit) for kind, module in lists.items()}
+    check_singles(client, found)
+    status = answered(get_status.sync(client=client), "status")
+    summary = {
+        "clusters": [cluster.name for cluster in found["clusters"]],
+        "nodes": [f"{node.cluster}/{node.name}" for node in found["nodes"]],
+        "services": [f"{service.cluster}/{service.namespace}/{service.name}" for service in found["services"]],
+        "identities": [f"{identity.cluster}/{identity.id}" for identity in found["identities"]],
+        "ipcache": [f"{entry.cluster}/{entry.prefix}{' host' if entry.host else ''}" for entry in found["ipcache"]],
+        "entries": [entry.key for entry in found["entries"]],
+        "rejected": [entry.key for entry in found["rejected"]],
+        "lookup": lookups(client, found["ipcache"]),
+        "counts": status.counts.to_dict(),
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        raise SystemExit(__doc__)
+    main(sys.argv[1], *(int(argument) for argument in sys.argv[2:]))
