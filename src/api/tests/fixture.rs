@@ -70,7 +70,7 @@ impl Fixture {
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) = publication(Published { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed) });
-        let (persister, _, _) = persister(Nowhere);
+        let (persister, _) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
         let committer = Committer::new(Published { view, feed, epoch: Epoch(0xfeed) }, publisher, persister, reserved);
         let (commands, receiver) = mpsc::channel(8);
         std::thread::spawn(move || committer.run(receiver));
@@ -84,7 +84,7 @@ impl Fixture {
             clusters: board_receiver,
             directory: watch::channel(directory).1,
             persistence: watch::channel(PersistState::Healthy).1,
-            store: StoreReport { restored_count: 3, ..StoreReport::default() },
+            store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
         });
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());
