@@ -84,8 +84,8 @@ mod tests {
         let mut ours = Stallable::new(ours);
         ours.write_all(b"full").await.unwrap();
         let began = Instant::now();
-        let stalled = ours.write_all(b"more");
-        assert_eq!(stalled.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let stalled = tokio::time::timeout(2 * STALL_MAX, ours.write_all(b"more"));
+        assert_eq!(stalled.await.expect("must give up").unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= STALL_MAX);
         theirs.read_exact(&mut [0; 4]).await.unwrap();
         ours.write_all(b"more").await.unwrap();

@@ -1,5 +1,6 @@
 //! What goes over the wire: one flat struct for each shape of api.md. Unset members are left out, never null.
 
+pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod objects;
 pub(crate) mod raw;

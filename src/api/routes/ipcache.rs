@@ -12,8 +12,9 @@ use utoipa::ToSchema;
 
 use super::bad_path;
 use crate::api::dto::IpcacheList;
+use crate::api::dto::lookup::{LookupAnswer, LookupItem, LookupList};
 use crate::api::dto::meta::{ItemMeta, ListMeta, check_age};
-use crate::api::dto::objects::{IpcacheAnswer, IpcacheEntry, LookupAnswer, LookupItem, LookupList};
+use crate::api::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IpcacheQuery, ItemQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
