@@ -85,7 +85,11 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
     for address in bound.addresses() {
         println!("listening on {address}");
     }
-    let mut parts = start(settings, bound, store, opened, started).await?;
+    let mut parts = tokio::select! {
+        parts = start(settings, bound, store, opened, started) => parts?,
+        // nothing was mirrored yet, so there is nothing to store
+        () = signals.next() => return Ok(()),
+    };
     let ended = tokio::select! {
         () = signals.next() => None,
         Some(ended) = parts.tasks.join_next() => Some(ended.unwrap_or("task that panicked")),

@@ -9,5 +9,8 @@ use crate::{runtime, telemetry};
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, settings.log_level)?;
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
-    Ok(executor.block_on(runtime::run(settings))?)
+    let ended = executor.block_on(runtime::run(settings));
+    // an orderly end has waited for everything already; any other must not wait for a store that is still loading
+    executor.shutdown_background();
+    Ok(ended?)
 }

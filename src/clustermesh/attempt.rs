@@ -186,7 +186,16 @@ impl Attempt<'_> {
         let (canary_senders, canaries): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| watch::channel(None)).unzip();
         let mut tasks = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
             let scope = Scope { cluster: self.task.name.clone(), kind };
-            ScopeTask { scope, memory, link: link.clone(), canary, surroundings: &self.task.surroundings, changed: None }.run()
+            ScopeTask {
+                scope,
+                memory,
+                link: link.clone(),
+                canary,
+                surroundings: &self.task.surroundings,
+                changed: None,
+                told_synced: false,
+            }
+            .run()
         });
         let [Some(first), Some(second), Some(third), Some(fourth)] = [tasks.next(), tasks.next(), tasks.next(), tasks.next()] else {
             return Err(AttemptError::Cluster("a kind is missing".to_owned()));

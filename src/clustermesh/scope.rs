@@ -76,6 +76,8 @@ pub(super) struct ScopeTask<'a> {
     pub(super) surroundings: &'a Surroundings,
     /// The last differential list, for the list of keys that may follow.
     pub(super) changed: Option<ChangedKeys>,
+    /// Whether the outside was told that this kind is synced.
+    pub(super) told_synced: bool,
 }
 
 impl ScopeTask<'_> {
@@ -290,6 +292,12 @@ impl ScopeTask<'_> {
         }
         self.memory.outbox.extend(step.commands);
         self.deliver().await?;
+        let synced = self.memory.resync.is_synced();
+        if synced && !self.told_synced {
+            // who hears that everything is there must find it there
+            self.settled_mirror().await;
+        }
+        self.told_synced = synced;
         self.settle();
         Ok(step.request)
     }
