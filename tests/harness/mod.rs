@@ -3,6 +3,13 @@
 
 pub(crate) mod certificates;
 pub(crate) mod etcd;
+pub(crate) mod mesh;
+pub(crate) mod meshkeep;
+pub(crate) mod proxy;
+pub(crate) mod scene;
+pub(crate) mod stream;
+pub(crate) mod truth;
+mod values;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -1,0 +1,215 @@
+//! Bad input: each costs itself and gets one clear message that names it.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
+use crate::harness::mesh::{SMALL, source_key};
+use crate::harness::meshkeep::{Ended, Home};
+use crate::harness::scene::{Scene, settles};
+use crate::harness::truth::{Truth, list};
+
+/// Values of which none can be used: key in cache form, bytes, and a word that its reason must hold.
+fn bad_values(scene: &Scene) -> Vec<(String, Vec<u8>, &'static str)> {
+    let cluster = &scene.remotes[0].clusters[0];
+    let text = |key: &str| String::from_utf8(cluster.entries[key].clone()).unwrap();
+    let (nodes, services) = (cluster.keys_of("nodes/v1"), cluster.keys_of("services/v1"));
+    let (ips, identities) = (cluster.keys_of("ip/v1"), cluster.keys_of("identities/v1"));
+    let wrong_name = text(&nodes[1]).replace(r#""Cluster":"c01""#, r#""Cluster":"c09""#);
+    let wrong_id = text(&services[0]).replace(r#""clusterID":1"#, r#""clusterID":9"#);
+    let wrong_ip = text(&ips[0]).replacen(r#""IP":"10."#, r#""IP":"11."#, 1);
+    vec![
+        (nodes[0].clone(), b"{ not json".to_vec(), ""),
+        (nodes[1].clone(), wrong_name.into_bytes(), "c09"),
+        (services[0].clone(), wrong_id.into_bytes(), "9"),
+        (services[1].clone(), vec![0xff, 0x00, 0xfe], ""),
+        (ips[0].clone(), wrong_ip.into_bytes(), "11."),
+        (identities[0].clone(), b"k8s:app=x;k8s:io.cilium.k8s.policy.cluster=c09;".to_vec(), "c09"),
+        // keys that no good value was ever seen of
+        ("cilium/cache/identities/v1/c01/id/999999".into(), b"k8s:io.cilium.k8s.policy.cluster=c01;".to_vec(), "999999"),
+        ("cilium/cache/ip/v1/c01/not-an-address".into(), b"{}".to_vec(), ""),
+        ("cilium/cache/nodes/v1/c01/nobody".into(), b"[]".to_vec(), ""),
+    ]
+}
+
+#[tokio::test]
+async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_stay() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let mut truth = scene.truth();
+    let bad = bad_values(&scene);
+    for (key, value, _) in &bad {
+        scene.remotes[0].etcd.put(source_key(scene.remotes[0].form, "c01", key), value.clone()).await;
+        truth.put_bad(key, value.clone());
+    }
+    let expected = truth.expected();
+    settles(scene.meshkeep(), &expected, "putting bad values").await;
+    scene.follower_agrees(&expected, "putting bad values").await;
+    let rejected = rejected(&scene).await;
+    let mut keys: Vec<&String> = bad.iter().map(|(key, ..)| key).collect();
+    keys.sort();
+    assert_eq!(rejected.iter().map(|item| item["key"].as_str().unwrap()).collect::<Vec<_>>(), keys);
+    for (key, _, word) in &bad {
+        let item = rejected.iter().find(|item| item["key"] == **key).unwrap();
+        let reason = item["reason"].as_str().unwrap();
+        assert!(!reason.is_empty() && reason.contains(word), "{item} should say {word:?}");
+    }
+    assert_eq!(scene.meshkeep().phase("c01").await, "live");
+
+    // over a kill -9, with nothing to read from
+    scene.remotes[0].proxy.cut().await;
+    scene.kill_meshkeep();
+    scene.start_meshkeep().await;
+    settles(scene.meshkeep(), &expected, "a kill -9 with bad values").await;
+    let strip = |items: Vec<Value>| items.into_iter().map(|item| (item["key"].clone(), item["reason"].clone())).collect::<Vec<_>>();
+    assert_eq!(strip(self::rejected(&scene).await), strip(rejected));
+
+    // good again
+    scene.remotes[0].proxy.restore().await;
+    let cluster = scene.remotes[0].clusters[0].clone();
+    for (key, ..) in &bad {
+        let source_key = source_key(scene.remotes[0].form, "c01", key);
+        match cluster.entries.get(key) {
+            Some(value) => scene.remotes[0].etcd.put(source_key, value.clone()).await,
+            None => scene.remotes[0].etcd.delete(source_key).await,
+        };
+    }
+    scene.settles("mending the bad values").await;
+    assert_eq!(self::rejected(&scene).await, Vec::<Value>::new());
+}
+
+async fn rejected(scene: &Scene) -> Vec<Value> {
+    list(scene.meshkeep(), "/v1/rejected").await
+}
+
+#[tokio::test]
+async fn unknown_prefixes_are_told_once() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/a", "1").await;
+    scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/b", "2").await;
+    scene.start_meshkeep().await;
+    scene.settles("loading beside an unknown prefix").await;
+    let state = scene.meshkeep().says_of("c01", "unknownPrefixes", "frobs/v1").await;
+    assert_eq!(state["unknownPrefixes"].as_array().map(Vec::len), Some(1), "{state}");
+    assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
+    // a second connection does not tell it again
+    scene.remotes[0].proxy.cut().await;
+    scene.remotes[0].proxy.restore().await;
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    scene.settles("a reconnect").await;
+    assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
+}
+
+#[tokio::test]
+async fn a_remote_that_does_not_answer_disturbs_no_other() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
+    scene.home.write_cluster("refused", "endpoints:\n- http://127.0.0.1:1\n");
+    scene.start_meshkeep().await;
+    scene.settles("loading beside remotes that do not answer").await;
+    let refused = scene.meshkeep().says_of("refused", "lastError", "127.0.0.1:1").await;
+    assert!(refused["failures"].as_u64() >= Some(1), "{refused}");
+}
+
+/// One message: the process ends with this code, and a line of its log names all of these.
+fn ended_naming(ended: &Ended, code: i32, words: &[&str]) {
+    assert_eq!(ended.status.code(), Some(code), "{}", ended.log);
+    let lines = ended.log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    assert_eq!(lines, 1, "one line should name {words:?}:\n{}", ended.log);
+    assert!(!ended.log.contains("panicked"), "{}", ended.log);
+}
+
+#[tokio::test]
+async fn a_data_directory_that_cannot_be_written_ends_the_start() {
+    let home = Home::new();
+    let file = home.config_directory().with_file_name("a-file");
+    fs::write(&file, "").unwrap();
+    let below = file.join("data");
+    let flag = format!("--data-dir={}", below.display());
+    let ended = home.with_flags(&[&flag]).run_to_the_end().await;
+    ended_naming(&ended, 1, &[&below.display().to_string()]);
+}
+
+#[tokio::test]
+async fn a_data_directory_in_use_is_waited_for_and_its_holder_named() {
+    let mut home = Home::new();
+    let first = home.start().await;
+    let data = home.data_directory().display().to_string();
+    let second = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=1s"]).run_to_the_end().await;
+    ended_naming(&second, 1, &[&data, &first.id().to_string()]);
+    assert!(second.after >= Duration::from_secs(1), "{:?}", second.after);
+    assert_eq!(first.get("/v1/nodes").await["items"], json!([]));
+    // once it is free it can be had
+    first.kill();
+    home.start().await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_ends_the_start() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ended = Home::new().with_only_flags(&[&format!("--listen={address}")]).run_to_the_end().await;
+    ended_naming(&ended, 1, &[&address]);
+}
+
+#[tokio::test]
+async fn an_address_for_everybody_is_refused_without_tls() {
+    let ended = Home::new().with_only_flags(&["--listen=0.0.0.0:0"]).run_to_the_end().await;
+    assert_ne!(ended.status.code(), Some(0));
+    assert!(ended.log.contains("0.0.0.0:0") && ended.log.contains("--insecure"), "{}", ended.log);
+}
+
+#[tokio::test]
+async fn a_bad_flag_is_a_usage_error() {
+    for flag in ["--no-such-flag", "--listen=nonsense", "--cluster-id=many", "--kvstore-opt=etcd.limit=few"] {
+        let ended = Home::new().with_flags(&[flag]).run_to_the_end().await;
+        assert_eq!(ended.status.code(), Some(2), "{flag}: {}", ended.log);
+    }
+}
+
+#[tokio::test]
+async fn a_missing_config_directory_is_waited_for() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let (directory, aside) = (scene.home.config_directory(), scene.home.config_directory().with_extension("aside"));
+    fs::rename(&directory, &aside).unwrap();
+    scene.start_meshkeep().await;
+    let named = directory.display().to_string();
+    eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
+    assert_eq!(scene.meshkeep().get("/v1/clusters").await["items"], json!([]));
+    fs::rename(&aside, &directory).unwrap();
+    scene.settles("the arrival of the directory").await;
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    // no file may grow beyond 4 MiB (in blocks of 512 bytes); the signal that comes with it is ignored
+    let home = std::mem::replace(&mut scene.home, Home::new());
+    scene.home = home.behind_shell("trap '' XFSZ; ulimit -f 8192");
+    scene.start_meshkeep().await;
+    scene.settles("the first loading").await;
+    let log_lines = || scene.meshkeep().log_lines_with(&["data"]);
+    let calm = log_lines();
+    let mut grown = scene.remotes[0].clusters[0].clone();
+    let value = |index: u32| format!(r#"{{"IP":"10.200.0.{index}","HostIP":"","ID":2,"Key":1,"Metadata":"{}"}}"#, noise(index));
+    for index in 1..=20 {
+        let (key, value) = (format!("cilium/cache/ip/v1/c01/10.200.0.{index}"), value(index).into_bytes());
+        scene.remotes[0].etcd.put(source_key(scene.remotes[0].form, "c01", &key), value.clone()).await;
+        grown.entries.insert(key, value);
+    }
+    let truth = Truth::of([&grown]).expected();
+    settles(scene.meshkeep(), &truth, "the disk being full").await;
+    eventually("a message about the data directory", || async { (log_lines() > calm).then_some(()) }).await;
+    assert_eq!(scene.meshkeep().phase("c01").await, "live");
+}
+
+/// A megabyte that does not compress.
+fn noise(seed: u32) -> String {
+    use rand::{Rng, SeedableRng};
+    let random = rand::rngs::StdRng::seed_from_u64(seed.into());
+    random.sample_iter(rand::distr::Alphanumeric).take(1 << 20).map(char::from).collect()
+}

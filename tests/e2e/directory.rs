@@ -1,0 +1,140 @@
+//! The config directory: Secret mounts, files that come and go, and what is not a cluster file.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{Remote, Scene, serves, settles};
+use crate::harness::truth::Truth;
+
+/// What must not change of a cluster that has nothing to do with a change elsewhere.
+async fn undisturbed(meshkeep: &Meshkeep, name: &str) -> (Value, Value, Value) {
+    let cluster = meshkeep.cluster(name).await;
+    assert!(cluster["failures"].is_u64(), "{cluster}");
+    (cluster["phase"].clone(), cluster["failures"].clone(), cluster["phaseSince"].clone())
+}
+
+#[tokio::test]
+async fn a_removed_file_removes_its_cluster_and_nothing_else() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
+    scene.settles("the first loading").await;
+    let others_before = (undisturbed(scene.meshkeep(), "c01").await, undisturbed(scene.meshkeep(), "c03").await);
+    let seen = scene.follower().now().events.len();
+    scene.home.remove_cluster("c02");
+    let removed = scene.remotes[1].clusters.remove(0);
+    scene.settles("the removal of a file").await;
+    let of_removed: Vec<String> = {
+        let followed = scene.follower().now();
+        let deletes: Vec<_> = followed.named("delete", seen).collect();
+        assert!(deletes.iter().all(|event| event.data["reason"] == "clusterRemoved"), "{deletes:?}");
+        deletes.iter().map(|event| event.data["key"].as_str().unwrap().to_owned()).filter(|key| !key.contains("/cluster")).collect()
+    };
+    let mut of_removed: Vec<&String> = of_removed.iter().filter(|key| removed.entries.contains_key(*key)).collect();
+    of_removed.sort();
+    assert_eq!(of_removed, removed.entries.keys().collect::<Vec<_>>(), "one delete for each of its entries");
+    assert_eq!(scene.meshkeep().ask("/v1/clusters/c02").await.0, 404);
+    assert_eq!((undisturbed(scene.meshkeep(), "c01").await, undisturbed(scene.meshkeep(), "c03").await), others_before);
+
+    scene.home.write_cluster("c02", &scene.remotes[1].client_file());
+    scene.remotes[1].clusters.insert(0, removed);
+    scene.settles("the return of a file").await;
+    assert_eq!((undisturbed(scene.meshkeep(), "c01").await, undisturbed(scene.meshkeep(), "c03").await), others_before);
+}
+
+#[tokio::test]
+async fn a_file_that_went_while_meshkeep_was_down_removes_its_cluster() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.kill_meshkeep();
+    scene.home.remove_cluster("c02");
+    scene.remotes[1].clusters.remove(0);
+    scene.start_meshkeep().await;
+    scene.settles("a start without a file that was there").await;
+}
+
+#[tokio::test]
+async fn a_directory_that_vanishes_removes_nothing() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let before = scene.truth().expected();
+    let (directory, aside) = (scene.home.config_directory(), scene.home.config_directory().with_extension("aside"));
+    fs::rename(&directory, &aside).unwrap();
+    let named = directory.display().to_string();
+    eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
+    serves(scene.meshkeep(), &before, "while the directory is gone").await;
+    // over a start, too
+    scene.kill_meshkeep();
+    scene.start_meshkeep().await;
+    eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
+    serves(scene.meshkeep(), &before, "after a start without the directory").await;
+    fs::rename(&aside, &directory).unwrap();
+    scene.settles("the return of the directory").await;
+}
+
+/// Lays the files out as the kubelet does: `name -> ..data/name`, `..data -> ..<version>`.
+fn write_secret(directory: &Path, version: &str, files: &[(&str, String)]) {
+    let folder = directory.join(format!("..{version}"));
+    fs::create_dir(&folder).unwrap();
+    for (name, text) in files {
+        fs::write(folder.join(name), text).unwrap();
+        let link = directory.join(name);
+        if fs::symlink_metadata(&link).is_err() {
+            symlink(Path::new("..data").join(name), link).unwrap();
+        }
+    }
+    symlink(format!("..{version}"), directory.join("..data_tmp")).unwrap();
+    fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+}
+
+#[tokio::test]
+async fn a_swapped_secret_mount_changes_only_the_cluster_whose_bytes_changed() {
+    let binary = &etcd_binaries()[0];
+    let first = Remote::start(binary, Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
+    let second = Remote::start(binary, Form::State, vec![MeshCluster::generate(2, SMALL)]).await;
+    let mut moved = MeshCluster::generate(1, SMALL);
+    for key in moved.keys_of("ip/v1").iter().step_by(2) {
+        moved.change(key);
+    }
+    moved.delete(&moved.keys_of("services/v1")[0].clone());
+    let elsewhere = Remote::start(binary, Form::State, vec![moved]).await;
+
+    let mut home = Home::new();
+    let directory = home.config_directory();
+    let certificate = ("common-etcd-client-ca.crt", "-----BEGIN CERTIFICATE-----".to_owned());
+    write_secret(&directory, "2026_01", &[("c01", first.client_file()), ("c02", second.client_file()), certificate.clone()]);
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading").await;
+    meshkeep.reaches("c02", "live").await;
+    let undisturbed_before = undisturbed(&meshkeep, "c02").await;
+
+    write_secret(&directory, "2026_02", &[("c01", elsewhere.client_file()), ("c02", second.client_file()), certificate]);
+    fs::remove_dir_all(directory.join("..2026_01")).unwrap();
+    settles(&meshkeep, &Truth::of(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
+    assert_eq!(undisturbed(&meshkeep, "c02").await, undisturbed_before);
+}
+
+#[tokio::test]
+async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.home.write_cluster("broken", "endpoints: [https://127.0.0.1:1\n  oops: {");
+    scene.home.write_cluster("foo.yaml", &scene.remotes[0].client_file());
+    scene.home.write_cluster("notes", "nothing of interest");
+    scene.start_meshkeep().await;
+    scene.settles("loading beside files that are no cluster files").await;
+    for name in ["broken", "foo.yaml"] {
+        eventually(&format!("one log line that names {name}"), || async { (scene.meshkeep().log_lines_with(&[name]) == 1).then_some(()) })
+            .await;
+    }
+    assert_eq!(scene.meshkeep().log_lines_with(&["notes"]), 0);
+    assert_eq!(scene.meshkeep().phase("c01").await, "live");
+    // mended, it is a cluster
+    scene.home.write_cluster("broken", &scene.remotes[0].client_file());
+    let known = || async { (scene.meshkeep().ask("/v1/clusters/broken").await.0 == 200).then_some(()) };
+    eventually("the mended file to be a cluster", known).await;
+}

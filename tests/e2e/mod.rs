@@ -1,0 +1,12 @@
+//! The real binary against real etcds, as a user sees it.
+
+mod bad_input;
+mod big_values;
+mod directory;
+mod interrupted;
+mod python_client;
+mod remotes;
+mod samples;
+mod shutdown;
+mod streams;
+mod whole_mesh;

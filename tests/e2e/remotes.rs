@@ -1,0 +1,170 @@
+//! Ways to reach a remote: plain, TLS, client certificates, user and password; files that come late; clusters of old releases.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::etcd::{Etcd, EtcdBuilder, Tls, etcd_binaries};
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat, put_leased, source_key};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{serves, settles};
+use crate::harness::truth::Truth;
+
+/// The waits before a cluster without a config is read, and before what it did not confirm is pruned, shortened for tests.
+const QUICK_LEGACY: [&str; 2] = ["--legacy-wait=1s", "--legacy-quiet=1s"];
+
+/// An etcd with one cluster in it.
+async fn filled(builder: EtcdBuilder) -> (Etcd, MeshCluster) {
+    let etcd = builder.start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+    (etcd, cluster)
+}
+
+async fn mirror(etcd: &Etcd, cluster: &MeshCluster) -> (Home, Meshkeep) {
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([cluster]).expected(), "the first loading").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+    (home, meshkeep)
+}
+
+#[tokio::test]
+async fn a_remote_is_mirrored_over_tls_with_and_without_a_client_certificate() {
+    for binary in etcd_binaries() {
+        for tls in [Tls::Server, Tls::Mutual] {
+            let (etcd, cluster) = filled(Etcd::builder().binary(&binary).tls(tls)).await;
+            mirror(&etcd, &cluster).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn changes_keep_coming_past_the_life_of_the_authentication_token() {
+    for binary in etcd_binaries() {
+        let (mut etcd, mut cluster) = filled(Etcd::builder().binary(&binary).auth_token_ttl_s(5)).await;
+        etcd.enable_auth("mesh", "mesh-password").await;
+        let (_home, meshkeep) = mirror(&etcd, &cluster).await;
+        let key = cluster.keys_of("nodes/v1")[0].clone();
+        let started = Instant::now();
+        let mut arrived_last = Duration::ZERO;
+        // beyond two lives of a token
+        while arrived_last < Duration::from_secs(12) {
+            cluster.change(&key);
+            put_leased(&etcd, [(source_key(Form::State, &cluster.name, &key), cluster.entries[&key].clone())]).await;
+            settles(&meshkeep, &Truth::of([&cluster]).expected(), "a change under a token of 5 s").await;
+            arrived_last = started.elapsed();
+            // a change now and then, not as many as fit
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        assert!(!meshkeep.log().contains("mesh-password"), "a password in the log");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_an_error_that_does_not_tell_it() {
+    let (mut etcd, cluster) = filled(Etcd::builder()).await;
+    etcd.enable_auth("mesh", "mesh-password").await;
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace("mesh-password", "not-the-password"));
+    let meshkeep = home.start().await;
+    let state = meshkeep.says_of(&cluster.name, "lastError", "authentication").await;
+    assert!(!state.to_string().contains("not-the-password"), "{state}");
+    assert!(!meshkeep.log().contains("not-the-password"), "a password in the log");
+}
+
+#[tokio::test]
+async fn a_missing_certificate_is_waited_for_and_named() {
+    let (etcd, cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
+    let late = etcd.directory().join("late.crt");
+    let yaml = etcd.client_file_yaml().replace(&etcd.client_pair().certificate.display().to_string(), &late.display().to_string());
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &yaml);
+    let meshkeep = home.start().await;
+    meshkeep.reaches(&cluster.name, "waitingForFiles").await;
+    meshkeep.says_of(&cluster.name, "lastError", "late.crt").await;
+    fs::copy(&etcd.client_pair().certificate, &late).unwrap();
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the arrival of the certificate").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
+    let etcd = Etcd::start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    put_heartbeat(&etcd).await;
+    put_entries(&etcd, Form::State, &cluster).await;
+    let mut home = Home::new().with_flags(&QUICK_LEGACY);
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    let mut truth = Truth::of([&cluster]);
+    truth.name_cluster(&cluster.name, cluster.id);
+    settles(&meshkeep, &truth.expected(), "the wait for a config").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+}
+
+#[tokio::test]
+async fn a_legacy_cluster_that_was_wiped_is_pruned_after_a_heartbeat_and_a_quiet_while() {
+    let mut etcd = Etcd::start().await;
+    let mut cluster = MeshCluster::generate(1, SMALL);
+    put_heartbeat(&etcd).await;
+    put_entries(&etcd, Form::State, &cluster).await;
+    let mut home = Home::new().with_flags(&QUICK_LEGACY);
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the wait for a config").await;
+    let gone = cluster.keys_of("ip/v1");
+    etcd.wipe();
+    etcd.restart().await;
+    for key in gone.iter().step_by(3) {
+        cluster.delete(key);
+    }
+    put_entries(&etcd, Form::State, &cluster).await;
+    put_heartbeat(&etcd).await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the wiping of a legacy cluster").await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_lost_its_config_is_not_read_without_one() {
+    let (etcd, mut cluster) = filled(Etcd::builder()).await;
+    let mut home = Home::new().with_flags(&QUICK_LEGACY);
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    let before = Truth::of([&cluster]).expected();
+    settles(&meshkeep, &before, "the first loading").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+    meshkeep.kill();
+    etcd.delete(format!("cilium/cluster-config/{}", cluster.name)).await;
+    let key = cluster.keys_of("services/v1")[0].clone();
+    etcd.delete(source_key(Form::State, &cluster.name, &key)).await;
+    cluster.delete(&key);
+    let meshkeep = home.start().await;
+    meshkeep.reaches(&cluster.name, "readingConfig").await;
+    // longer than a legacy cluster would have to wait
+    let in_phase = Instant::now();
+    while in_phase.elapsed() < Duration::from_secs(3) {
+        assert_eq!(meshkeep.phase(&cluster.name).await, "readingConfig");
+        serves(&meshkeep, &before, "without the config that it had").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    put_config(&etcd, Form::State, &cluster).await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the return of the config").await;
+}
+
+#[tokio::test]
+async fn a_config_that_cannot_be_right_is_refused_and_nothing_is_read() {
+    let etcd = Etcd::start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+    let key = format!("cilium/cluster-config/{}", cluster.name);
+    etcd.put(key.as_str(), r#"{"id":256,"capabilities":{"syncedCanaries":true}}"#).await;
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    meshkeep.says_of(&cluster.name, "lastError", "256").await;
+    assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
+    put_config(&etcd, Form::State, &cluster).await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the config being right").await;
+}

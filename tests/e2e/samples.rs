@@ -1,0 +1,174 @@
+//! The 77 sample keys of protocol.md, in state and in cache form, with everything that is served of them.
+
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::mesh::put_leased;
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{serves, settles};
+use crate::harness::truth::Truth;
+
+const SAMPLES: &str = include_str!("../data/samples.jsonl");
+
+const CLUSTERS: [(&str, u32); 2] = [("paris", 1), ("tokyo", 2)];
+
+/// A sample: whose etcd it belongs to, its key and its bytes.
+struct Sample {
+    etcd: String,
+    key: String,
+    value: Vec<u8>,
+}
+
+fn samples() -> Vec<Sample> {
+    let read = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let text = |name: &str| line[name].as_str().unwrap().to_owned();
+        let value = if line["encoding"] == "base64" { BASE64.decode(text("value")).unwrap() } else { text("value").into_bytes() };
+        Sample { etcd: text("etcd"), key: text("key"), value }
+    };
+    let samples: Vec<Sample> = SAMPLES.lines().map(read).collect();
+    assert_eq!(samples.len(), 77);
+    samples
+}
+
+async fn load(binary: &Path, name: &str) -> Etcd {
+    let etcd = Etcd::builder().binary(binary).start().await;
+    let own = samples().into_iter().filter(|sample| sample.etcd == name);
+    put_leased(&etcd, own.map(|sample| (sample.key, sample.value))).await;
+    etcd
+}
+
+/// The samples of the four kinds in cache form, which are byte for byte those in state form.
+fn truth() -> Truth {
+    let mut truth = Truth::default();
+    for (name, id) in CLUSTERS {
+        truth.name_cluster(name, id);
+    }
+    let kinds = ["identities", "ip", "nodes", "services"].map(|kind| format!("cilium/cache/{kind}/v1/"));
+    for sample in samples().into_iter().filter(|sample| kinds.iter().any(|kind| sample.key.starts_with(kind))) {
+        truth.put(&sample.key, sample.value);
+    }
+    assert_eq!(truth.len(), 4 + 4 + 4 + 8);
+    truth
+}
+
+/// Both clusters mirrored from their own etcds.
+async fn in_state_form(binary: &Path) -> (Vec<Etcd>, Home, Meshkeep) {
+    let mut home = Home::new();
+    let mut etcds = Vec::new();
+    for (name, _) in CLUSTERS {
+        let etcd = load(binary, &format!("{name}-etcd")).await;
+        home.write_cluster(name, &etcd.client_file_yaml());
+        etcds.push(etcd);
+    }
+    let meshkeep = home.start().await;
+    settle(&meshkeep).await;
+    (etcds, home, meshkeep)
+}
+
+async fn settle(meshkeep: &Meshkeep) {
+    let expected = truth().expected();
+    settles(meshkeep, &expected, "loading the samples").await;
+    for (name, _) in CLUSTERS {
+        meshkeep.reaches(name, "live").await;
+    }
+    serves(meshkeep, &expected, "once both clusters are live").await;
+}
+
+#[tokio::test]
+async fn the_samples_in_state_form_are_served_value_for_value() {
+    for binary in etcd_binaries() {
+        let (_etcds, _home, meshkeep) = in_state_form(&binary).await;
+        assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn the_samples_in_cache_form_are_served_value_for_value() {
+    for binary in etcd_binaries() {
+        let etcd = load(&binary, "local-kvstoremesh-etcd").await;
+        let mut home = Home::new();
+        for (name, _) in CLUSTERS {
+            home.write_cluster(name, &etcd.client_file_yaml());
+        }
+        let meshkeep = home.start().await;
+        settle(&meshkeep).await;
+        assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
+    }
+}
+
+async fn lookup(meshkeep: &Meshkeep, ip: &str) -> Value {
+    let answer = meshkeep.get(&format!("/v1/ipcache/lookup?ip={ip}")).await;
+    assert_eq!(answer["ip"], *ip);
+    answer["match"].clone()
+}
+
+#[tokio::test]
+async fn an_address_is_answered_by_its_longest_prefix_with_the_labels_of_its_identity() {
+    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    let cart = json!({
+        "k8s:app": "cart",
+        "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name": "shop",
+        "k8s:io.cilium.k8s.policy.cluster": "paris",
+        "k8s:io.cilium.k8s.policy.serviceaccount": "default",
+        "k8s:io.kubernetes.pod.namespace": "shop",
+    });
+    for (ip, prefix) in [("10.1.1.21", "10.1.1.21/32"), ("fd00:10:1:1::d643", "fd00:10:1:1::d643/128")] {
+        let found = lookup(&meshkeep, ip).await;
+        assert_eq!((&found["prefix"], &found["host"], &found["cluster"]), (&json!(prefix), &json!(true), &json!("paris")), "{found}");
+        assert_eq!((&found["identity"], &found["labels"], &found["nodeName"]), (&json!(65795), &cart, &json!("paris-worker-1")), "{found}");
+    }
+    let in_range = lookup(&meshkeep, "10.1.200.7").await;
+    assert_eq!((&in_range["prefix"], &in_range["identity"]), (&json!("10.1.200.0/24"), &json!(2)), "{in_range}");
+    assert_ne!(in_range["host"], json!(true), "{in_range}");
+    // an IPv6 address in another way of writing
+    let unusual = meshkeep.get("/v1/ipcache/lookup?ip=FD00:10:1:1:0:0:0:D643").await;
+    assert_eq!(unusual["match"]["prefix"], "fd00:10:1:1::d643/128", "{unusual}");
+    assert_eq!(lookup(&meshkeep, "192.0.2.1").await, Value::Null);
+    assert_eq!(meshkeep.ask("/v1/ipcache/lookup?ip=nonsense").await.0, 400);
+}
+
+#[tokio::test]
+async fn a_remotes_host_is_a_remote_node() {
+    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    let found = lookup(&meshkeep, "172.18.2.9").await;
+    assert_eq!((&found["identity"], &found["cluster"]), (&json!(6), &json!("tokyo")), "{found}");
+}
+
+#[tokio::test]
+async fn single_things_are_found_and_missing_ones_are_404() {
+    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    for (path, field, value) in [
+        ("/v1/nodes/paris/paris-worker-1", "bootID", json!("570d3fd1-93db-4862-ba99-6a3c2c10c311")),
+        ("/v1/services/tokyo/shop/cart", "clusterID", json!(2)),
+        ("/v1/identities/68352", "cluster", json!("paris")),
+        ("/v1/clusters/tokyo", "phase", json!("live")),
+    ] {
+        let found = meshkeep.get(path).await;
+        // an identity's number may be in several clusters
+        let found = if found["items"].is_array() { found["items"][0].clone() } else { found };
+        assert_eq!(found[field], value, "{path}: {found}");
+    }
+    for path in ["/v1/ipcache/10.1.200.0/24", "/v1/ipcache/10.1.200.0%2F24"] {
+        assert!(meshkeep.get(path).await.to_string().contains("\"10.1.200.0/24\""), "{path}");
+    }
+    for path in [
+        "/v1/nodes/paris/none",
+        "/v1/nodes/none/paris-worker-1",
+        "/v1/services/paris/shop/none",
+        "/v1/identities/99999",
+        "/v1/clusters/none",
+        "/v1/ipcache/10.1.200.1",
+        "/v1/entries/cilium/cache/nodes/v1/paris/none",
+        "/v1/none",
+    ] {
+        let (status, problem) = meshkeep.ask(path).await;
+        assert_eq!(status, 404, "{path}: {problem}");
+        assert!(problem["type"].is_string() && problem["detail"].is_string(), "{path}: {problem}");
+    }
+    assert_eq!(meshkeep.ask("/v1/nodes?colour=red").await.0, 400);
+}

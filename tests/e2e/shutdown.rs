@@ -1,0 +1,64 @@
+//! SIGTERM with streams open.
+
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{SMALL, Shape};
+use crate::harness::scene::Scene;
+use crate::harness::stream::Follower;
+
+/// How long a shutdown may take (design: within 5 s).
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
+    // enough for a snapshot that no socket buffer holds whole
+    let shape = Shape { endpoints: 4_000, ..SMALL };
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, shape).await;
+    scene.settles("the first loading").await;
+    let mut followers = Vec::new();
+    for _ in 0..20 {
+        followers.push(Follower::open(scene.meshkeep(), "snapshot=true&kind=node").await);
+    }
+    for follower in &followers {
+        follower.synced_after(0).await;
+    }
+    // one that asks for everything and never reads
+    let address = scene.meshkeep().url().trim_start_matches("http://").to_owned();
+    let mut slow = TcpStream::connect(&address).await.unwrap();
+    slow.write_all(format!("GET /v1/events?snapshot=true HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.unwrap();
+
+    scene.follower = None;
+    let ended = scene.meshkeep.take().unwrap().stop().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+    assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+    for follower in &followers {
+        follower.wait("the end of the stream", |followed| followed.ended.then_some(())).await;
+        let followed = follower.now();
+        assert_eq!(followed.events.last().unwrap().name, "bookmark");
+    }
+    drop(slow);
+
+    // the next start has everything at once
+    scene.remotes[0].proxy.cut().await;
+    scene.start_meshkeep().await;
+    crate::harness::scene::serves(scene.meshkeep(), &scene.truth().expected(), "right after a clean restart").await;
+    scene.remotes[0].proxy.restore().await;
+    scene.settles("a clean restart").await;
+}
+
+#[tokio::test]
+async fn sigterm_while_remotes_do_not_answer_is_as_quick() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
+    scene.start_meshkeep().await;
+    scene.settles("loading beside a silent remote").await;
+    scene.follower = None;
+    let ended = scene.meshkeep.take().unwrap().stop().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+    assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+}

@@ -1,0 +1,163 @@
+//! The change stream as a client sees it.
+
+use serde_json::json;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
+use crate::harness::scene::Scene;
+use crate::harness::stream::Follower;
+
+async fn settled() -> Scene {
+    let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    scene
+}
+
+#[tokio::test]
+async fn a_snapshot_begins_with_a_reset_and_ends_with_synced() {
+    let scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
+    follower.synced_after(0).await;
+    let followed = follower.now();
+    let first = &followed.events[0];
+    assert_eq!((first.name.as_str(), &first.data["reason"]), ("reset", &json!("initial")));
+    let synced = followed.named("synced", 0).next().unwrap();
+    assert_eq!(synced.data["mode"], "snapshot", "{synced:?}");
+    let objects = scene.truth().expected().objects;
+    assert_eq!(followed.objects, objects);
+    assert!(synced.data["count"].as_u64() >= Some(objects.len() as u64), "{synced:?}");
+}
+
+#[tokio::test]
+async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
+    follower.synced_after(0).await;
+    let seen = follower.now().events.len();
+    let before = scene.remotes[0].clusters[0].clone();
+    let (changed, gone) = (before.keys_of("nodes/v1")[0].clone(), before.keys_of("services/v1")[0].clone());
+    scene.remotes[0]
+        .change(|cluster| {
+            cluster.change(&changed);
+            cluster.delete(&gone);
+        })
+        .await;
+    follower.wait("a delete", |followed| followed.named("delete", seen).next().map(|_| ())).await;
+    scene.settles("a change and a delete").await;
+    let followed = follower.now();
+    assert_eq!(followed.changes_since(seen), [(changed.clone(), 1), (gone.clone(), 1)].into());
+    let delete = followed.named("delete", seen).next().unwrap();
+    assert_eq!((&delete.data["key"], &delete.data["reason"], &delete.data["kind"]), (&json!(gone), &json!("deleted"), &json!("service")));
+}
+
+#[tokio::test]
+async fn a_stream_without_a_snapshot_tells_only_what_happens_from_now_on() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "").await;
+    let key = scene.remotes[0].clusters[0].keys_of("identities/v1")[0].clone();
+    scene.remotes[0].change(|cluster| cluster.change(&key)).await;
+    follower.wait("the change", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
+    let followed = follower.now();
+    assert_eq!(followed.changes_since(0), [(key, 1)].into());
+    assert_eq!(followed.named("reset", 0).count(), 0);
+}
+
+#[tokio::test]
+async fn filters_by_cluster_and_kind_let_nothing_else_through() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "snapshot=true&cluster=c02&kind=node&kind=service").await;
+    follower.synced_after(0).await;
+    let wanted = |scene: &Scene| {
+        let mut objects = scene.truth().expected().objects;
+        objects.retain(|key, _| key.starts_with("cilium/cache/nodes/v1/c02/") || key.starts_with("cilium/cache/services/v1/c02/"));
+        objects
+    };
+    assert_eq!(follower.now().objects, wanted(&scene));
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
+        remote.change(|cluster| cluster.delete_one_percent(&mut random)).await;
+    }
+    scene.settles("changing 1 %").await;
+    let expected = wanted(&scene);
+    follower.wait("the filtered changes", |followed| (followed.objects == expected).then_some(())).await;
+    for filter in ["kind=nonsense", "colour=red", "cluster=Not-A-Name"] {
+        let (status, problem) = scene.meshkeep().ask(&format!("/v1/events?{filter}")).await;
+        assert_eq!(status, 400, "{filter}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn equal_bytes_under_a_new_lease_are_no_event() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "").await;
+    let cluster = scene.remotes[0].clusters[0].clone();
+    put_leased(&scene.remotes[0].etcd, cluster.entries.iter().map(|(key, value)| (source_key(Form::State, "c01", key), value.clone())))
+        .await;
+    // a real change behind them shows that they have passed
+    let key = cluster.keys_of("nodes/v1")[1].clone();
+    scene.remotes[0].change(|cluster| cluster.change(&key)).await;
+    follower.wait("the change behind them", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
+    // each kind has a watch of its own: wait until each has shown a change
+    let others: Vec<String> = ["ip/v1", "identities/v1", "services/v1"].iter().map(|base| cluster.keys_of(base)[0].clone()).collect();
+    scene.remotes[0].change(|cluster| others.iter().for_each(|key| cluster.change(key))).await;
+    follower.wait("a change of each kind", |followed| (followed.named("upsert", 0).count() >= 4).then_some(())).await;
+    let mut expected: Vec<String> = others;
+    expected.push(key);
+    expected.sort();
+    assert_eq!(
+        follower.now().changes_since(0).into_iter().collect::<Vec<_>>(),
+        expected.into_iter().map(|key| (key, 1)).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn a_position_is_continued_from_and_one_of_an_earlier_start_is_a_reset() {
+    let mut scene = settled().await;
+    let position = scene.meshkeep().get("/v1/nodes?limit=1").await["meta"]["position"].as_str().unwrap().to_owned();
+    let mut random = scene.random.clone();
+    scene.remotes[0].change(|cluster| cluster.change_one_percent(&mut random)).await;
+    scene.remotes[1].change(|cluster| cluster.delete_one_percent(&mut random)).await;
+    scene.settles("changing and deleting 1 %").await;
+
+    let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+    follower.synced_after(0).await;
+    {
+        let followed = follower.now();
+        assert_eq!(followed.named("reset", 0).count(), 0, "{:?}", followed.events);
+        // one of each of four kinds changed, one of each deleted
+        assert_eq!((followed.named("upsert", 0).count(), followed.named("delete", 0).count()), (4, 4), "{:?}", followed.events);
+        assert_eq!(followed.named("synced", 0).next().unwrap().data["mode"], "replay");
+    }
+    let malformed = Follower::open(scene.meshkeep(), "after=nonsense").await;
+    malformed.synced_after(0).await;
+    assert_eq!(malformed.now().events[0].data["reason"], "malformed");
+
+    scene.kill_meshkeep();
+    scene.start_meshkeep().await;
+    let foreign = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+    foreign.synced_after(0).await;
+    let truth = scene.truth().expected().objects;
+    let followed = foreign.now();
+    assert_eq!((followed.events[0].name.as_str(), &followed.events[0].data["reason"]), ("reset", &json!("foreignEpoch")));
+    assert_eq!(followed.objects, truth);
+}
+
+#[tokio::test]
+async fn a_change_of_phase_is_told_to_those_who_follow_clusters() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "kind=cluster").await;
+    scene.remotes[0].proxy.cut().await;
+    let phases = |follower: &Follower| -> Vec<String> {
+        let followed = follower.now();
+        let clusters = followed.events.iter().filter(|event| event.name == "cluster");
+        clusters.filter(|event| event.data.to_string().contains("c01")).map(|event| event.data.to_string()).collect()
+    };
+    eventually("backingOff or connecting to be told", || {
+        std::future::ready(phases(&follower).iter().any(|data| data.contains("backingOff") || data.contains("connecting")).then_some(()))
+    })
+    .await;
+    scene.remotes[0].proxy.restore().await;
+    eventually("live to be told", || std::future::ready(phases(&follower).last().filter(|data| data.contains("live")).map(|_| ()))).await;
+}

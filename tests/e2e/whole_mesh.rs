@@ -1,0 +1,233 @@
+//! A generated mesh through everything that happens to one: after each step what is served equals the truth, no entry too many,
+//! none too few, and so does what a follower of the stream holds.
+
+use std::path::Path;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{FULL, SMALL, publish, put_canaries, put_config, put_entries, put_heartbeat};
+use crate::harness::scene::{Scene, serves};
+
+async fn change_and_delete_one_percent(scene: &mut Scene) {
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
+    }
+    scene.settles("changing 1 %").await;
+    for remote in &mut scene.remotes {
+        remote.change(|cluster| cluster.delete_one_percent(&mut random)).await;
+    }
+    scene.settles("deleting 1 %").await;
+    scene.random = random;
+}
+
+/// Cut off, and the history in between is compacted: the watch cannot be resumed.
+async fn compact_while_cut_off(scene: &mut Scene) {
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote.proxy.cut().await;
+        remote
+            .change(|cluster| {
+                cluster.change_one_percent(&mut random);
+                cluster.delete_one_percent(&mut random);
+                cluster.add_endpoints(3);
+            })
+            .await;
+        let revision = remote.etcd.put("unrelated", "1").await;
+        remote.etcd.compact(revision).await;
+        remote.proxy.restore().await;
+    }
+    scene.random = random;
+    scene.settles("a compaction while cut off").await;
+}
+
+async fn restart_etcd(scene: &mut Scene) {
+    for remote in &mut scene.remotes {
+        remote.etcd.restart().await;
+    }
+    scene.settles("a restart of etcd").await;
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
+    }
+    scene.random = random;
+    scene.settles("changing 1 % after a restart of etcd").await;
+}
+
+/// Wiped, started with the same flags (so with the same etcd cluster id) and filled with something else.
+async fn wipe_and_recreate_etcd(scene: &mut Scene) {
+    let stamp = scene.next_stamp();
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote.etcd.wipe();
+        for cluster in &mut remote.clusters {
+            cluster.change_one_percent(&mut random);
+            cluster.delete_one_percent(&mut random);
+            cluster.add_endpoints(2);
+        }
+        remote.etcd.restart().await;
+        publish(&remote.etcd, remote.form, &remote.clusters, &stamp).await;
+    }
+    scene.random = random;
+    scene.settles("wiping and recreating etcd").await;
+}
+
+/// Wiped, and filled in the same order with one early key changed: same ids, same revisions, same count; only that value and the
+/// canaries tell. `wipe_and_recreate_etcd` must have run before, so that the history is that of one filling.
+async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) {
+    let stamp = scene.next_stamp();
+    for remote in &mut scene.remotes {
+        remote.proxy.cut().await;
+        remote.etcd.wipe();
+        let early = remote.clusters[0].keys_of("ip/v1")[0].clone();
+        remote.clusters[0].change(&early);
+        remote.etcd.restart().await;
+        publish(&remote.etcd, remote.form, &remote.clusters, &stamp).await;
+        remote.proxy.restore().await;
+    }
+    scene.settles("a reload in the same order with one early key changed").await;
+}
+
+/// The same, but etcd is empty for a while: nothing may go before the canaries are back.
+async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
+    let before = scene.truth().expected();
+    for remote in &mut scene.remotes {
+        remote.etcd.wipe();
+        remote.etcd.restart().await;
+        put_heartbeat(&remote.etcd).await;
+    }
+    for name in scene.names() {
+        scene.meshkeep().reaches(&name, "readingConfig").await;
+    }
+    serves(scene.meshkeep(), &before, "while etcd is empty").await;
+    for remote in &scene.remotes {
+        for cluster in &remote.clusters {
+            put_config(&remote.etcd, remote.form, cluster).await;
+        }
+    }
+    for name in scene.names() {
+        scene.meshkeep().reaches(&name, "waitingForCanary").await;
+    }
+    serves(scene.meshkeep(), &before, "while etcd has configs but no canaries").await;
+    let stamp = scene.next_stamp();
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        for cluster in &mut remote.clusters {
+            cluster.change_one_percent(&mut random);
+            cluster.delete_one_percent(&mut random);
+            put_entries(&remote.etcd, remote.form, cluster).await;
+        }
+    }
+    serves(scene.meshkeep(), &before, "while etcd has entries but no canaries").await;
+    for remote in &scene.remotes {
+        for cluster in &remote.clusters {
+            put_canaries(&remote.etcd, remote.form, cluster, &stamp).await;
+        }
+    }
+    scene.random = random;
+    scene.settles("etcd being empty for a while").await;
+}
+
+/// Killed, started with no remote in reach, and the remotes come back with changes made meanwhile.
+async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
+    let before = scene.truth().expected();
+    for remote in &mut scene.remotes {
+        remote.proxy.cut().await;
+    }
+    scene.kill_meshkeep();
+    scene.start_meshkeep().await;
+    serves(scene.meshkeep(), &before, "right after the start with all remotes down").await;
+    scene.follower().synced_after(0).await;
+    scene.follower_agrees(&before, "the start with all remotes down").await;
+    assert_eq!(scene.meshkeep().ask("/readyz").await.0, 200);
+    assert_eq!(origins(scene).await, ["restored"]);
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote
+            .change(|cluster| {
+                cluster.change_one_percent(&mut random);
+                cluster.delete_one_percent(&mut random);
+                cluster.add_endpoints(4);
+            })
+            .await;
+        remote.proxy.restore().await;
+    }
+    scene.random = random;
+    scene.settles("the return of the remotes").await;
+    assert_eq!(origins(scene).await, ["live"]);
+}
+
+/// The different origins that the list of nodes tells of.
+async fn origins(scene: &Scene) -> Vec<String> {
+    let list = scene.meshkeep().get("/v1/nodes?limit=1").await;
+    let sources = list["meta"]["sources"].as_array().unwrap_or_else(|| panic!("no sources in {list}"));
+    let mut origins: Vec<String> = sources.iter().map(|source| source["origin"].as_str().unwrap_or_default().to_owned()).collect();
+    origins.sort();
+    origins.dedup();
+    origins
+}
+
+#[tokio::test]
+async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 5, 5, FULL).await;
+    scene.settles("the first loading").await;
+    let counts = scene.meshkeep().get("/v1/status").await["counts"].clone();
+    assert_eq!((counts["nodes"].as_u64(), counts["identities"].as_u64()), (Some(200), Some(1000)), "{counts}");
+    assert_eq!((counts["ipcache"].as_u64(), counts["services"].as_u64()), (Some(2500), Some(200)), "{counts}");
+    change_and_delete_one_percent(&mut scene).await;
+    compact_while_cut_off(&mut scene).await;
+    restart_etcd(&mut scene).await;
+    wipe_and_recreate_etcd(&mut scene).await;
+    reload_in_the_same_order_with_one_early_key_changed(&mut scene).await;
+    recreate_etcd_empty_for_a_while(&mut scene).await;
+    kill_and_start_with_all_remotes_down(&mut scene).await;
+}
+
+async fn small(binary: &Path) -> Scene {
+    let scene = Scene::start(binary, 1, 2, SMALL).await;
+    scene.settles("the first loading").await;
+    scene
+}
+
+#[tokio::test]
+async fn changes_and_deletes_are_mirrored() {
+    for binary in etcd_binaries() {
+        change_and_delete_one_percent(&mut small(&binary).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_compaction_while_cut_off_leads_to_the_truth() {
+    for binary in etcd_binaries() {
+        compact_while_cut_off(&mut small(&binary).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_restart_of_etcd_is_survived() {
+    for binary in etcd_binaries() {
+        restart_etcd(&mut small(&binary).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wiped_etcd_that_looks_the_same_is_not_mistaken_for_the_old_one() {
+    for binary in etcd_binaries() {
+        let mut scene = small(&binary).await;
+        wipe_and_recreate_etcd(&mut scene).await;
+        reload_in_the_same_order_with_one_early_key_changed(&mut scene).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wiped_etcd_prunes_nothing_until_it_is_filled() {
+    for binary in etcd_binaries() {
+        recreate_etcd_empty_for_a_while(&mut small(&binary).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_killed_sidecar_serves_at_once_without_remotes_and_catches_up_later() {
+    for binary in etcd_binaries() {
+        kill_and_start_with_all_remotes_down(&mut small(&binary).await).await;
+    }
+}

@@ -1,0 +1,259 @@
+//! A generated mesh: clusters with nodes, identities, endpoints and services, written as Cilium's Go code writes them.
+//!
+//! A [`MeshCluster`] is what a test believes that a cluster holds; [`publish`] and [`rewrite`] bring an etcd there. Keys are
+//! kept in cache form and translated where an etcd is a cluster's own.
+
+use std::collections::BTreeMap;
+
+use etcd_client::{Client, PutOptions, Txn, TxnOp};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use super::etcd::Etcd;
+use super::values::Owner;
+
+/// The kinds' parts of keys, below `cilium/state/` and `cilium/cache/`.
+pub(crate) const BASES: [&str; 4] = ["identities/v1", "ip/v1", "nodes/v1", "services/v1"];
+
+/// The life of the leases that everything hangs on (`kvstore-lease-ttl`, 15 minutes).
+const LEASE_TTL_S: i64 = 900;
+
+/// How many keys hang on one lease (cilium `pkg/kvstore/etcd_lease.go`).
+const KEYS_PER_LEASE: usize = 1_000;
+
+/// How many keys are written in one transaction: below etcd's 128.
+const KEYS_PER_TRANSACTION: usize = 100;
+
+/// Whose etcd it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A cluster's own: `cilium/state`.
+    State,
+    /// A KVStoreMesh's, for any number of clusters: `cilium/cache`.
+    Cache,
+}
+
+/// How much a generated cluster holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) nodes: u32,
+    pub(crate) identities: u32,
+    pub(crate) endpoints: u32,
+    pub(crate) services: u32,
+}
+
+/// The size that the issue names for each of ten clusters.
+pub(crate) const FULL: Shape = Shape { nodes: 20, identities: 100, endpoints: 250, services: 20 };
+
+/// Enough to have something of everything.
+pub(crate) const SMALL: Shape = Shape { nodes: 4, identities: 10, endpoints: 24, services: 5 };
+
+/// What a key stands for, so that it can be written anew with another version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Item {
+    Node(u32),
+    Identity(u32),
+    Endpoint(u32),
+    Service(u32),
+}
+
+/// One cluster as it should be at its source.
+#[derive(Debug, Clone)]
+pub(crate) struct MeshCluster {
+    pub(crate) name: String,
+    pub(crate) id: u32,
+    shape: Shape,
+    /// Values by key in cache form.
+    pub(crate) entries: BTreeMap<String, Vec<u8>>,
+    items: BTreeMap<String, (Item, u32)>,
+    next_endpoint: u32,
+}
+
+impl MeshCluster {
+    /// A cluster with the id `id` and the name `c<id>`.
+    pub(crate) fn generate(id: u32, shape: Shape) -> Self {
+        let mut cluster = Self::empty(&format!("c{id:02}"), id, shape);
+        for (count, item) in [
+            (shape.nodes, Item::Node as fn(u32) -> Item),
+            (shape.identities, Item::Identity),
+            (shape.endpoints, Item::Endpoint),
+            (shape.services, Item::Service),
+        ] {
+            for index in 0..count {
+                cluster.set(item(index), 0);
+            }
+        }
+        cluster
+    }
+
+    /// A cluster that holds nothing yet.
+    pub(crate) fn empty(name: &str, id: u32, shape: Shape) -> Self {
+        Self { name: name.into(), id, shape, entries: BTreeMap::new(), items: BTreeMap::new(), next_endpoint: shape.endpoints }
+    }
+
+    fn set(&mut self, item: Item, version: u32) {
+        let (rest, value) = self.write(item, version);
+        let key = self.key(item, &rest);
+        self.items.insert(key.clone(), (item, version));
+        self.entries.insert(key, value.into_bytes());
+    }
+
+    fn key(&self, item: Item, rest: &str) -> String {
+        let name = &self.name;
+        match item {
+            Item::Node(_) => format!("cilium/cache/nodes/v1/{name}/{rest}"),
+            Item::Identity(_) => format!("cilium/cache/identities/v1/{name}/id/{rest}"),
+            Item::Endpoint(_) => format!("cilium/cache/ip/v1/{name}/{rest}"),
+            Item::Service(_) => format!("cilium/cache/services/v1/{name}/{rest}"),
+        }
+    }
+
+    fn write(&self, item: Item, version: u32) -> (String, String) {
+        match item {
+            Item::Node(index) => self.owner().node(index, version),
+            Item::Identity(index) => self.owner().identity(index, version),
+            Item::Endpoint(index) => self.owner().endpoint(index, version),
+            Item::Service(index) => self.owner().service(index, version),
+        }
+    }
+
+    /// Gives every hundredth key (at least one of each kind) another value.
+    pub(crate) fn change_one_percent(&mut self, random: &mut StdRng) {
+        for key in self.sample(random) {
+            self.change(&key);
+        }
+    }
+
+    /// Gives one key another value.
+    pub(crate) fn change(&mut self, key: &str) {
+        let (item, version) = self.items[key];
+        self.set(item, version + 1);
+    }
+
+    /// Deletes every hundredth key (at least one of each kind).
+    pub(crate) fn delete_one_percent(&mut self, random: &mut StdRng) {
+        for key in self.sample(random) {
+            self.delete(&key);
+        }
+    }
+
+    /// Deletes one key.
+    pub(crate) fn delete(&mut self, key: &str) {
+        self.entries.remove(key).unwrap();
+        self.items.remove(key);
+    }
+
+    /// Adds so many endpoints.
+    pub(crate) fn add_endpoints(&mut self, count: u32) {
+        for index in self.next_endpoint..self.next_endpoint + count {
+            self.set(Item::Endpoint(index), 0);
+        }
+        self.next_endpoint += count;
+    }
+
+    /// The keys of one kind (`nodes/v1` and so on).
+    pub(crate) fn keys_of(&self, base: &str) -> Vec<String> {
+        let prefix = format!("cilium/cache/{base}/");
+        self.entries.keys().filter(|key| key.starts_with(&prefix)).cloned().collect()
+    }
+
+    fn sample(&self, random: &mut StdRng) -> Vec<String> {
+        let mut sample = Vec::new();
+        for base in BASES {
+            let keys = self.keys_of(base);
+            sample.extend(keys.choose_multiple(random, keys.len().div_ceil(100)).cloned());
+        }
+        sample
+    }
+}
+
+impl MeshCluster {
+    /// Who writes the values.
+    fn owner(&self) -> Owner<'_> {
+        Owner { cluster: &self.name, id: self.id, nodes: self.shape.nodes.max(1), identities: self.shape.identities.max(1) }
+    }
+}
+
+/// The key as an etcd of that form has it.
+pub(crate) fn source_key(form: Form, cluster: &str, cache_key: &str) -> String {
+    let below = cache_key.strip_prefix("cilium/cache/").expect("must be in cache form");
+    match form {
+        Form::Cache => cache_key.to_owned(),
+        Form::State => {
+            let below = below.replacen(&format!("identities/v1/{cluster}/id/"), "identities/v1/id/", 1).replacen(
+                &format!("ip/v1/{cluster}/"),
+                "ip/v1/default/",
+                1,
+            );
+            format!("cilium/state/{below}")
+        }
+    }
+}
+
+/// Puts keys, each on a lease as Cilium does, in the order given.
+pub(crate) async fn put_leased(etcd: &Etcd, entries: impl IntoIterator<Item = (String, Vec<u8>)>) {
+    let mut client = etcd.client().await;
+    let entries: Vec<(String, Vec<u8>)> = entries.into_iter().collect();
+    for leased in entries.chunks(KEYS_PER_LEASE) {
+        let lease = client.lease_grant(LEASE_TTL_S, None).await.unwrap().id();
+        for chunk in leased.chunks(KEYS_PER_TRANSACTION) {
+            let options = || Some(PutOptions::new().with_lease(lease));
+            let operations: Vec<TxnOp> = chunk.iter().map(|(key, value)| TxnOp::put(key.as_str(), value.clone(), options())).collect();
+            client.txn(Txn::new().and_then(operations)).await.unwrap();
+        }
+    }
+}
+
+async fn delete_many(client: &mut Client, keys: impl IntoIterator<Item = String>) {
+    let keys: Vec<String> = keys.into_iter().collect();
+    for chunk in keys.chunks(KEYS_PER_TRANSACTION) {
+        let operations: Vec<TxnOp> = chunk.iter().map(|key| TxnOp::delete(key.as_str(), None)).collect();
+        client.txn(Txn::new().and_then(operations)).await.unwrap();
+    }
+}
+
+/// The heartbeat, which is written once a minute.
+pub(crate) async fn put_heartbeat(etcd: &Etcd) {
+    put_leased(etcd, [("cilium/.heartbeat".to_owned(), b"2026-01-12T09:31:07Z".to_vec())]).await;
+}
+
+/// The cluster config.
+pub(crate) async fn put_config(etcd: &Etcd, form: Form, cluster: &MeshCluster) {
+    let cached = if form == Form::Cache { r#""cached":true,"# } else { "" };
+    let value = format!(r#"{{"id":{},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":255}}}}"#, cluster.id);
+    put_leased(etcd, [(format!("cilium/cluster-config/{}", cluster.name), value.into_bytes())]).await;
+}
+
+/// All entries.
+pub(crate) async fn put_entries(etcd: &Etcd, form: Form, cluster: &MeshCluster) {
+    let entries = cluster.entries.iter().map(|(key, value)| (source_key(form, &cluster.name, key), value.clone()));
+    put_leased(etcd, entries).await;
+}
+
+/// The canaries, with a time stamp.
+pub(crate) async fn put_canaries(etcd: &Etcd, form: Form, cluster: &MeshCluster, stamp: &str) {
+    let below = if form == Form::State { "state" } else { "cache" };
+    let canary = |base: &str| (format!("cilium/synced/{}/cilium/{below}/{base}", cluster.name), stamp.as_bytes().to_vec());
+    put_leased(etcd, BASES.map(canary)).await;
+}
+
+/// Everything of some clusters, in the order of a writer that starts: configs, entries, canaries.
+pub(crate) async fn publish(etcd: &Etcd, form: Form, clusters: &[MeshCluster], stamp: &str) {
+    put_heartbeat(etcd).await;
+    for cluster in clusters {
+        put_config(etcd, form, cluster).await;
+    }
+    for cluster in clusters {
+        put_entries(etcd, form, cluster).await;
+        put_canaries(etcd, form, cluster, stamp).await;
+    }
+}
+
+/// Brings a cluster's entries from one state to another: puts what differs, deletes what is gone.
+pub(crate) async fn rewrite(etcd: &Etcd, form: Form, before: &MeshCluster, after: &MeshCluster) {
+    let name = &before.name;
+    let changed = after.entries.iter().filter(|(key, value)| before.entries.get(*key) != Some(*value));
+    put_leased(etcd, changed.map(|(key, value)| (source_key(form, name, key), value.clone()))).await;
+    let gone = before.entries.keys().filter(|key| !after.entries.contains_key(*key));
+    delete_many(&mut etcd.client().await, gone.map(|key| source_key(form, name, key))).await;
+}

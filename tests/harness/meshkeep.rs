@@ -1,0 +1,298 @@
+//! The real binary as a child process: started with flags, asked over HTTP, ended by signal.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use reqwest::StatusCode;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{PATIENCE, eventually};
+
+/// How many lines of the log a failing test shows.
+const LOG_LINES_SHOWN: usize = 60;
+
+/// The directories of one sidecar, which outlive its process: the cluster files, the store and the logs.
+pub(crate) struct Home {
+    directory: Option<TempDir>,
+    flags: Vec<String>,
+    wrapper: Vec<String>,
+    starts: u32,
+}
+
+/// A running sidecar.
+pub(crate) struct Meshkeep {
+    child: Child,
+    url: String,
+    log: PathBuf,
+    ended: bool,
+}
+
+/// How a sidecar came to its end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) after: Duration,
+    /// What it wrote to standard error.
+    pub(crate) log: String,
+}
+
+impl Home {
+    /// Empty directories; `--listen 127.0.0.1:0`.
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("meshkeep-home-").tempdir().unwrap();
+        fs::create_dir(directory.path().join("clustermesh")).unwrap();
+        Self { directory: Some(directory), flags: vec!["--listen=127.0.0.1:0".into()], wrapper: Vec::new(), starts: 0 }
+    }
+
+    /// Further flags for every start from now on.
+    pub(crate) fn with_flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    /// Exactly these flags beside the two directories, without `--listen`.
+    pub(crate) fn with_only_flags(mut self, flags: &[&str]) -> Self {
+        self.flags.clear();
+        self.with_flags(flags)
+    }
+
+    /// Starts the binary through `sh -c`, behind these commands (limits, for instance).
+    pub(crate) fn behind_shell(mut self, commands: &str) -> Self {
+        self.wrapper = vec!["sh".into(), "-c".into(), format!("{commands}; exec \"$0\" \"$@\"")];
+        self
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.as_ref().expect("must be there until dropped").path()
+    }
+
+    /// The directory of cluster files.
+    pub(crate) fn config_directory(&self) -> PathBuf {
+        self.path().join("clustermesh")
+    }
+
+    /// The store's directory, which the sidecar creates.
+    pub(crate) fn data_directory(&self) -> PathBuf {
+        self.path().join("data")
+    }
+
+    /// Writes a cluster's file in one step.
+    pub(crate) fn write_cluster(&self, name: &str, text: &str) {
+        let temporary = self.path().join("new-cluster-file");
+        fs::write(&temporary, text).unwrap();
+        fs::rename(temporary, self.config_directory().join(name)).unwrap();
+    }
+
+    /// Removes a cluster's file.
+    pub(crate) fn remove_cluster(&self, name: &str) {
+        fs::remove_file(self.config_directory().join(name)).unwrap();
+    }
+
+    /// Starts the sidecar and waits until it listens.
+    pub(crate) async fn start(&mut self) -> Meshkeep {
+        let (mut child, output, log) = self.spawn();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = fs::read_to_string(&output).unwrap_or_default();
+            if let Some(url) = text.lines().find_map(|line| line.strip_prefix("listening on ")) {
+                return Meshkeep { child, url: url.trim_end_matches('/').to_owned(), log, ended: false };
+            }
+            let ended = child.try_wait().unwrap();
+            let told = || format!("output:\n{text}\nlog:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            assert!(ended.is_none(), "meshkeep ended at its start with {ended:?}\n{}", told());
+            if Instant::now() >= deadline {
+                child.kill().unwrap();
+                panic!("meshkeep does not say that it listens\n{}", told());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Starts a sidecar that is expected to end by itself.
+    pub(crate) async fn run_to_the_end(&mut self) -> Ended {
+        let started = Instant::now();
+        let (child, _, log) = self.spawn();
+        wait(child, started, log).await
+    }
+
+    fn spawn(&mut self) -> (Child, PathBuf, PathBuf) {
+        self.starts += 1;
+        let file = |name: &str| self.path().join(format!("{name}-{}.log", self.starts));
+        let (output, log) = (file("output"), file("meshkeep"));
+        let binary = env!("CARGO_BIN_EXE_meshkeep");
+        let mut command = match self.wrapper.split_first() {
+            None => Command::new(binary),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(binary);
+                command
+            }
+        };
+        command
+            .arg("serve")
+            .arg(format!("--clustermesh-config={}", self.config_directory().display()))
+            .args(&self.flags)
+            // no MESHKEEP_… of whoever runs the tests may reach it
+            .env_clear()
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&output).unwrap())
+            .stderr(fs::File::create(&log).unwrap());
+        if !self.flags.iter().any(|flag| flag.starts_with("--data-dir")) {
+            command.arg(format!("--data-dir={}", self.data_directory().display()));
+        }
+        if let Some(path) = std::env::var_os("PATH") {
+            command.env("PATH", path);
+        }
+        (command.spawn().unwrap(), output, log)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(directory) = self.directory.take()
+        {
+            eprintln!("the sidecar's files are kept in {}", directory.keep().display());
+        }
+    }
+}
+
+impl Meshkeep {
+    /// Where it listens, as it says itself: `http://127.0.0.1:PORT`.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written to standard error so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// How many lines of the log hold all of these words.
+    pub(crate) fn log_lines_with(&self, words: &[&str]) -> usize {
+        self.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.ended = true;
+    }
+
+    /// SIGTERM, without waiting for the end.
+    pub(crate) fn terminate(&self) {
+        let signal = format!("kill -TERM {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
+    }
+
+    /// SIGTERM, and the end.
+    pub(crate) async fn stop(self) -> Ended {
+        self.terminate();
+        self.end().await
+    }
+
+    /// Waits for an end that was already asked for.
+    pub(crate) async fn end(mut self) -> Ended {
+        let started = Instant::now();
+        let log = self.log.clone();
+        let deadline = started + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "meshkeep does not end within {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.ended = true;
+        let status = self.child.wait().unwrap();
+        Ended { status, after: started.elapsed(), log: fs::read_to_string(log).unwrap() }
+    }
+
+    /// `GET` with its status and body; the body is `null` where it is not JSON.
+    pub(crate) async fn ask(&self, path: &str) -> (StatusCode, Value) {
+        let response = http().get(format!("{}{path}", self.url)).send().await.unwrap();
+        let status = response.status();
+        (status, serde_json::from_slice(&response.bytes().await.unwrap()).unwrap_or(Value::Null))
+    }
+
+    /// `GET` of something that must be there.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask(path).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        body
+    }
+
+    /// One cluster as it is now; `null` if it is not known.
+    pub(crate) async fn cluster(&self, name: &str) -> Value {
+        self.ask(&format!("/v1/clusters/{name}")).await.1
+    }
+
+    /// The phase of a cluster; empty if it is not known.
+    pub(crate) async fn phase(&self, name: &str) -> String {
+        self.cluster(name).await["phase"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until a cluster is in a phase.
+    pub(crate) async fn reaches(&self, name: &str, phase: &str) {
+        let what = format!("cluster {name} in phase {phase}");
+        eventually(&what, || async { (self.phase(name).await == phase).then_some(()) }).await;
+    }
+
+    /// Waits until a value of a cluster's state holds a text; panics with the last state.
+    pub(crate) async fn says_of(&self, name: &str, field: &str, text: &str) -> Value {
+        let what = format!("{field} of cluster {name} to name {text}");
+        eventually(&what, || async {
+            let cluster = self.cluster(name).await;
+            cluster[field].to_string().contains(text).then_some(cluster)
+        })
+        .await
+    }
+}
+
+impl Drop for Meshkeep {
+    fn drop(&mut self) {
+        if !self.ended {
+            // nothing can be done about a failure here, and a panic in drop would hide the test's own
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("the end of {}:\n{}", self.log.display(), lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n"));
+        }
+    }
+}
+
+async fn wait(mut child: Child, started: Instant, log: PathBuf) -> Ended {
+    let deadline = started + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Ended { status, after: started.elapsed(), log: fs::read_to_string(log).unwrap() };
+        }
+        if Instant::now() >= deadline {
+            child.kill().unwrap();
+            panic!("meshkeep should have ended by itself:\n{}", fs::read_to_string(log).unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The tests' HTTP client, made once: reqwest comes here without a TLS provider of its own.
+pub(crate) fn http() -> &'static reqwest::Client {
+    static HTTP: OnceLock<reqwest::Client> = OnceLock::new();
+    HTTP.get_or_init(|| {
+        // an error says that there is one already
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // no pool: a connection lives on the runtime of the test that opened it
+        reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap()
+    })
+}

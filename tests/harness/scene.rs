@@ -1,0 +1,169 @@
+//! A mesh of real etcds, a sidecar that mirrors it and a follower of its stream: what the scenarios act upon.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use super::PATIENCE;
+use super::etcd::Etcd;
+use super::mesh::{Form, MeshCluster, Shape, publish, rewrite};
+use super::meshkeep::{Home, Meshkeep};
+use super::proxy::Proxy;
+use super::stream::Follower;
+use super::truth::{Served, Truth, difference, difference_of, served};
+
+/// How long the whole mesh may take to be served: a debug build, on two cores that other tests use too.
+const SETTLING: Duration = Duration::from_secs(60);
+
+/// How often everything is compared: a comparison of the full mesh costs the sidecar some hundred milliseconds.
+const COMPARING_EVERY: Duration = Duration::from_millis(150);
+
+/// One etcd with the clusters in it, behind a wire that can be cut.
+pub(crate) struct Remote {
+    pub(crate) etcd: Etcd,
+    pub(crate) form: Form,
+    pub(crate) clusters: Vec<MeshCluster>,
+    pub(crate) proxy: Proxy,
+}
+
+/// Everything together.
+pub(crate) struct Scene {
+    pub(crate) remotes: Vec<Remote>,
+    pub(crate) home: Home,
+    pub(crate) meshkeep: Option<Meshkeep>,
+    pub(crate) follower: Option<Follower>,
+    pub(crate) random: StdRng,
+    /// How often everything was published, for the canaries' stamps.
+    stamp: u32,
+}
+
+impl Remote {
+    /// A fresh etcd with these clusters published.
+    pub(crate) async fn start(binary: &Path, form: Form, clusters: Vec<MeshCluster>) -> Self {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        publish(&etcd, form, &clusters, "2026-01-12T09:31:07Z").await;
+        let proxy = Proxy::to(etcd.port()).await;
+        Self { etcd, form, clusters, proxy }
+    }
+
+    /// The cluster file that leads here.
+    pub(crate) fn client_file(&self) -> String {
+        self.etcd.client_file_yaml().replace(&format!(":{}", self.etcd.port()), &format!(":{}", self.proxy.port()))
+    }
+
+    /// Changes the clusters and brings the etcd there.
+    pub(crate) async fn change(&mut self, mut change: impl FnMut(&mut MeshCluster)) {
+        for cluster in &mut self.clusters {
+            let before = cluster.clone();
+            change(cluster);
+            rewrite(&self.etcd, self.form, &before, cluster).await;
+        }
+    }
+}
+
+impl Scene {
+    /// Starts etcds: one for each of the direct clusters, one for all the cached ones; and a sidecar that mirrors them.
+    pub(crate) async fn start(binary: &Path, direct: u32, cached: u32, shape: Shape) -> Self {
+        let mut scene = Self::without_meshkeep(binary, direct, cached, shape).await;
+        scene.start_meshkeep().await;
+        scene
+    }
+
+    /// The etcds and the cluster files alone.
+    pub(crate) async fn without_meshkeep(binary: &Path, direct: u32, cached: u32, shape: Shape) -> Self {
+        let mut remotes = Vec::new();
+        for id in 1..=direct {
+            remotes.push(Remote::start(binary, Form::State, vec![MeshCluster::generate(id, shape)]).await);
+        }
+        if cached > 0 {
+            let clusters = (direct + 1..=direct + cached).map(|id| MeshCluster::generate(id, shape)).collect();
+            remotes.push(Remote::start(binary, Form::Cache, clusters).await);
+        }
+        let home = Home::new();
+        for remote in &remotes {
+            for cluster in &remote.clusters {
+                home.write_cluster(&cluster.name, &remote.client_file());
+            }
+        }
+        Self { remotes, home, meshkeep: None, follower: None, random: StdRng::seed_from_u64(17), stamp: 0 }
+    }
+
+    /// Starts the sidecar, and follows its stream from a snapshot.
+    pub(crate) async fn start_meshkeep(&mut self) {
+        let meshkeep = self.home.start().await;
+        self.follower = Some(Follower::open(&meshkeep, "snapshot=true").await);
+        self.meshkeep = Some(meshkeep);
+    }
+
+    /// `kill -9` of the sidecar.
+    pub(crate) fn kill_meshkeep(&mut self) {
+        self.follower = None;
+        self.meshkeep.take().expect("must be running").kill();
+    }
+
+    pub(crate) fn meshkeep(&self) -> &Meshkeep {
+        self.meshkeep.as_ref().expect("must be running")
+    }
+
+    pub(crate) fn follower(&self) -> &Follower {
+        self.follower.as_ref().expect("must be running")
+    }
+
+    /// The names of all clusters.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.remotes.iter().flat_map(|remote| &remote.clusters).map(|cluster| cluster.name.clone()).collect()
+    }
+
+    /// What should be served.
+    pub(crate) fn truth(&self) -> Truth {
+        Truth::of(self.remotes.iter().flat_map(|remote| &remote.clusters))
+    }
+
+    /// A stamp for canaries that no etcd has seen yet.
+    pub(crate) fn next_stamp(&mut self) -> String {
+        self.stamp += 1;
+        format!("2026-01-12T10:{:02}:00Z", self.stamp)
+    }
+
+    /// Waits until every cluster is live and everything served, and everything that the follower holds, is the truth.
+    pub(crate) async fn settles(&self, after: &str) {
+        let truth = self.truth().expected();
+        settles(self.meshkeep(), &truth, after).await;
+        for name in self.names() {
+            self.meshkeep().reaches(&name, "live").await;
+        }
+        // once all are live nothing may go any more
+        serves(self.meshkeep(), &truth, after).await;
+        self.follower_agrees(&truth, after).await;
+    }
+
+    /// Waits until the follower holds exactly the truth.
+    pub(crate) async fn follower_agrees(&self, truth: &Served, after: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let different = difference_of("object of the stream", &truth.objects, &self.follower().now().objects);
+            let Some(different) = different else { return };
+            assert!(Instant::now() < deadline, "after {after} the stream's follower holds something else:\n{different}");
+            tokio::time::sleep(COMPARING_EVERY).await;
+        }
+    }
+}
+
+/// Waits until everything served is the truth.
+pub(crate) async fn settles(meshkeep: &Meshkeep, truth: &Served, after: &str) {
+    let deadline = Instant::now() + SETTLING;
+    loop {
+        let Some(different) = difference(truth, &served(meshkeep).await) else { return };
+        assert!(Instant::now() < deadline, "after {after} something else is served:\n{different}");
+        tokio::time::sleep(COMPARING_EVERY).await;
+    }
+}
+
+/// Everything served is the truth right now.
+pub(crate) async fn serves(meshkeep: &Meshkeep, truth: &Served, when: &str) {
+    if let Some(different) = difference(truth, &served(meshkeep).await) {
+        panic!("{when}: something else is served:\n{different}");
+    }
+}

@@ -1,0 +1,170 @@
+//! A follower of `/v1/events`: applies what the stream says and holds the state that results.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::eventually;
+use super::meshkeep::{Meshkeep, http};
+use super::truth::{Objects, reduce};
+
+/// One event as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) name: String,
+    pub(crate) id: Option<String>,
+    pub(crate) data: Value,
+}
+
+/// What a follower holds.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    /// Objects of the four kinds by key.
+    pub(crate) objects: Objects,
+    /// Everything that came, in order.
+    pub(crate) events: Vec<Event>,
+    /// The newest `id:`.
+    pub(crate) position: Option<String>,
+    /// Whether the stream has ended, in order or not.
+    pub(crate) ended: bool,
+    /// Whether a snapshot or replay has begun and is not complete yet.
+    open: bool,
+    /// What the stream did that it must never do.
+    violations: Vec<String>,
+}
+
+/// A connection to the stream, closed when dropped.
+pub(crate) struct Follower {
+    followed: Arc<Mutex<Followed>>,
+    _task: JoinSet<()>,
+}
+
+impl Follower {
+    /// Opens a stream with a query (without `?`).
+    pub(crate) async fn open(meshkeep: &Meshkeep, query: &str) -> Self {
+        let url = format!("{}/v1/events?{query}", meshkeep.url());
+        let response = http().get(&url).header("accept", "text/event-stream").send().await.unwrap();
+        assert_eq!(response.status(), 200, "{url}");
+        let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
+        assert!(content_type.starts_with("text/event-stream"), "{content_type}");
+        let followed = Arc::new(Mutex::new(Followed::default()));
+        let mut task = JoinSet::new();
+        task.spawn(follow(response, Arc::clone(&followed)));
+        Self { followed, _task: task }
+    }
+
+    /// What it holds now.
+    pub(crate) fn now(&self) -> MutexGuard<'_, Followed> {
+        let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(followed.violations, Vec::<String>::new(), "the stream broke its own rules");
+        followed
+    }
+
+    /// Waits until what it holds gives an answer.
+    pub(crate) async fn wait<T>(&self, what: &str, mut ask: impl FnMut(&Followed) -> Option<T>) -> T {
+        eventually(what, || std::future::ready(ask(&self.now()))).await
+    }
+
+    /// Waits for the next `synced`, counting from an index into the events.
+    pub(crate) async fn synced_after(&self, index: usize) {
+        self.wait("a synced event", |followed| followed.events[index..].iter().any(|event| event.name == "synced").then_some(())).await;
+    }
+}
+
+impl Followed {
+    /// The events of a name, from an index on.
+    pub(crate) fn named<'a>(&'a self, name: &'a str, from: usize) -> impl Iterator<Item = &'a Event> {
+        self.events[from..].iter().filter(move |event| event.name == name)
+    }
+
+    /// How many upserts and deletes came since an index, by key.
+    pub(crate) fn changes_since(&self, from: usize) -> BTreeMap<String, usize> {
+        let mut changes = BTreeMap::new();
+        for event in self.named("upsert", from).chain(self.named("delete", from)) {
+            *changes.entry(event.data["key"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        changes
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.check(&event);
+        match event.name.as_str() {
+            "reset" => {
+                self.objects.clear();
+                self.open = true;
+            }
+            "upsert" => {
+                let kind = event.data["kind"].as_str().unwrap_or_default();
+                let (key, object) = reduce(kind, &event.data["object"]);
+                if event.data["key"] != *key {
+                    self.violations.push(format!("the key does not fit the object: {}", event.data));
+                }
+                self.objects.insert(key, object);
+            }
+            "delete" => {
+                self.objects.remove(event.data["key"].as_str().unwrap_or_default());
+            }
+            "synced" => self.open = false,
+            _ => {}
+        }
+        if let Some(id) = &event.id {
+            self.position = Some(id.clone());
+        }
+        self.events.push(event);
+    }
+
+    /// The rules that hold for every stream.
+    fn check(&mut self, event: &Event) {
+        let mut broken = |rule: &str| self.violations.push(format!("{rule}: {event:?}"));
+        if event.data["type"] != *event.name {
+            broken("`type` is not the event's name");
+        }
+        let in_snapshot = self.open && event.name != "synced";
+        if in_snapshot && event.id.is_some() {
+            broken("an id inside a snapshot");
+        }
+        if in_snapshot && event.name == "bookmark" {
+            broken("a bookmark before synced");
+        }
+        if !in_snapshot && ["upsert", "delete", "synced", "bookmark"].contains(&event.name.as_str()) && event.id.is_none() {
+            broken("no id");
+        }
+        if let (Some(before), Some(after)) = (self.position.as_deref().and_then(sequence), event.id.as_deref().and_then(sequence))
+            && after < before
+            && !self.open
+        {
+            broken("a position that goes back");
+        }
+    }
+}
+
+fn sequence(position: &str) -> Option<u64> {
+    position.rsplit('.').next()?.parse().ok()
+}
+
+async fn follow(response: reqwest::Response, followed: Arc<Mutex<Followed>>) {
+    let mut bytes = response.bytes_stream();
+    let mut buffer = Vec::new();
+    while let Some(Ok(chunk)) = bytes.next().await {
+        buffer.extend_from_slice(&chunk);
+        while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
+            let block = String::from_utf8(buffer.drain(..end + 2).collect()).expect("must be UTF-8");
+            if let Some(event) = parse(&block) {
+                followed.lock().unwrap_or_else(PoisonError::into_inner).apply(event);
+            }
+        }
+    }
+    followed.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+}
+
+/// One event; `None` for comments and `retry:` alone.
+fn parse(block: &str) -> Option<Event> {
+    let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim_start().to_owned());
+    let name = field("event:")?;
+    let data = field("data:").unwrap_or_default();
+    let data = serde_json::from_str(&data).unwrap_or_else(|e| panic!("the data of {name} is no JSON ({e}): {data}"));
+    Some(Event { name, id: field("id:"), data })
+}

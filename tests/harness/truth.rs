@@ -1,0 +1,405 @@
+//! What should be served, worked out from the bytes that were put, and what is served.
+//!
+//! Nothing of the crate is used here: this is a second, slower reading of Cilium's formats (protocol.md §2), so that a mistake
+//! of `wire` cannot hide behind itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value, json};
+
+use super::mesh::MeshCluster;
+use super::meshkeep::{Meshkeep, http};
+
+/// Objects by key in cache form, reduced to the fields that api.md names.
+pub(crate) type Objects = BTreeMap<String, Value>;
+
+/// How many differences a message shows.
+const DIFFERENCES_SHOWN: usize = 8;
+
+/// How many items the harness asks for at once: several pages of a mesh, several values of the largest kind.
+const PAGE_ITEMS: u32 = 300;
+
+/// The kinds, each with its list and the fields that api.md names for it.
+const KINDS: [(&str, &str, &[&str]); 4] = [
+    (
+        "node",
+        "/v1/nodes",
+        &[
+            "name",
+            "cluster",
+            "clusterID",
+            "addresses",
+            "ipv4PodCIDR",
+            "ipv6PodCIDR",
+            "secondaryPodCIDRs",
+            "healthIPs",
+            "ingressIPs",
+            "encryptionKey",
+            "wireguardPublicKey",
+            "labels",
+            "annotations",
+            "bootID",
+        ],
+    ),
+    (
+        "service",
+        "/v1/services",
+        &["cluster", "clusterID", "namespace", "name", "frontends", "backends", "labels", "selector", "shared", "includeExternal"],
+    ),
+    ("identity", "/v1/identities", &["id", "cluster", "clusterID", "labels"]),
+    (
+        "ipcache",
+        "/v1/ipcache",
+        &[
+            "prefix",
+            "host",
+            "cluster",
+            "identity",
+            "hostIP",
+            "encryptionKey",
+            "namespace",
+            "podName",
+            "podUID",
+            "serviceAccount",
+            "namedPorts",
+            "source",
+        ],
+    ),
+];
+
+/// What should be served.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Truth {
+    entries: BTreeMap<String, Held>,
+    cluster_ids: BTreeMap<String, u32>,
+}
+
+/// One key: its newest bytes, and the last ones that could be used.
+#[derive(Debug, Clone)]
+struct Held {
+    newest: Vec<u8>,
+    good: Option<Vec<u8>>,
+}
+
+/// What is served, or held by a follower of the stream.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Served {
+    pub(crate) objects: Objects,
+    pub(crate) raw: BTreeMap<String, Vec<u8>>,
+}
+
+impl Truth {
+    /// Everything that these clusters hold.
+    pub(crate) fn of<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> Self {
+        let mut truth = Self::default();
+        for cluster in clusters {
+            truth.cluster_ids.insert(cluster.name.clone(), cluster.id);
+            for (key, value) in &cluster.entries {
+                truth.put(key, value.clone());
+            }
+        }
+        truth
+    }
+
+    /// The id that identities of a cluster show.
+    pub(crate) fn name_cluster(&mut self, name: &str, id: u32) {
+        self.cluster_ids.insert(name.into(), id);
+    }
+
+    /// A good value.
+    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>) {
+        self.entries.insert(key.into(), Held { newest: value.clone(), good: Some(value) });
+    }
+
+    /// A value that cannot be used: the former good one stays.
+    pub(crate) fn put_bad(&mut self, key: &str, value: Vec<u8>) {
+        let good = self.entries.get(key).and_then(|held| held.good.clone());
+        self.entries.insert(key.into(), Held { newest: value, good });
+    }
+
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// What should be served.
+    pub(crate) fn expected(&self) -> Served {
+        let mut expected = Served::default();
+        for (key, held) in &self.entries {
+            if let Some(good) = &held.good {
+                expected.objects.insert(key.clone(), self.object(key, good));
+            }
+            expected.raw.insert(key.clone(), held.newest.clone());
+        }
+        expected
+    }
+
+    fn object(&self, key: &str, value: &[u8]) -> Value {
+        let below: Vec<&str> = key.strip_prefix("cilium/cache/").expect("must be in cache form").splitn(4, '/').collect();
+        let (kind, cluster, rest) = (below[0], below[2], below[3]);
+        let object = match kind {
+            "identities" => identity(cluster, self.cluster_ids[cluster], rest.trim_start_matches("id/"), value),
+            "ip" => ip_entry(cluster, &parse(key, value)),
+            "nodes" => node(&parse(key, value)),
+            "services" => service(&parse(key, value)),
+            other => panic!("no such kind: {other}"),
+        };
+        without_unset(object)
+    }
+}
+
+fn parse(key: &str, value: &[u8]) -> Value {
+    serde_json::from_slice(value).unwrap_or_else(|e| panic!("the test's own value at {key} is no JSON: {e}"))
+}
+
+fn identity(cluster: &str, cluster_id: u32, id: &str, value: &[u8]) -> Value {
+    let text = std::str::from_utf8(value).unwrap();
+    let mut labels = Map::new();
+    for label in text.split(';').filter(|label| !label.is_empty()) {
+        let (source, rest) = label.split_once(':').unwrap();
+        let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
+        labels.insert(format!("{source}:{key}"), value.into());
+    }
+    json!({"id": id.parse::<u32>().unwrap(), "cluster": cluster, "clusterID": cluster_id, "labels": labels})
+}
+
+fn ip_entry(cluster: &str, value: &Value) -> Value {
+    let ip = address(&value["IP"]).unwrap();
+    let length = mask_length(&value["Mask"]);
+    let full = if ip.is_ipv4() { 32 } else { 128 };
+    // a remote cluster's host is a remote node for everybody else (protocol.md §4.3)
+    let identity = if value["ID"] == 1 { 6.into() } else { value["ID"].clone() };
+    let port = |port: &Value| json!({"name": port["Name"], "port": port["Port"], "protocol": port["Protocol"]});
+    json!({
+        "prefix": format!("{ip}/{}", length.unwrap_or(full)),
+        "host": length.is_none(),
+        "cluster": cluster,
+        "identity": identity,
+        "hostIP": address(&value["HostIP"]).map(|ip| ip.to_string()),
+        "encryptionKey": value["Key"],
+        "namespace": value["K8sNamespace"],
+        "podName": value["K8sPodName"],
+        "podUID": value["K8sPodUID"],
+        "serviceAccount": value["K8sServiceAccount"],
+        "namedPorts": items(&value["NamedPorts"]).map(port).collect::<Vec<_>>(),
+        "source": "clustermesh",
+    })
+}
+
+fn node(value: &Value) -> Value {
+    let addresses = items(&value["IPAddresses"])
+        .map(|item| json!({"type": item["Type"], "ip": address(&item["IP"]).unwrap().to_string()}))
+        .collect::<Vec<_>>();
+    let pair = |ipv4: &str, ipv6: &str| -> Vec<String> {
+        [ipv4, ipv6].into_iter().filter_map(|field| address(&value[field])).map(|ip| ip.to_string()).collect()
+    };
+    let secondary = items(&value["IPv4SecondaryAllocCIDRs"]).chain(items(&value["IPv6SecondaryAllocCIDRs"])).map(prefix);
+    json!({
+        "name": value["Name"],
+        "cluster": value["Cluster"],
+        "clusterID": value["ClusterID"],
+        "addresses": addresses,
+        "ipv4PodCIDR": prefix(&value["IPv4AllocCIDR"]),
+        "ipv6PodCIDR": prefix(&value["IPv6AllocCIDR"]),
+        "secondaryPodCIDRs": secondary.collect::<Vec<_>>(),
+        "healthIPs": pair("IPv4HealthIP", "IPv6HealthIP"),
+        "ingressIPs": pair("IPv4IngressIP", "IPv6IngressIP"),
+        "encryptionKey": value["EncryptionKey"],
+        "wireguardPublicKey": value["WireguardPubKey"],
+        "labels": value["Labels"],
+        "annotations": value["Annotations"],
+        "bootID": value["BootID"],
+    })
+}
+
+fn service(value: &Value) -> Value {
+    let ports = |ports: &Value| -> Vec<Value> {
+        let ports: BTreeMap<&String, &Value> = ports.as_object().into_iter().flatten().collect();
+        ports.into_iter().map(|(name, port)| json!({"name": name, "protocol": port["Protocol"], "port": port["Port"]})).collect()
+    };
+    let by_address = |field: &str| -> BTreeMap<IpAddr, (String, Value)> {
+        let entries = value[field].as_object().into_iter().flatten();
+        entries.map(|(ip, ports)| (ip.parse().unwrap(), (ip.clone(), ports.clone()))).collect()
+    };
+    let frontends = by_address("frontends").into_iter().map(|(ip, (_, of_ip))| json!({"ip": ip, "ports": ports(&of_ip)}));
+    let backends = by_address("backends").into_iter().map(|(ip, (text, of_ip))| {
+        json!({"ip": ip, "ports": ports(&of_ip), "hostname": value["hostnames"][&text], "zone": value["zones"][&text]["zone"]})
+    });
+    json!({
+        "cluster": value["cluster"],
+        "clusterID": value["clusterID"],
+        "namespace": value["namespace"],
+        "name": value["name"],
+        "frontends": frontends.collect::<Vec<_>>(),
+        "backends": backends.collect::<Vec<_>>(),
+        "labels": value["labels"],
+        "selector": value["selector"],
+        "shared": value["shared"],
+        "includeExternal": value["includeExternal"],
+    })
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// An address as Go reads it: IPv4-mapped ones are IPv4.
+fn address(value: &Value) -> Option<IpAddr> {
+    let ip: IpAddr = value.as_str().filter(|text| !text.is_empty())?.parse().unwrap();
+    Some(match ip {
+        IpAddr::V6(ipv6) => Ipv6Addr::to_canonical(&ipv6),
+        ipv4 @ IpAddr::V4(_) => ipv4,
+    })
+}
+
+fn mask_length(mask: &Value) -> Option<u32> {
+    let bytes = BASE64.decode(mask.as_str()?).unwrap();
+    Some(bytes.iter().map(|byte| byte.count_ones()).sum())
+}
+
+fn prefix(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(prefix) => Some(format!("{}/{}", address(&prefix["IP"])?, mask_length(&prefix["Mask"])?)),
+        _ => None,
+    }
+}
+
+/// Drops what stands for "not set", so that leaving it out and spelling it out are the same. Label maps are left whole.
+fn without_unset(object: Value) -> Value {
+    let Value::Object(fields) = object else { return object };
+    let unset = |value: &Value| {
+        value.is_null()
+            || *value == json!(false)
+            || *value == json!(0)
+            || value.as_str().is_some_and(str::is_empty)
+            || value.as_array().is_some_and(Vec::is_empty)
+            || value.as_object().is_some_and(Map::is_empty)
+    };
+    let inner = |name: &str, value: Value| match (name, value) {
+        ("labels" | "annotations" | "selector", value) => value,
+        (_, Value::Array(items)) => items.into_iter().map(without_unset).collect(),
+        (_, value) => value,
+    };
+    let fields = fields.into_iter().map(|(name, value)| (name.clone(), inner(&name, value)));
+    fields.filter(|(_, value)| !unset(value)).collect()
+}
+
+/// An object as served, reduced to what api.md names, with the key that it must have come from.
+pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
+    let (_, _, names) = KINDS.iter().find(|(name, ..)| *name == kind).unwrap_or_else(|| panic!("no such kind: {kind}"));
+    let fields = object.as_object().into_iter().flatten();
+    let mut known: Map<String, Value> =
+        fields.filter(|(name, _)| names.contains(&name.as_str())).map(|(name, value)| (name.clone(), value.clone())).collect();
+    if let Some(Value::Array(backends)) = known.get_mut("backends") {
+        for backend in backends.iter_mut().filter_map(Value::as_object_mut) {
+            backend.retain(|name, _| ["ip", "hostname", "zone", "ports"].contains(&name.as_str()));
+        }
+    }
+    let text = |name: &str| object[name].as_str().unwrap_or_default();
+    let cluster = text("cluster");
+    let key = match kind {
+        "node" => format!("cilium/cache/nodes/v1/{cluster}/{}", text("name")),
+        "service" => format!("cilium/cache/services/v1/{cluster}/{}/{}", text("namespace"), text("name")),
+        "identity" => format!("cilium/cache/identities/v1/{cluster}/id/{}", object["id"]),
+        _ => {
+            let prefix = text("prefix");
+            let address = prefix.split('/').next().unwrap_or_default();
+            format!("cilium/cache/ip/v1/{cluster}/{}", if object["host"] == true { address } else { prefix })
+        }
+    };
+    (key, without_unset(Value::Object(known)))
+}
+
+/// Every object and every raw entry that is served, page by page to the end.
+pub(crate) async fn served(meshkeep: &Meshkeep) -> Served {
+    let mut served = Served { objects: served_objects(meshkeep).await, raw: BTreeMap::new() };
+    for entry in list(meshkeep, "/v1/entries?prefix=cilium/").await {
+        let key = entry["key"].as_str().unwrap().to_owned();
+        let value = BASE64.decode(entry["value"].as_str().unwrap()).unwrap();
+        assert!(served.raw.insert(key.clone(), value).is_none(), "{key} is served twice in /v1/entries");
+    }
+    served
+}
+
+/// Every object that is served.
+pub(crate) async fn served_objects(meshkeep: &Meshkeep) -> Objects {
+    let mut objects = Objects::new();
+    for (kind, path, _) in KINDS {
+        for item in list(meshkeep, path).await {
+            let (key, object) = reduce(kind, &item);
+            assert!(objects.insert(key.clone(), object).is_none(), "{key} is served twice in {path}");
+        }
+    }
+    objects
+}
+
+/// The items of a list, all pages of it.
+pub(crate) async fn list(meshkeep: &Meshkeep, path: &str) -> Vec<Value> {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let first = format!("{}{path}{separator}limit={PAGE_ITEMS}", meshkeep.url());
+    let mut items = Vec::new();
+    let mut token: Option<String> = None;
+    loop {
+        let mut request = http().get(&first);
+        if let Some(token) = &token {
+            request = request.query(&[("pageToken", token)]);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        let mut page: Value = response.json().await.unwrap();
+        assert_eq!(status, 200, "{path}: {page}");
+        let Value::Array(of_page) = page["items"].take() else { panic!("{path} has no items: {page}") };
+        items.extend(of_page);
+        match page["nextPageToken"].as_str() {
+            Some(next) => token = Some(next.to_owned()),
+            None => return items,
+        }
+    }
+}
+
+/// Says what is missing, left over or different; `None` where nothing is.
+pub(crate) fn difference(expected: &Served, actual: &Served) -> Option<String> {
+    let objects = difference_of("object", &expected.objects, &actual.objects);
+    let raw = difference_of("raw entry", &as_text(&expected.raw), &as_text(&actual.raw));
+    (objects.is_some() || raw.is_some()).then(|| objects.unwrap_or_default() + &raw.unwrap_or_default())
+}
+
+fn as_text(raw: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Value> {
+    raw.iter().map(|(key, value)| (key.clone(), String::from_utf8_lossy(value).into())).collect()
+}
+
+/// The same of two sets of objects.
+pub(crate) fn difference_of(what: &str, expected: &Objects, actual: &Objects) -> Option<String> {
+    let keys: BTreeSet<&String> = expected.keys().chain(actual.keys()).collect();
+    let mut text = String::new();
+    let (mut shown, mut hidden) = (0, 0);
+    for key in keys {
+        let line = match (expected.get(key), actual.get(key)) {
+            (Some(expected), None) => format!("missing {what} {key}: {}", brief(expected)),
+            (None, Some(actual)) => format!("left over {what} {key}: {}", brief(actual)),
+            (Some(expected), Some(actual)) if expected != actual => {
+                format!("different {what} {key}:\n  expected {}\n  served   {}", brief(expected), brief(actual))
+            }
+            _ => continue,
+        };
+        if shown < DIFFERENCES_SHOWN {
+            let _ = writeln!(text, "{line}");
+            shown += 1;
+        } else {
+            hidden += 1;
+        }
+    }
+    if hidden > 0 {
+        let _ = writeln!(text, "… and {hidden} more");
+    }
+    (shown > 0).then(|| format!("of {} {what}s expected, {} served:\n{text}", expected.len(), actual.len()))
+}
+
+fn brief(value: &Value) -> String {
+    value.to_string().chars().take(600).collect()
+}
