@@ -4,8 +4,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use serde_json::Value;
-
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL};
@@ -13,18 +11,34 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, Scene, serves, settles};
 use crate::harness::truth::Truth;
 
-/// What must not change of a cluster that has nothing to do with a change elsewhere.
-async fn undisturbed(meshkeep: &Meshkeep, name: &str) -> (Value, Value, Value) {
-    let cluster = meshkeep.cluster(name).await;
-    assert!(cluster["failures"].is_u64(), "{cluster}");
-    (cluster["phase"].clone(), cluster["failures"].clone(), cluster["phaseSince"].clone())
+/// A cluster that has nothing to do with a change elsewhere: its phase, its failures, and how long it has been in the phase.
+#[derive(Debug)]
+struct Calm {
+    phase: String,
+    failures: u64,
+    phase_seconds: f64,
+}
+
+impl Calm {
+    async fn of(meshkeep: &Meshkeep, name: &str) -> Self {
+        let cluster = meshkeep.cluster(name).await;
+        let phase_seconds = cluster["phaseSeconds"].as_f64().unwrap_or_else(|| panic!("{cluster}"));
+        Self { phase: cluster["phase"].as_str().unwrap().to_owned(), failures: cluster["failures"].as_u64().unwrap(), phase_seconds }
+    }
+
+    /// It has not left its phase since.
+    async fn still(&self, meshkeep: &Meshkeep, name: &str) {
+        let now = Self::of(meshkeep, name).await;
+        let same = now.phase == self.phase && now.failures == self.failures && now.phase_seconds >= self.phase_seconds;
+        assert!(same, "{name} was disturbed: {self:?} then, {now:?} now");
+    }
 }
 
 #[tokio::test]
 async fn a_removed_file_removes_its_cluster_and_nothing_else() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
     scene.settles("the first loading").await;
-    let others_before = (undisturbed(scene.meshkeep(), "c01").await, undisturbed(scene.meshkeep(), "c03").await);
+    let (first, third) = (Calm::of(scene.meshkeep(), "c01").await, Calm::of(scene.meshkeep(), "c03").await);
     let seen = scene.follower().now().events.len();
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
@@ -39,12 +53,14 @@ async fn a_removed_file_removes_its_cluster_and_nothing_else() {
     of_removed.sort();
     assert_eq!(of_removed, removed.entries.keys().collect::<Vec<_>>(), "one delete for each of its entries");
     assert_eq!(scene.meshkeep().ask("/v1/clusters/c02").await.0, 404);
-    assert_eq!((undisturbed(scene.meshkeep(), "c01").await, undisturbed(scene.meshkeep(), "c03").await), others_before);
+    first.still(scene.meshkeep(), "c01").await;
+    third.still(scene.meshkeep(), "c03").await;
 
     scene.home.write_cluster("c02", &scene.remotes[1].client_file());
     scene.remotes[1].clusters.insert(0, removed);
     scene.settles("the return of a file").await;
-    assert_eq!((undisturbed(scene.meshkeep(), "c01").await, undisturbed(scene.meshkeep(), "c03").await), others_before);
+    first.still(scene.meshkeep(), "c01").await;
+    third.still(scene.meshkeep(), "c03").await;
 }
 
 #[tokio::test]
@@ -111,12 +127,12 @@ async fn a_swapped_secret_mount_changes_only_the_cluster_whose_bytes_changed() {
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading").await;
     meshkeep.reaches("c02", "live").await;
-    let undisturbed_before = undisturbed(&meshkeep, "c02").await;
+    let calm = Calm::of(&meshkeep, "c02").await;
 
     write_secret(&directory, "2026_02", &[("c01", elsewhere.client_file()), ("c02", second.client_file()), certificate]);
     fs::remove_dir_all(directory.join("..2026_01")).unwrap();
     settles(&meshkeep, &Truth::of(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
-    assert_eq!(undisturbed(&meshkeep, "c02").await, undisturbed_before);
+    calm.still(&meshkeep, "c02").await;
 }
 
 #[tokio::test]
@@ -132,6 +148,9 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
             .await;
     }
     assert_eq!(scene.meshkeep().log_lines_with(&["notes"]), 0);
+    let status = scene.meshkeep().get("/v1/status").await;
+    let refused: Vec<&String> = status["directory"]["invalidFiles"].as_object().unwrap().keys().collect();
+    assert_eq!(refused, ["broken", "foo.yaml"], "{status}");
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
     // mended, it is a cluster
     scene.home.write_cluster("broken", &scene.remotes[0].client_file());

@@ -90,6 +90,13 @@ async fn a_missing_certificate_is_waited_for_and_named() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
+/// Without a cluster config nobody knows the cluster's id.
+fn legacy_truth(cluster: &MeshCluster) -> Truth {
+    let mut truth = Truth::of([cluster]);
+    truth.name_cluster(&cluster.name, 0);
+    truth
+}
+
 #[tokio::test]
 async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
     let etcd = Etcd::start().await;
@@ -99,9 +106,7 @@ async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    let mut truth = Truth::of([&cluster]);
-    truth.name_cluster(&cluster.name, cluster.id);
-    settles(&meshkeep, &truth.expected(), "the wait for a config").await;
+    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the wait for a config").await;
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
@@ -114,7 +119,7 @@ async fn a_legacy_cluster_that_was_wiped_is_pruned_after_a_heartbeat_and_a_quiet
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the wait for a config").await;
+    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the wait for a config").await;
     let gone = cluster.keys_of("ip/v1");
     etcd.wipe();
     etcd.restart().await;
@@ -123,7 +128,7 @@ async fn a_legacy_cluster_that_was_wiped_is_pruned_after_a_heartbeat_and_a_quiet
     }
     put_entries(&etcd, Form::State, &cluster).await;
     put_heartbeat(&etcd).await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the wiping of a legacy cluster").await;
+    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the wiping of a legacy cluster").await;
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use crate::harness::etcd::etcd_binaries;
-use crate::harness::eventually;
 use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
 use crate::harness::scene::Scene;
 use crate::harness::stream::Follower;
@@ -142,22 +141,4 @@ async fn a_position_is_continued_from_and_one_of_an_earlier_start_is_a_reset() {
     let followed = foreign.now();
     assert_eq!((followed.events[0].name.as_str(), &followed.events[0].data["reason"]), ("reset", &json!("foreignEpoch")));
     assert_eq!(followed.objects, truth);
-}
-
-#[tokio::test]
-async fn a_change_of_phase_is_told_to_those_who_follow_clusters() {
-    let mut scene = settled().await;
-    let follower = Follower::open(scene.meshkeep(), "kind=cluster").await;
-    scene.remotes[0].proxy.cut().await;
-    let phases = |follower: &Follower| -> Vec<String> {
-        let followed = follower.now();
-        let clusters = followed.events.iter().filter(|event| event.name == "cluster");
-        clusters.filter(|event| event.data.to_string().contains("c01")).map(|event| event.data.to_string()).collect()
-    };
-    eventually("backingOff or connecting to be told", || {
-        std::future::ready(phases(&follower).iter().any(|data| data.contains("backingOff") || data.contains("connecting")).then_some(()))
-    })
-    .await;
-    scene.remotes[0].proxy.restore().await;
-    eventually("live to be told", || std::future::ready(phases(&follower).last().filter(|data| data.contains("live")).map(|_| ()))).await;
 }

@@ -46,10 +46,10 @@ impl Owner<'_> {
                 ("podcidr", pod_cidr),
                 ("secondary", if index % 3 == 1 { secondary } else { "null".into() }),
                 ("ipv6", if index % 3 == 2 { ipv6 } else { "null".into() }),
-                ("ingress", if index % 4 == 0 { format!("10.{id}.{index}.77") } else { String::new() }),
+                ("ingress", if index.is_multiple_of(4) { format!("10.{id}.{index}.77") } else { String::new() }),
                 ("key", (index % 3).to_string()),
                 ("zone", (index % 2).to_string()),
-                ("annotations", if index % 2 == 0 { "null".into() } else { annotations.to_owned() }),
+                ("annotations", if index.is_multiple_of(2) { "null".into() } else { annotations.to_owned() }),
                 ("boot", format!("{version:012x}")),
             ],
         );
@@ -63,7 +63,7 @@ impl Owner<'_> {
     /// The same of an identity.
     pub(crate) fn identity(&self, index: u32, version: u32) -> (String, String) {
         let mut labels = format!("k8s:app=app-{index};");
-        if index % 3 == 0 {
+        if index.is_multiple_of(3) {
             labels += "k8s:example.com/empty=;k8s:example.com/equals=a=b:c;";
         }
         let _ = write!(labels, "k8s:io.cilium.k8s.policy.cluster={};k8s:io.kubernetes.pod.namespace=ns-{};", self.cluster, index % 7);
