@@ -3,6 +3,7 @@
 mod bad_input;
 mod big_values;
 mod directory;
+mod harness_itself;
 mod interrupted;
 mod python_client;
 mod remotes;
