@@ -45,9 +45,15 @@ impl Reporter {
         });
     }
 
-    /// An attempt failed; the next one starts after `wait`.
+    /// An attempt failed; the next one starts after `wait`. The same failure again is no news: a remote that is down for a day would
+    /// bury everything else in the log.
     pub(super) fn failure(&self, error: &str, wait: Duration) {
-        tracing::warn!(cluster = %self.cluster, error, retry_in_ms = wait.as_millis(), "remote cluster failed");
+        let retry_in_ms = wait.as_millis();
+        if self.status.borrow().last_error.as_deref() == Some(error) {
+            tracing::debug!(cluster = %self.cluster, error, retry_in_ms, "remote cluster failed again");
+        } else {
+            tracing::warn!(cluster = %self.cluster, error, retry_in_ms, "remote cluster failed");
+        }
         self.phase(Phase::BackingOff);
         self.change(|status| {
             status.failure_count += 1;
