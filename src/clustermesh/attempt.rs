@@ -279,14 +279,13 @@ impl Attempt<'_> {
                 Some(known) => known.clone(),
                 None => {
                     let prefix = unknown_prefix(&text);
-                    tracing::warn!(cluster = %self.task.name, prefix, "the source has keys that this version does not know: they are not mirrored");
                     unknown.push(prefix.clone());
                     prefix
                 }
             };
             from = prefix_end(prefix.as_bytes());
         }
-        self.task.surroundings.reporter.change(|status| status.unknown_prefixes = unknown);
+        self.task.surroundings.reporter.unknown_prefixes(unknown);
         std::future::pending().await
     }
 }

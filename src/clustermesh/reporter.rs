@@ -98,6 +98,14 @@ impl Reporter {
         }
     }
 
+    /// Prefixes that were found in the source and are not known; each is logged once, not at each connection.
+    pub(super) fn unknown_prefixes(&self, prefixes: Vec<String>) {
+        for prefix in prefixes.iter().filter(|prefix| !self.status.borrow().unknown_prefixes.contains(prefix)) {
+            tracing::warn!(cluster = %self.cluster, prefix, "the source has keys that this version does not know: they are not mirrored");
+        }
+        self.change(|status| status.unknown_prefixes = prefixes);
+    }
+
     pub(super) fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
         self.status.send_modify(change);
     }
