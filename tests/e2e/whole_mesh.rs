@@ -22,6 +22,8 @@ async fn change_and_delete_one_percent(scene: &mut Scene) {
 
 /// Cut off, and the history in between is compacted: the watch cannot be resumed.
 async fn compact_while_cut_off(scene: &mut Scene) {
+    let seen = scene.seen();
+    let before = scene.truth().expected();
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
         remote.proxy.cut().await;
@@ -38,13 +40,17 @@ async fn compact_while_cut_off(scene: &mut Scene) {
     }
     scene.random = random;
     scene.settles("a compaction while cut off").await;
+    scene.only_real_changes_were_announced(seen, &before, "a compaction while cut off");
 }
 
 async fn restart_etcd(scene: &mut Scene) {
+    let seen = scene.seen();
+    let before = scene.truth().expected();
     for remote in &mut scene.remotes {
         remote.etcd.restart().await;
     }
     scene.settles("a restart of etcd").await;
+    scene.only_real_changes_were_announced(seen, &before, "a restart of etcd");
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
         remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
@@ -55,6 +61,8 @@ async fn restart_etcd(scene: &mut Scene) {
 
 /// Wiped, started with the same flags (so with the same etcd cluster id) and filled with something else.
 async fn wipe_and_recreate_etcd(scene: &mut Scene) {
+    let seen = scene.seen();
+    let before = scene.truth().expected();
     let stamp = scene.next_stamp();
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
@@ -69,11 +77,14 @@ async fn wipe_and_recreate_etcd(scene: &mut Scene) {
     }
     scene.random = random;
     scene.settles("wiping and recreating etcd").await;
+    scene.only_real_changes_were_announced(seen, &before, "wiping and recreating etcd");
 }
 
 /// Wiped, and filled in the same order with one early key changed: same ids, same revisions, same count; only that value and the
 /// canaries tell. `wipe_and_recreate_etcd` must have run before, so that the history is that of one filling.
 async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) {
+    let seen = scene.seen();
+    let before = scene.truth().expected();
     let stamp = scene.next_stamp();
     for remote in &mut scene.remotes {
         remote.proxy.cut().await;
@@ -85,10 +96,12 @@ async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) 
         remote.proxy.restore().await;
     }
     scene.settles("a reload in the same order with one early key changed").await;
+    scene.only_real_changes_were_announced(seen, &before, "a reload in the same order with one early key changed");
 }
 
 /// The same, but etcd is empty for a while: nothing may go before the canaries are back.
 async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
+    let seen = scene.seen();
     let before = scene.truth().expected();
     for remote in &mut scene.remotes {
         remote.etcd.wipe();
@@ -125,6 +138,7 @@ async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
     }
     scene.random = random;
     scene.settles("etcd being empty for a while").await;
+    scene.only_real_changes_were_announced(seen, &before, "etcd being empty for a while");
 }
 
 /// Killed, started with no remote in reach, and the remotes come back with changes made meanwhile.

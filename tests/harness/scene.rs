@@ -1,5 +1,6 @@
 //! A mesh of real etcds, a sidecar that mirrors it and a follower of its stream: what the scenarios act upon.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -137,6 +138,21 @@ impl Scene {
         // once all are live nothing may go any more
         serves(self.meshkeep(), &truth, after).await;
         self.follower_agrees(&truth, after).await;
+    }
+
+    /// What the follower has been told of since an index is exactly the difference to an earlier truth, one event for each key
+    /// (design.md, invariant 5). For steps after which the scene has settled.
+    pub(crate) fn only_real_changes_were_announced(&self, seen: usize, before: &Served, during: &str) {
+        let after = self.truth().expected();
+        let keys: BTreeSet<&String> = before.objects.keys().chain(after.objects.keys()).collect();
+        let changed = keys.into_iter().filter(|key| before.objects.get(*key) != after.objects.get(*key));
+        let expected: BTreeMap<String, usize> = changed.map(|key| (key.clone(), 1)).collect();
+        assert_eq!(self.follower().now().changes_since(seen), expected, "{during}: announced on the left, really changed on the right");
+    }
+
+    /// How many events the follower has got.
+    pub(crate) fn seen(&self) -> usize {
+        self.follower().now().events.len()
     }
 
     /// Waits until the follower holds exactly the truth.
