@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, ListMeta};
 use super::objects::IpcacheEntry;
-use crate::view::LookupMatch;
+use crate::handle::LookupMatch;
 
 /// The answer to a lookup by longest prefix.
 #[derive(Debug, Clone, Serialize, ToSchema)]
