@@ -136,7 +136,7 @@ async fn start(settings: Settings, bound: Bound, store: Store, opened: Opened, s
     let (publisher, mirror) = publication(restored.published.clone());
     let (persist, worker) = persister(store, persistence_sender);
     let (commands, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
-    let committer = Committer::new(restored.published, publisher, persist, restored.reserved);
+    let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_journal(restored.journal);
     let writer = spawn_blocking(move || committer.run(queue));
     let persister = spawn_blocking(move || worker.run());
     loaded_sender.send_replace(Some(mirror.clone()));

@@ -3,9 +3,11 @@
 //! Receives [`Command`]s through one bounded queue. Emits a new [`Published`] snapshot for each batch, then hands the batch's
 //! effects to the [`persist`] half, which stores them in groups. Both halves run on threads of their own, because sled blocks.
 //! Invariants kept here: entries and cursors of one command are stored in one atomic group (1); a sequence is handed out once,
-//! from blocks that were reserved in the store ahead (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
+//! from blocks that were reserved in the store ahead, and every
+//! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
 
 mod persist;
+mod vouch;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,11 +16,12 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 use crate::feed::Feed;
-use crate::model::{Command, Epoch, Position, Sequence};
-use crate::store::Group;
-use crate::view::{Effects, View};
+use crate::model::{Command, Epoch, EpochSpan, Position, Sequence};
+use crate::store::{Group, Journal};
+use crate::view::View;
 
 pub use persist::{PersistState, Persistence, Persister, persister};
+pub use vouch::{Vouched, vouch};
 
 /// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
 /// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
@@ -40,6 +43,8 @@ pub struct Published {
     pub feed: Feed,
     /// The epoch of this start.
     pub epoch: Epoch,
+    /// Earlier starts whose positions can be honoured, and how far.
+    pub earlier: Arc<[EpochSpan]>,
 }
 
 impl Published {
@@ -124,6 +129,7 @@ pub struct Committer {
     state: Published,
     publisher: Publisher,
     persister: Persister,
+    journal: Option<Journal>,
     reserved: Sequence,
 }
 
@@ -131,7 +137,13 @@ impl Committer {
     /// A writer that goes on from `state`, in which no sequence above `reserved` may be handed out before the next block is stored.
     #[must_use]
     pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
-        Self { state, publisher, persister, reserved }
+        Self { state, publisher, persister, journal: None, reserved }
+    }
+
+    /// Notes every announcement in a journal before anybody hears of it.
+    #[must_use]
+    pub fn with_journal(self, journal: Journal) -> Self {
+        Self { journal: Some(journal), ..self }
     }
 
     /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
@@ -143,13 +155,27 @@ impl Committer {
         self.persister.finish();
     }
 
-    /// Shows, announces and hands over a batch of commands, in that order.
+    /// Notes, shows, announces and hands over a batch of commands, in that order.
     fn commit(&mut self, batch: impl Iterator<Item = Command>) {
         let now = SystemTime::now();
         let mut group = Group::default();
+        let mut announcements = Vec::new();
         for command in batch {
             let effects = self.state.view.apply(command, now);
-            self.announce(effects, now, &mut group);
+            announcements.extend(effects.announcements);
+            group.records.extend(effects.records);
+            group.cursors.extend(effects.cursors);
+            group.clusters.extend(effects.clusters);
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.append(announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
+            journal.cut(self.persister.durable());
+        }
+        for announcement in announcements {
+            let effects = self.state.feed.announce(announcement, now);
+            group.tombstones.extend(effects.tombstones);
+            group.floor = effects.floor.or(group.floor);
+            group.covered = Some(self.state.feed.head());
         }
         if self.state.feed.head().0 + RESERVED_BLOCK / 2 > self.reserved.0 {
             self.reserved = Sequence(self.reserved.0 + RESERVED_BLOCK);
@@ -159,15 +185,6 @@ impl Committer {
         if !group.is_empty() {
             self.persister.push(group);
         }
-    }
-
-    fn announce(&mut self, effects: Effects, now: SystemTime, group: &mut Group) {
-        for announcement in effects.announcements {
-            self.state.feed.announce(announcement, now);
-        }
-        group.records.extend(effects.records);
-        group.cursors.extend(effects.cursors);
-        group.clusters.extend(effects.clusters);
     }
 }
 

@@ -4,11 +4,13 @@
 //! (a full disk) is tried again with everything that waits; serving goes on meanwhile. What is stored is always the state of one
 //! moment, so a loss only means that the remotes are read again from an older cursor.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::model::Sequence;
 use crate::store::{Group, Store, StoreError};
 
 /// How long changes gather before they are stored together: measurements.md §1.1 found 25 ms at high and 50 ms at low rates.
@@ -69,6 +71,8 @@ struct Waiting {
 struct Shared {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// The newest sequence that is stored durably with all before it.
+    durable: AtomicU64,
 }
 
 /// The writer's end: takes groups, waits while too much is waiting.
@@ -120,6 +124,12 @@ impl Persister {
         self.shared.changed.notify_all();
     }
 
+    /// The newest sequence of this start that is stored durably with all before it; 0 before the first.
+    #[must_use]
+    pub fn durable(&self) -> Sequence {
+        Sequence(self.shared.durable.load(Ordering::Acquire))
+    }
+
     /// Says that nothing more will come.
     pub fn finish(&self) {
         self.shared.lock().finished = true;
@@ -138,7 +148,7 @@ impl<P: Persistence> PersistWorker<P> {
     pub fn run(self) -> P {
         while let Some((group, last)) = self.next_group() {
             match self.persistence.persist(&group) {
-                Ok(()) => self.succeeded(),
+                Ok(()) => self.succeeded(&group),
                 Err(error) => self.failed(group, &error),
             }
             if last && self.shared.lock().failing {
@@ -173,7 +183,10 @@ impl<P: Persistence> PersistWorker<P> {
         Some((group, false))
     }
 
-    fn succeeded(&self) {
+    fn succeeded(&self, group: &Group) {
+        if let Some(covered) = group.covered {
+            self.shared.durable.store(covered.0, Ordering::Release);
+        }
         if std::mem::take(&mut self.shared.lock().failing) {
             tracing::info!("storing works again");
             self.state.send_replace(PersistState::Healthy);

@@ -4,27 +4,17 @@
 //! a position still lacks. Like the views it is persistent: a clone is a snapshot. Deliberately lacks: IO, awaiting, the objects
 //! themselves (the index names keys; whoever replays reads their newest state from the view).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use imbl::{OrdMap, Vector};
 
-use crate::model::{Announcement, DeleteReason, EntryKey, Sequence};
+use crate::model::{Announcement, DeleteReason, EntryKey, Sequence, Tombstone};
 
 /// How many announcements the ring holds. At 20,000 changes/s, the highest rate of the plan, this is 3 s: far more than the
 /// 50 ms between two looks of a reader that keeps up; behind that a reader goes through the index.
 pub const RING_LENGTH_MAX: usize = 65_536;
-
-/// What is left of a key that is gone.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Tombstone {
-    /// The key.
-    pub key: EntryKey,
-    /// Why it went.
-    pub reason: DeleteReason,
-    /// When.
-    pub time: SystemTime,
-}
 
 /// How far back positions may reach (api.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +34,20 @@ pub enum Changed {
     Gone(EntryKey, DeleteReason),
 }
 
-/// The order of changes since meshkeep started. Cloning makes a snapshot.
+/// What a change did to the tombstones: to be stored in the batch of the change.
+#[derive(Debug, Default, PartialEq)]
+pub struct TombstoneEffects {
+    /// New ones (`Some`) and those that went (`None`).
+    pub tombstones: BTreeMap<Sequence, Option<Tombstone>>,
+    /// The floor, where trimming raised it.
+    pub floor: Option<Sequence>,
+}
+
+/// The order of changes. Cloning makes a snapshot.
 #[derive(Debug, Clone)]
 pub struct Feed {
     ring: Vector<Arc<Announcement>>,
-    /// Keys that exist, by the sequence of their last change since the start.
+    /// Keys that exist, by the sequence of their last change.
     live: OrdMap<Sequence, EntryKey>,
     tombstones: OrdMap<Sequence, Tombstone>,
     /// Where a key's tombstone is, so that it goes when the key comes back.
@@ -74,8 +73,25 @@ impl Feed {
         }
     }
 
+    /// Takes in a key that the store held.
+    pub fn restore_live(&mut self, sequence: Sequence, key: EntryKey) {
+        self.live.insert(sequence, key);
+    }
+
+    /// Takes in a tombstone that the store held.
+    pub fn restore_tombstone(&mut self, sequence: Sequence, tombstone: Tombstone) {
+        self.tombstone_of.insert(tombstone.key.clone(), sequence);
+        self.tombstones.insert(sequence, tombstone);
+    }
+
+    /// Positions below this one may have missed a delete whose tombstone is gone.
+    pub fn restore_floor(&mut self, floor: Sequence) {
+        self.floor = floor;
+    }
+
     /// Takes in one change. Sequences must grow.
-    pub fn announce(&mut self, announcement: Announcement, now: SystemTime) {
+    pub fn announce(&mut self, announcement: Announcement, now: SystemTime) -> TombstoneEffects {
+        let mut effects = TombstoneEffects::default();
         assert!(announcement.sequence > self.head, "sequences must grow");
         self.head = announcement.sequence;
         if let Some(previous) = announcement.replaces {
@@ -84,11 +100,14 @@ impl Feed {
         let key = announcement.key.clone();
         if let Some(previous) = self.tombstone_of.remove(&key) {
             self.tombstones.remove(&previous);
+            effects.tombstones.insert(previous, None);
         }
         match announcement.deleted {
             Some(reason) => {
-                self.tombstone_of.insert(key.clone(), self.head);
-                self.tombstones.insert(self.head, Tombstone { key, reason, time: now });
+                let tombstone = Tombstone { key: key.clone(), reason, time: now };
+                self.tombstone_of.insert(key, self.head);
+                self.tombstones.insert(self.head, tombstone.clone());
+                effects.tombstones.insert(self.head, Some(tombstone));
             }
             None => {
                 self.live.insert(self.head, key);
@@ -98,11 +117,12 @@ impl Feed {
         if self.ring.len() > RING_LENGTH_MAX {
             self.ring.pop_front();
         }
-        self.trim(now);
+        self.trim(now, &mut effects);
+        effects
     }
 
     /// Drops tombstones that are too old or too many, and raises the floor past them.
-    pub fn trim(&mut self, now: SystemTime) {
+    fn trim(&mut self, now: SystemTime, effects: &mut TombstoneEffects) {
         while let Some((sequence, oldest)) = self.tombstones.get_min() {
             let age = now.duration_since(oldest.time).unwrap_or(Duration::ZERO);
             if self.tombstones.len() <= self.retention.count_max && age <= self.retention.age_max {
@@ -110,6 +130,8 @@ impl Feed {
             }
             let (sequence, key) = (*sequence, oldest.key.clone());
             self.floor = sequence;
+            effects.floor = Some(sequence);
+            effects.tombstones.insert(sequence, None);
             self.tombstones.remove(&sequence);
             self.tombstone_of.remove(&key);
         }
@@ -218,7 +240,7 @@ mod tests {
         feed.announce(change(101, "a", None, true), start);
         feed.announce(change(102, "b", None, true), start);
         assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(101), 1));
-        feed.trim(start + Duration::from_secs(61));
+        feed.trim(start + Duration::from_secs(61), &mut TombstoneEffects::default());
         assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(102), 0));
     }
 

@@ -261,14 +261,17 @@ impl Subscription {
     }
 }
 
-/// Whether a position can be served: of this start, not above the head, not below the floor of the tombstones.
+/// Whether a position can be served: of a start that is known, not above what is vouched for, not below the floor of the tombstones.
 fn check(text: &str, reading: &Reading) -> Result<Sequence, ResetReason> {
     let position: Position = text.parse().map_err(|_| ResetReason::Malformed)?;
     let head = reading.position();
-    if position.epoch != head.epoch {
-        return Err(ResetReason::ForeignEpoch);
-    }
-    if position.sequence > head.sequence {
+    let newest = if position.epoch == head.epoch {
+        head.sequence
+    } else {
+        let earlier = reading.published().earlier.iter().find(|span| span.epoch == position.epoch);
+        earlier.and_then(|span| span.vouched).ok_or(ResetReason::ForeignEpoch)?
+    };
+    if position.sequence > newest {
         return Err(ResetReason::RolledBack);
     }
     if position.sequence < reading.published().feed.floor() {

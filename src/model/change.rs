@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Revision, Sequence, SourceStamp};
 
@@ -125,6 +126,17 @@ pub struct Announcement {
     pub replaces: Option<Sequence>,
     /// Set where the key is gone.
     pub deleted: Option<DeleteReason>,
+}
+
+/// What is left of a key that is gone, so that positions from before can be told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tombstone {
+    /// The key.
+    pub key: EntryKey,
+    /// Why it went.
+    pub reason: DeleteReason,
+    /// When.
+    pub time: SystemTime,
 }
 
 /// An order to the one writer. Each is applied, announced and stored as one atomic step.

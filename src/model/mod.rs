@@ -11,7 +11,7 @@ mod object;
 mod position;
 mod record;
 
-pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel};
+pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
     MaxConnectedClusters, Phase, ResourceStatus,
@@ -21,5 +21,5 @@ pub use listen::ListenAddress;
 pub use object::{
     Backend, BackendZone, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service,
 };
-pub use position::{Epoch, LeaseId, MalformedPosition, Position, Revision, Sequence};
+pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};

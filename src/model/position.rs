@@ -47,6 +47,17 @@ impl fmt::Display for Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
+/// One start of meshkeep, as later starts remember it (design.md, invariant 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochSpan {
+    /// The epoch that the start drew.
+    pub epoch: Epoch,
+    /// The sequence at which it began: its first change has the next one.
+    pub began: Sequence,
+    /// How far a later start could vouch for it; `None` while it is the newest.
+    pub vouched: Option<Sequence>,
+}
+
 /// A position in the change stream: an epoch and a sequence, written `v1.<epoch in hex>.<sequence>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Position {

@@ -1,50 +1,124 @@
-//! From the store to the mirror: every record decoded again, nothing announced, nothing confirmed.
+//! From the store and the journal to the mirror: every record decoded again, nothing confirmed, and announced anew what the
+//! process that ended had announced and not stored (design.md, invariant 6).
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::commit::{Published, first_reservation};
+use crate::commit::{Published, Vouched, first_reservation, vouch};
 use crate::feed::{Feed, Retention};
-use crate::model::{ClusterId, ClusterName, Epoch, MaxConnectedClusters, Record, Rejection, Sequence};
-use crate::store::{Group, Store, StoreError};
+use crate::model::{
+    ClusterId, ClusterName, DeleteReason, EntryKey, Epoch, EpochSpan, MaxConnectedClusters, Record, Rejection, Sequence, Tombstone,
+};
+use crate::store::{Group, Journal, Loaded, Store, StoreError, read_journals};
 use crate::view::View;
 use crate::wire::{self, Context};
 
 /// What the store gave.
 pub(super) struct Restored {
     pub(super) published: Published,
+    pub(super) journal: Journal,
     /// No sequence above this one may be handed out before more are reserved.
     pub(super) reserved: Sequence,
     pub(super) restored_count: u64,
     pub(super) damaged_count: u64,
 }
 
-/// Loads everything, draws this start's epoch and reserves its first block of sequences.
+/// Loads everything, draws this start's epoch, reserves its first block of sequences and announces anew what must be.
 pub(super) fn restore(store: &Store, max: MaxConnectedClusters, retention: Retention) -> Result<Restored, StoreError> {
-    let loaded = store.load()?;
-    let mut view = View::starting_at(loaded.sequence_reserved);
+    let mut loaded = store.load()?;
+    let runs = read_journals(store.data_directory()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the announce journal cannot be read: some streams begin anew");
+        Vec::new()
+    });
+    let vouched = vouch(&loaded.epochs, loaded.covered, loaded.floor, &runs);
+    let (restored_count, damaged_count) = (loaded.records.len() as u64, loaded.damaged_count);
+    let (mut group, head) = announce_anew(&mut loaded, &vouched);
+    let epoch = Epoch(rand::random());
+    let (journal, begun) = Journal::begin(store.data_directory(), epoch, head);
+    report("begin the announce journal", begun);
+    let mut epochs = vouched.epochs.clone();
+    epochs.push(EpochSpan { epoch, began: head, vouched: None });
+    let reserved = first_reservation(head);
+    group.epochs = Some(epochs);
+    group.covered = Some(head);
+    group.sequence_reserved = Some(reserved);
+    match store.apply(&group) {
+        Ok(()) => report("remove the journals of earlier starts", journal.remove_earlier()),
+        // a full disk stops persisting, not serving; positions of this start are not honoured by later ones, since the store does
+        // not know it
+        Err(error) => tracing::error!(%error, "cannot write to the store: serving what it holds, storing is tried again"),
+    }
+    let published = publish(loaded, Start { head, epoch, max, retention }, vouched);
+    Ok(Restored { published, journal, reserved, restored_count, damaged_count })
+}
+
+/// What a start begins with.
+struct Start {
+    head: Sequence,
+    epoch: Epoch,
+    max: MaxConnectedClusters,
+    retention: Retention,
+}
+
+fn report(what: &str, outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::error!(%error, "cannot {what}");
+    }
+}
+
+/// Gives every key that was announced and not stored a new sequence: its recovered value, or a tombstone. Returns what to store and
+/// the newest sequence.
+fn announce_anew(loaded: &mut Loaded, vouched: &Vouched) -> (Group, Sequence) {
+    let mut group = Group::default();
+    let mut head = loaded.sequence_reserved.max(vouched.newest);
+    let now = SystemTime::now();
+    let concerned = loaded.records.iter().enumerate().filter(|(_, record)| vouched.keys.contains(&record.key));
+    let places: BTreeMap<EntryKey, usize> = concerned.map(|(at, record)| (record.key.clone(), at)).collect();
+    loaded.tombstones.retain(|(sequence, tombstone)| {
+        let replaced = vouched.keys.contains(&tombstone.key);
+        if replaced {
+            group.tombstones.insert(*sequence, None);
+        }
+        !replaced
+    });
+    for key in &vouched.keys {
+        head = head.next();
+        if let Some(at) = places.get(key) {
+            let record = &mut loaded.records[*at];
+            record.last_sequence = head;
+            group.records.insert(key.clone(), Some(Arc::new(record.clone())));
+        } else {
+            let tombstone = Tombstone { key: key.clone(), reason: DeleteReason::Deleted, time: now };
+            group.tombstones.insert(head, Some(tombstone.clone()));
+            loaded.tombstones.push((head, tombstone));
+        }
+    }
+    (group, head)
+}
+
+fn publish(loaded: Loaded, start: Start, vouched: Vouched) -> Published {
+    let mut view = View::starting_at(start.head);
+    let mut feed = Feed::starting_at(start.head, start.retention);
     let ids: BTreeMap<ClusterName, ClusterId> =
         loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id))).collect();
     for (name, record) in loaded.clusters {
         view.restore_cluster(name, record);
     }
-    let restored_count = loaded.records.len() as u64;
     for record in loaded.records {
         let cluster_id = ids.get(&record.key.cluster).copied().unwrap_or_default();
-        view.restore(decode(record, cluster_id, max));
+        feed.restore_live(record.last_sequence, record.key.clone());
+        view.restore(decode(record, cluster_id, start.max));
     }
     for (scope, cursor) in loaded.cursors {
         view.restore_cursor(scope, cursor);
     }
-    let reserved = first_reservation(loaded.sequence_reserved);
-    if let Err(error) = store.apply(&Group { sequence_reserved: Some(reserved), ..Group::default() }) {
-        // a full disk stops persisting, not serving; positions stay unambiguous, because every start has an epoch of its own
-        tracing::error!(%error, "cannot write to the store: serving what it holds, storing is tried again");
+    for (sequence, tombstone) in loaded.tombstones {
+        feed.restore_tombstone(sequence, tombstone);
     }
-    let feed = Feed::starting_at(loaded.sequence_reserved, retention);
-    let published = Published { view, feed, epoch: Epoch(rand::random()) };
-    Ok(Restored { published, reserved, restored_count, damaged_count: loaded.damaged_count })
+    feed.restore_floor(loaded.floor);
+    Published { view, feed, epoch: start.epoch, earlier: vouched.epochs.into() }
 }
 
 /// Gives a stored record its object back: from the newest bytes, or from the last usable ones where those were refused.
@@ -66,3 +140,6 @@ fn decode(mut record: Record, cluster_id: ClusterId, max: MaxConnectedClusters) 
     }
     record
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,11 @@ impl Writer {
         self.raw(bytes);
     }
 
+    /// The fields alone, without an envelope.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Ends the value with the checksum of the key that it is stored at and all its bytes.
     pub(super) fn seal(mut self, key: &[u8]) -> Vec<u8> {
         let checksum = checksum(key, &self.bytes);
@@ -109,6 +114,16 @@ impl<'a> Reader<'a> {
         }
         let (found, rest) = sealed.split_first().ok_or(Malformed::Truncated)?;
         if *found == form { Ok(Self { rest }) } else { Err(Malformed::UnknownForm(*found)) }
+    }
+
+    /// Reads fields that have no envelope.
+    pub(super) const fn over(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Takes everything that is left.
+    pub(super) const fn rest(self) -> &'a [u8] {
+        self.rest
     }
 
     /// Takes one byte.

@@ -10,6 +10,10 @@
 //! | `e` + cache form of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
 //! | `c` + kind's base + `/` + cluster | cursor: flags (1 = cached, 2 = last put, 4 = last delete, 8 = canary) · `u64` etcd cluster id · `i64` revision · [put: `i64` revision · 32 bytes SHA-256 · `bytes` source key] · [delete: `i64` revision · `bytes` source key] · [canary: `i64` revision · `bytes` value] |
 //! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given, 64 = last contact) · [`i64` last contact, in microseconds since 1970] · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] |
+//! | `t` + sequence, 8 bytes big-endian | tombstone: reason (0 = deleted, 1 = cluster removed) · `i64` time in microseconds since 1970 · `text` cache form of the key |
+//! | `mepochs` | varint count · of each start that positions may come from, oldest first: `u64` epoch · varint sequence at which it began · 0, or 1 and varint sequence up to which it is vouched for |
+//! | `mfloor` | `u64` sequence below which tombstones are gone |
+//! | `mcovered` | `u64` newest sequence that is stored, with all before it |
 //! | `mformat` | `u64` number of the layout |
 //! | `mgroup` | `u64` number of the last group |
 //! | `msequence` | `u64` highest sequence that may have been handed out |
@@ -22,8 +26,8 @@ use std::time::{Duration, SystemTime};
 use super::bytes::{Malformed, Reader, Writer};
 use super::witness::Testimony;
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, EntryKey, EtcdClusterId, Kind, LeaseId, PutPoint, Record,
-    Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
+    Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
 };
 
 /// The form of every value in layout 1.
@@ -32,6 +36,7 @@ const FORM: u8 = 1;
 const ENTRY: u8 = b'e';
 const CURSOR: u8 = b'c';
 const CLUSTER: u8 = b'k';
+const TOMBSTONE: u8 = b't';
 
 /// The first byte of every cursor's key, for those who drop them all.
 pub(super) const CURSOR_PREFIX: [u8; 1] = [CURSOR];
@@ -42,6 +47,13 @@ pub(super) const FORMAT_KEY: &[u8] = b"mformat";
 pub(super) const GROUP_KEY: &[u8] = b"mgroup";
 /// The key of the highest sequence that may have been handed out.
 pub(super) const SEQUENCE_KEY: &[u8] = b"msequence";
+
+/// The key of the starts that positions may come from.
+pub(super) const EPOCHS_KEY: &[u8] = b"mepochs";
+/// The key of the sequence below which tombstones are gone.
+pub(super) const FLOOR_KEY: &[u8] = b"mfloor";
+/// The key of the newest sequence that is stored with all before it.
+pub(super) const COVERED_KEY: &[u8] = b"mcovered";
 
 /// Stands in for a key where the witness's checksum is made.
 const WITNESS_KEY: &[u8] = b"witness";
@@ -81,6 +93,14 @@ pub(super) enum StoredKey {
     Group,
     /// The highest sequence that may have been handed out.
     Sequence,
+    /// What is left of a key that went at this sequence.
+    Tombstone(Sequence),
+    /// The starts that positions may come from.
+    Epochs,
+    /// The sequence below which tombstones are gone.
+    Floor,
+    /// The newest sequence that is stored with all before it.
+    Covered,
 }
 
 /// Reads a stored key; `None` for anything that version 1 does not write.
@@ -89,9 +109,15 @@ pub(super) fn read_key(stored: &[u8]) -> Option<StoredKey> {
         FORMAT_KEY => return Some(StoredKey::Format),
         GROUP_KEY => return Some(StoredKey::Group),
         SEQUENCE_KEY => return Some(StoredKey::Sequence),
+        EPOCHS_KEY => return Some(StoredKey::Epochs),
+        FLOOR_KEY => return Some(StoredKey::Floor),
+        COVERED_KEY => return Some(StoredKey::Covered),
         _ => {}
     }
     let (tag, rest) = stored.split_first()?;
+    if *tag == TOMBSTONE {
+        return rest.try_into().ok().map(|bytes| StoredKey::Tombstone(Sequence(u64::from_be_bytes(bytes))));
+    }
     let text = std::str::from_utf8(rest).ok()?;
     match *tag {
         ENTRY => EntryKey::from_cache_form(text).map(StoredKey::Entry),
@@ -121,6 +147,67 @@ pub(super) fn cursor_key(scope: &Scope) -> Vec<u8> {
 /// The stored key of a cluster's record.
 pub(super) fn cluster_key(cluster: &ClusterName) -> Vec<u8> {
     tagged(CLUSTER, cluster.as_str())
+}
+
+/// The stored key of a tombstone: they sort by sequence.
+pub(super) fn tombstone_key(sequence: Sequence) -> Vec<u8> {
+    [&[TOMBSTONE][..], &sequence.0.to_be_bytes()].concat()
+}
+
+/// Writes a tombstone.
+pub(super) fn write_tombstone(stored_key: &[u8], tombstone: &Tombstone) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.byte(match tombstone.reason {
+        DeleteReason::Deleted => 0,
+        DeleteReason::ClusterRemoved => 1,
+    });
+    writer.signed(micros_since_1970(tombstone.time));
+    writer.bytes(tombstone.key.to_string().as_bytes());
+    writer.seal(stored_key)
+}
+
+/// Reads a tombstone back.
+pub(super) fn read_tombstone(stored_key: &[u8], stored: &[u8]) -> Result<Tombstone, Malformed> {
+    let mut reader = Reader::open(stored_key, stored, FORM)?;
+    let reason = match reader.byte()? {
+        0 => DeleteReason::Deleted,
+        1 => DeleteReason::ClusterRemoved,
+        _ => return Err(Malformed::Field("reason")),
+    };
+    let time = time_from_micros(reader.signed()?)?;
+    let key = EntryKey::from_cache_form(reader.text("key")?).ok_or(Malformed::Field("key"))?;
+    reader.finish()?;
+    Ok(Tombstone { key, reason, time })
+}
+
+/// Writes the starts that positions may come from.
+pub(super) fn write_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.varint(epochs.len() as u64);
+    for span in epochs {
+        writer.fixed(span.epoch.0);
+        writer.varint(span.began.0);
+        writer.byte(u8::from(span.vouched.is_some()));
+        if let Some(vouched) = span.vouched {
+            writer.varint(vouched.0);
+        }
+    }
+    writer.seal(EPOCHS_KEY)
+}
+
+/// Reads them back.
+pub(super) fn read_epochs(stored: &[u8]) -> Result<Vec<EpochSpan>, Malformed> {
+    let mut reader = Reader::open(EPOCHS_KEY, stored, FORM)?;
+    let count = reader.varint()?;
+    let mut epochs = Vec::new();
+    for _ in 0..count {
+        let epoch = Epoch(reader.fixed()?);
+        let began = Sequence(reader.varint()?);
+        let vouched = if reader.flags(1)? == 1 { Some(Sequence(reader.varint()?)) } else { None };
+        epochs.push(EpochSpan { epoch, began, vouched });
+    }
+    reader.finish()?;
+    Ok(epochs)
 }
 
 fn tagged(tag: u8, text: &str) -> Vec<u8> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::codec;
 use super::engine::Write;
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 
 /// Changes that become durable as one: entries and the cursors that claim them (design.md, invariant 1). `None` deletes.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -19,6 +19,14 @@ pub struct Group {
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
     /// What clusters say about themselves.
     pub clusters: BTreeMap<ClusterName, Option<ClusterRecord>>,
+    /// What is left of keys that went, by the sequence at which they did.
+    pub tombstones: BTreeMap<Sequence, Option<Tombstone>>,
+    /// The sequence below which tombstones are gone.
+    pub floor: Option<Sequence>,
+    /// The starts that positions may come from, oldest first.
+    pub epochs: Option<Vec<EpochSpan>>,
+    /// The newest sequence that the group covers, with all before it.
+    pub covered: Option<Sequence>,
     /// The new end of the reserved sequences: all up to and including this one may be handed out.
     pub sequence_reserved: Option<Sequence>,
 }
@@ -33,7 +41,8 @@ impl Group {
     /// How many keys of the store it writes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.records.len() + self.cursors.len() + self.clusters.len() + usize::from(self.sequence_reserved.is_some())
+        let marks = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count() + usize::from(self.epochs.is_some());
+        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + marks
     }
 
     /// Takes in a group from before this one. Where both change the same thing, this one stands.
@@ -41,6 +50,10 @@ impl Group {
         merge_missing(&mut self.records, older.records);
         merge_missing(&mut self.cursors, older.cursors);
         merge_missing(&mut self.clusters, older.clusters);
+        merge_missing(&mut self.tombstones, older.tombstones);
+        self.floor = self.floor.max(older.floor);
+        self.covered = self.covered.max(older.covered);
+        self.epochs = self.epochs.take().or(older.epochs);
         self.sequence_reserved = self.sequence_reserved.max(older.sequence_reserved);
     }
 
@@ -62,8 +75,19 @@ impl Group {
             let value = record.as_ref().map(|record| codec::write_cluster(&stored_key, record));
             writes.push((stored_key, value));
         }
-        if let Some(sequence) = self.sequence_reserved {
-            writes.push((codec::SEQUENCE_KEY.to_vec(), Some(codec::write_number(codec::SEQUENCE_KEY, sequence.0))));
+        for (sequence, tombstone) in &self.tombstones {
+            let stored_key = codec::tombstone_key(*sequence);
+            let value = tombstone.as_ref().map(|tombstone| codec::write_tombstone(&stored_key, tombstone));
+            writes.push((stored_key, value));
+        }
+        if let Some(epochs) = &self.epochs {
+            writes.push((codec::EPOCHS_KEY.to_vec(), Some(codec::write_epochs(epochs))));
+        }
+        let marks = [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered)];
+        for (key, sequence) in marks {
+            if let Some(sequence) = sequence {
+                writes.push((key.to_vec(), Some(codec::write_number(key, sequence.0))));
+            }
         }
         writes.push((codec::GROUP_KEY.to_vec(), Some(codec::write_number(codec::GROUP_KEY, number))));
         writes

@@ -11,7 +11,7 @@ use super::engine::{Engine, Write};
 use super::error::EngineError;
 use super::witness::Witness;
 use super::write;
-use crate::model::{ClusterName, ClusterRecord, Cursor, Record, Scope, Sequence};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EpochSpan, Record, Scope, Sequence, Tombstone};
 
 /// Everything that is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,6 +22,15 @@ pub struct Loaded {
     pub cursors: Vec<(Scope, Cursor)>,
     /// What clusters said about themselves.
     pub clusters: Vec<(ClusterName, ClusterRecord)>,
+    /// What is left of keys that went, in order of sequence.
+    pub tombstones: Vec<(Sequence, Tombstone)>,
+    /// The sequence below which tombstones are gone.
+    pub floor: Sequence,
+    /// The starts that positions may come from, oldest first. None where anything was damaged: what is missing might have been
+    /// announced (design.md, invariant 6).
+    pub epochs: Vec<EpochSpan>,
+    /// The newest sequence that is stored with all before it.
+    pub covered: Sequence,
     /// No sequence up to and including this one may be handed out again.
     pub sequence_reserved: Sequence,
     /// How many values could not be read and were dropped.
@@ -53,6 +62,7 @@ pub(super) fn load_and_repair(engine: &Engine, witness: &mut Witness) -> Result<
     }
     scan.reserve(testimony.sequence);
     scan.drop_suspect_cursors();
+    scan.drop_suspect_epochs();
     if scan.suspect_everywhere {
         // also those that could not be read
         engine.scan(&codec::CURSOR_PREFIX, |key, _| scan.repairs.push((key.to_vec(), None)))?;
@@ -94,6 +104,10 @@ impl Scan {
             StoredKey::Format => {}
             StoredKey::Group => self.group_number = codec::read_number(key, value)?,
             StoredKey::Sequence => self.reserve(Sequence(codec::read_number(key, value)?)),
+            StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::read_tombstone(key, value)?)),
+            StoredKey::Epochs => self.loaded.epochs = codec::read_epochs(value)?,
+            StoredKey::Floor => self.loaded.floor = Sequence(codec::read_number(key, value)?),
+            StoredKey::Covered => self.loaded.covered = Sequence(codec::read_number(key, value)?),
         }
         Ok(())
     }
@@ -106,6 +120,14 @@ impl Scan {
     fn drop_damaged(&mut self, key: &[u8]) {
         self.loaded.damaged_count += 1;
         self.repairs.push((key.to_vec(), None));
+    }
+
+    /// After any damage nothing can be vouched for that was announced before.
+    fn drop_suspect_epochs(&mut self) {
+        if (self.suspect_everywhere || self.loaded.damaged_count > 0) && !self.loaded.epochs.is_empty() {
+            self.loaded.epochs.clear();
+            self.repairs.push((codec::EPOCHS_KEY.to_vec(), None));
+        }
     }
 
     fn drop_suspect_cursors(&mut self) {

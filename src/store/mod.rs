@@ -11,6 +11,7 @@ mod codec;
 mod engine;
 mod error;
 mod group;
+mod journal;
 mod load;
 mod lock;
 mod recovery;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 pub use error::{EngineError, StoreError};
 pub use group::Group;
+pub use journal::{Journal, JournalRun, read_journals};
 pub use load::Loaded;
 
 use engine::{Engine, Write};
@@ -164,6 +166,12 @@ impl Store {
         let outcome = engine.sync();
         engine.discard();
         outcome.map_err(|source| self.failed(source))
+    }
+
+    /// The data directory, which this store has to itself: the announce journal is beside it.
+    #[must_use]
+    pub fn data_directory(&self) -> &Path {
+        self.directory.parent().unwrap_or(&self.directory)
     }
 
     /// How much room the engine's files take, in bytes; `None` if they cannot be looked at.

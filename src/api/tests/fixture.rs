@@ -69,9 +69,11 @@ impl Fixture {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
-        let (publisher, subscriber) = publication(Published { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed) });
+        let (publisher, subscriber) =
+            publication(Published { view: view.clone(), feed: feed.clone(), epoch: Epoch(0xfeed), earlier: Arc::default() });
         let (persister, _) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
-        let committer = Committer::new(Published { view, feed, epoch: Epoch(0xfeed) }, publisher, persister, reserved);
+        let committer =
+            Committer::new(Published { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = mpsc::channel(8);
         std::thread::spawn(move || committer.run(receiver));
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));

@@ -37,7 +37,12 @@ impl World {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: tombstone_count_max };
         let start = Sequence(1_000);
         Self {
-            published: Published { view: View::starting_at(start), feed: Feed::starting_at(start, retention), epoch: Epoch(7) },
+            published: Published {
+                view: View::starting_at(start),
+                feed: Feed::starting_at(start, retention),
+                epoch: Epoch(7),
+                earlier: Arc::default(),
+            },
             revision: 1,
         }
     }

@@ -35,7 +35,7 @@ fn loaded(group: &Group) -> Loaded {
         cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
         clusters: group.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.clone()?))).collect(),
         sequence_reserved: group.sequence_reserved.unwrap(),
-        damaged_count: 0,
+        ..Loaded::default()
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::damage::copy_directory;
-use super::{cluster, cluster_record, cursor, key, load, open, record, scope};
-use crate::model::{Kind, Sequence};
+use super::{cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
+use crate::model::{Epoch, EpochSpan, Kind, Sequence};
 use crate::store::{Group, Loaded};
 
 /// Set to write the fixture of the present version anew, which only a new version may need.
@@ -30,6 +30,13 @@ fn held() -> Loaded {
         records,
         cursors: cursors.collect(),
         clusters: vec![(cluster("oslo"), cluster_record(5)), (cluster("paris"), cluster_record(7)), (cluster("rome"), cluster_record(6))],
+        tombstones: vec![(Sequence(700), tombstone(Kind::Ip, "10.0.0.1", 3)), (Sequence(701), tombstone(Kind::Service, "shop/cart", 4))],
+        floor: Sequence(650),
+        epochs: vec![
+            EpochSpan { epoch: Epoch(0xabc), began: Sequence(0), vouched: Some(Sequence(90)) },
+            EpochSpan { epoch: Epoch(u64::MAX), began: Sequence(500), vouched: None },
+        ],
+        covered: Sequence(701),
         sequence_reserved: Sequence(1000),
         damaged_count: 0,
     }
@@ -43,6 +50,10 @@ fn write_fixture() {
         records: held.records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect(),
         cursors: held.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
         clusters: held.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
+        tombstones: held.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),
+        floor: Some(held.floor),
+        epochs: Some(held.epochs),
+        covered: Some(held.covered),
         sequence_reserved: Some(held.sequence_reserved),
     };
     store.apply(&group).unwrap();

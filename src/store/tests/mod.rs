@@ -4,6 +4,7 @@ mod codec;
 mod crash;
 mod damage;
 mod fixture;
+mod journal;
 mod lock;
 mod model;
 
@@ -13,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use super::{Loaded, Opened, Store};
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, EntryKey, EtcdClusterId, Kind, LeaseId, PutPoint, Record,
-    Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EtcdClusterId, Kind, LeaseId,
+    PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
 };
 
 fn cluster(name: &str) -> ClusterName {
@@ -62,6 +63,11 @@ fn cursor(revision: i64) -> Cursor {
             .then(|| DeletePoint { source_key: b"cilium/state/nodes/v1/paris/b".to_vec(), revision: Revision(revision) }),
         canary: (revision % 7 != 0).then(|| Sentinel { revision: Revision(3), value: b"2026-01-01T00:00:00Z".to_vec() }),
     }
+}
+
+fn tombstone(kind: Kind, name: &str, seed: u64) -> Tombstone {
+    let reason = if seed.is_multiple_of(2) { DeleteReason::ClusterRemoved } else { DeleteReason::Deleted };
+    Tombstone { key: key(kind, "paris", name), reason, time: SystemTime::UNIX_EPOCH + Duration::from_micros(seed * 1_000_003) }
 }
 
 fn cluster_record(seed: u32) -> ClusterRecord {

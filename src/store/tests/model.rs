@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{cluster, cluster_record, cursor, key, load, open, record, scope};
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, Record, Scope, Sequence};
+use super::{cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, Kind, Record, Scope, Sequence, Tombstone};
 use crate::store::{Group, Loaded, Store};
 
 const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
@@ -18,6 +18,10 @@ struct Model {
     records: BTreeMap<EntryKey, Record>,
     cursors: BTreeMap<Scope, Cursor>,
     clusters: BTreeMap<ClusterName, ClusterRecord>,
+    tombstones: BTreeMap<Sequence, Tombstone>,
+    epochs: Vec<EpochSpan>,
+    floor: Sequence,
+    covered: Sequence,
     reserved: Sequence,
     /// Deletes do not give sequences back within a life; across restarts only what is stored counts.
     sequence: u64,
@@ -28,6 +32,10 @@ impl Model {
         replace(&mut self.records, group.records.iter().map(|(key, record)| (key, record.as_deref())));
         replace(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
         replace(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
+        replace(&mut self.tombstones, group.tombstones.iter().map(|(key, tombstone)| (key, tombstone.as_ref())));
+        self.epochs = group.epochs.clone().unwrap_or_else(|| std::mem::take(&mut self.epochs));
+        self.floor = self.floor.max(group.floor.unwrap_or_default());
+        self.covered = self.covered.max(group.covered.unwrap_or_default());
         self.reserved = self.reserved.max(group.sequence_reserved.unwrap_or_default());
     }
 
@@ -38,6 +46,10 @@ impl Model {
             records: self.records.values().cloned().collect(),
             cursors,
             clusters: self.clusters.clone().into_iter().collect(),
+            tombstones: self.tombstones.clone().into_iter().collect(),
+            floor: self.floor,
+            epochs: self.epochs.clone(),
+            covered: self.covered,
             sequence_reserved: self.reserved,
             damaged_count: 0,
         }
@@ -61,6 +73,16 @@ fn random_group(random: &mut StdRng, model: &mut Model) -> Group {
         model.sequence += 1;
         let put = random.random_ratio(3, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
         group.records.insert(key, put);
+    }
+    for _ in 0..random.random_range(0..4) {
+        let sequence = Sequence(random.random_range(1..40));
+        group.tombstones.insert(sequence, random.random_ratio(3, 4).then(|| tombstone(Kind::Ip, "10.0.0.1", sequence.0)));
+    }
+    if random.random_ratio(1, 4) {
+        let vouched = random.random::<bool>().then_some(Sequence(model.sequence));
+        group.epochs = Some(vec![EpochSpan { epoch: Epoch(random.random()), began: Sequence(model.sequence), vouched }]);
+        group.floor = Some(Sequence(model.sequence / 2).max(model.floor));
+        group.covered = Some(Sequence(model.sequence));
     }
     for _ in 0..random.random_range(0..3) {
         let scope = scope(Kind::ALL[random.random_range(0..4)], CLUSTERS[random.random_range(0..3)]);

@@ -1,0 +1,131 @@
+//! A start after a crash: what was announced and lost is announced anew, and positions mean what they meant or are refused.
+
+use std::path::Path;
+
+use super::*;
+use crate::feed::Changed;
+use crate::model::{Kind, LabelSet, Revision, SourceStamp};
+
+const EPOCH: Epoch = Epoch(0xe);
+
+fn key(id: u32) -> EntryKey {
+    EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), id.to_string())
+}
+
+fn value(id: u32) -> Vec<u8> {
+    format!("k8s:id={id};k8s:io.cilium.k8s.policy.cluster=paris;").into_bytes()
+}
+
+fn stored(id: u32, sequence: u64) -> Record {
+    Record {
+        key: key(id),
+        value: value(id).into(),
+        good_value: None,
+        object: None,
+        rejection: None,
+        source: SourceStamp { mod_revision: Revision(5), ..SourceStamp::default() },
+        create_sequence: Sequence(sequence),
+        last_sequence: Sequence(sequence),
+        version: 1,
+        generation: 0,
+    }
+}
+
+fn start(directory: &Path) -> Restored {
+    let (store, _) = Store::open(directory, std::time::Duration::ZERO).unwrap();
+    let retention = Retention { age_max: std::time::Duration::from_secs(3600), count_max: 1000 };
+    restore(&store, MaxConnectedClusters::default(), retention).unwrap()
+}
+
+/// A store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start was announcing when it was killed.
+fn crashed(journal: &[(u64, u32)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    let records = [stored(256, 11), stored(257, 12)].map(|record| (record.key.clone(), Some(Arc::new(record))));
+    let epochs = vec![EpochSpan { epoch: EPOCH, began: Sequence(10), vouched: None }];
+    let group = Group {
+        records: records.into(),
+        epochs: Some(epochs),
+        covered: Some(Sequence(12)),
+        sequence_reserved: Some(Sequence(1_000)),
+        ..Group::default()
+    };
+    store.apply(&group).unwrap();
+    let (mut written, begun) = Journal::begin(directory.path(), EPOCH, Sequence(10));
+    begun.unwrap();
+    let records: Vec<(Sequence, EntryKey)> = journal.iter().map(|(sequence, id)| (Sequence(*sequence), key(*id))).collect();
+    written.append(records.iter().map(|(sequence, key)| (*sequence, Some(key))));
+    directory
+}
+
+fn vouched(restored: &Restored) -> Vec<Option<Sequence>> {
+    restored.published.earlier.iter().filter(|span| span.epoch == EPOCH).map(|span| span.vouched).collect()
+}
+
+fn after(restored: &Restored, position: u64) -> Vec<(u64, Changed)> {
+    restored.published.feed.index_after(Sequence(position)).map(|(sequence, changed)| (sequence.0, changed)).collect()
+}
+
+#[test]
+fn a_key_announced_lost_in_the_crash_and_deleted_meanwhile_stays_with_nobody() {
+    // 258 appeared at 13, 256 changed at 14 and 257 was deleted at 15: all announced, none stored
+    let directory = crashed(&[(11, 256), (12, 257), (13, 258), (14, 256), (15, 257)]);
+    let restored = start(directory.path());
+    assert_eq!(vouched(&restored), [Some(Sequence(15))]);
+    let told =
+        [(1_001, Changed::Live(key(256))), (1_002, Changed::Live(key(257))), (1_003, Changed::Gone(key(258), DeleteReason::Deleted))];
+    assert_eq!(after(&restored, 15), told);
+    assert_eq!(restored.published.position().sequence, Sequence(1_003));
+    let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
+    let object = restored.published.view.record(&key(256)).unwrap().object.clone();
+    assert_eq!(object.as_deref(), Some(&crate::model::Object::Identity(crate::model::Identity { id: 256, labels })));
+}
+
+#[test]
+fn the_announcements_anew_are_stored_before_the_journal_goes() {
+    let directory = crashed(&[(13, 258)]);
+    let first = start(directory.path());
+    let first_epoch = first.published.epoch;
+    drop(first);
+    assert_eq!(read_journals(directory.path()).unwrap().iter().filter(|run| run.epoch == EPOCH).count(), 0);
+    let second = start(directory.path());
+    assert_eq!(vouched(&second), [Some(Sequence(13))]);
+    assert_eq!(after(&second, 13), [(1_001, Changed::Gone(key(258), DeleteReason::Deleted))]);
+    let spans: Vec<Epoch> = second.published.earlier.iter().map(|span| span.epoch).collect();
+    assert_eq!(spans, [EPOCH, first_epoch]);
+}
+
+#[test]
+fn a_lost_end_of_the_journal_is_vouched_for_no_further() {
+    let directory = crashed(&[(13, 258), (15, 256)]);
+    let restored = start(directory.path());
+    assert_eq!(vouched(&restored), [Some(Sequence(13))]);
+    let keys: Vec<Changed> = after(&restored, 12).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(
+        keys,
+        [Changed::Live(key(256)), Changed::Gone(key(258), DeleteReason::Deleted)],
+        "what is known is announced anew all the same"
+    );
+}
+
+#[test]
+fn two_starts_from_one_copy_have_no_position_in_common() {
+    let original = crashed(&[]);
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(original.path(), copy.path());
+    let (first, second) = (start(original.path()), start(copy.path()));
+    assert_ne!(first.published.epoch, second.published.epoch);
+    assert!(second.published.earlier.iter().all(|span| span.epoch != first.published.epoch));
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        if path.is_dir() {
+            copy_tree(&path, &to.join(name));
+        } else {
+            std::fs::copy(&path, to.join(name)).unwrap();
+        }
+    }
+}
