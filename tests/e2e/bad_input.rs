@@ -10,7 +10,7 @@ use crate::harness::eventually;
 use crate::harness::mesh::{SMALL, source_key};
 use crate::harness::meshkeep::{Ended, Home};
 use crate::harness::scene::{Scene, settles};
-use crate::harness::truth::list;
+use crate::harness::truth::{list, served_objects};
 
 /// Values of which none can be used: key in cache form, bytes, and a word that its reason must hold.
 fn bad_values(scene: &Scene) -> Vec<(String, Vec<u8>, &'static str)> {
@@ -79,6 +79,40 @@ async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_sta
     }
     scene.settles("mending the bad values").await;
     assert_eq!(self::rejected(&scene).await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn keys_that_are_no_entries_stop_nothing() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let strange: [&[u8]; 8] = [
+        b"cilium/state/nodes/v1/c01/\xff\xfe",
+        b"cilium/state/nodes/v1/c01/",
+        b"cilium/state/nodes/v1/c01",
+        b"cilium/state/nodes/v1/other/worker-1",
+        b"cilium/state/services/v1/c01/no-namespace",
+        b"cilium/state/identities/v1/id/",
+        b"cilium/state/identities/v1/locks/x",
+        b"cilium/state/ip/v1/other/10.0.0.1",
+    ];
+    for key in &strange[..4] {
+        scene.remotes[0].etcd.put(*key, "{}").await;
+    }
+    scene.start_meshkeep().await;
+    scene.meshkeep().reaches("c01", "live").await;
+    for key in &strange[4..] {
+        scene.remotes[0].etcd.put(*key, "{}").await;
+    }
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    // the objects are the truth; a strange key may be among the raw entries as one that cannot be used
+    let truth = scene.truth().expected();
+    scene.follower_agrees(&truth, "strange keys").await;
+    let objects = || async { (served_objects(scene.meshkeep()).await == truth.objects).then_some(()) };
+    eventually("the truth beside strange keys", objects).await;
+    assert_eq!(scene.meshkeep().phase("c01").await, "live");
+    for key in strange {
+        scene.remotes[0].etcd.delete(key).await;
+    }
+    scene.settles("strange keys being gone").await;
 }
 
 async fn rejected(scene: &Scene) -> Vec<Value> {

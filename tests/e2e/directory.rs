@@ -1,7 +1,7 @@
 //! The config directory: Secret mounts, files that come and go, and what is not a cluster file.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::harness::etcd::etcd_binaries;
@@ -133,6 +133,27 @@ async fn a_swapped_secret_mount_changes_only_the_cluster_whose_bytes_changed() {
     fs::remove_dir_all(directory.join("..2026_01")).unwrap();
     settles(&meshkeep, &Truth::of(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
     calm.still(&meshkeep, "c02").await;
+}
+
+#[tokio::test]
+async fn touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    let calm = Calm::of(scene.meshkeep(), "c01").await;
+    let file = scene.home.config_directory().join("c01");
+    for mode in (0..60).map(|round| if round % 2 == 0 { 0o600 } else { 0o644 }) {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    scene.home.write_cluster("c01", &scene.remotes[0].client_file());
+    // a file that comes after them shows that they have been looked at
+    scene.home.write_cluster("c09", "endpoints:\n- http://127.0.0.1:1\n");
+    let known = || async { (scene.meshkeep().ask("/v1/clusters/c09").await.0 == 200).then_some(()) };
+    eventually("the other file to be a cluster", known).await;
+    calm.still(scene.meshkeep(), "c01").await;
+    scene.home.remove_cluster("c09");
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    scene.settles("a storm of touches").await;
+    calm.still(scene.meshkeep(), "c01").await;
 }
 
 #[tokio::test]

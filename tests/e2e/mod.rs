@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod big_values;
+mod clusters;
 mod directory;
 mod harness_itself;
 mod interrupted;

@@ -1,9 +1,12 @@
 //! The change stream as a client sees it.
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use serde_json::json;
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
+use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
 use crate::harness::stream::Follower;
 
@@ -141,4 +144,33 @@ async fn a_position_is_continued_from_and_one_of_an_earlier_start_is_a_reset() {
     let followed = foreign.now();
     assert_eq!((followed.events[0].name.as_str(), &followed.events[0].data["reason"]), ("reset", &json!("foreignEpoch")));
     assert_eq!(followed.objects, truth);
+}
+
+#[tokio::test]
+async fn a_reader_that_falls_behind_ends_with_the_truth() {
+    let mut scene = settled().await;
+    let port = scene.meshkeep().url().rsplit(':').next().unwrap().parse().unwrap();
+    let proxy = Proxy::to(port).await;
+    let slow = Follower::open_at(&format!("http://127.0.0.1:{}", proxy.port()), "snapshot=true").await;
+    slow.synced_after(0).await;
+    proxy.allow_bytes(0);
+    // 12 MB of changes: more than all buffers on the way hold, and most keys many times
+    for round in 0..40 {
+        let mut random = StdRng::seed_from_u64(round);
+        let remote = &mut scene.remotes[0];
+        remote
+            .change(|cluster| {
+                for key in cluster.keys_of("ip/v1").into_iter().chain(cluster.keys_of("services/v1")) {
+                    cluster.change(&key);
+                }
+                cluster.delete_one_percent(&mut random);
+                cluster.add_endpoints(20);
+            })
+            .await;
+    }
+    scene.settles("many changes").await;
+    let truth = scene.truth().expected().objects;
+    assert_ne!(slow.now().objects, truth, "the slow reader was meant to be behind");
+    proxy.allow_bytes(u64::MAX);
+    slow.wait("the slow reader to hold the truth", |followed| (followed.objects == truth).then_some(())).await;
 }

@@ -99,6 +99,21 @@ async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) 
     scene.only_real_changes_were_announced(seen, &before, "a reload in the same order with one early key changed");
 }
 
+/// The same while no sidecar runs.
+async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
+    let stamp = scene.next_stamp();
+    scene.kill_meshkeep();
+    for remote in &mut scene.remotes {
+        remote.etcd.wipe();
+        let early = remote.clusters[0].keys_of("identities/v1")[0].clone();
+        remote.clusters[0].change(&early);
+        remote.etcd.restart().await;
+        publish(&remote.etcd, remote.form, &remote.clusters, &stamp).await;
+    }
+    scene.start_meshkeep().await;
+    scene.settles("a reload in the same order while no sidecar ran").await;
+}
+
 /// The same, but etcd is empty for a while: nothing may go before the canaries are back.
 async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
     let seen = scene.seen();
@@ -192,6 +207,7 @@ async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
     restart_etcd(&mut scene).await;
     wipe_and_recreate_etcd(&mut scene).await;
     reload_in_the_same_order_with_one_early_key_changed(&mut scene).await;
+    reload_in_the_same_order_while_killed(&mut scene).await;
     recreate_etcd_empty_for_a_while(&mut scene).await;
     kill_and_start_with_all_remotes_down(&mut scene).await;
 }
@@ -229,6 +245,7 @@ async fn a_wiped_etcd_that_looks_the_same_is_not_mistaken_for_the_old_one() {
         let mut scene = small(&binary).await;
         wipe_and_recreate_etcd(&mut scene).await;
         reload_in_the_same_order_with_one_early_key_changed(&mut scene).await;
+        reload_in_the_same_order_while_killed(&mut scene).await;
     }
 }
 

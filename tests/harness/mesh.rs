@@ -72,7 +72,13 @@ pub(crate) struct MeshCluster {
 impl MeshCluster {
     /// A cluster with the id `id` and the name `c<id>`.
     pub(crate) fn generate(id: u32, shape: Shape) -> Self {
-        let mut cluster = Self::empty(&format!("c{id:02}"), id, shape);
+        Self::generate_named(&format!("c{id:02}"), id, shape)
+    }
+
+    /// The same with a name of its own.
+    pub(crate) fn generate_named(name: &str, id: u32, shape: Shape) -> Self {
+        let (entries, items) = (BTreeMap::new(), BTreeMap::new());
+        let mut cluster = Self { name: name.into(), id, shape, entries, items, next_endpoint: shape.endpoints };
         for (count, item) in [
             (shape.nodes, Item::Node as fn(u32) -> Item),
             (shape.identities, Item::Identity),
@@ -84,11 +90,6 @@ impl MeshCluster {
             }
         }
         cluster
-    }
-
-    /// A cluster that holds nothing yet.
-    pub(crate) fn empty(name: &str, id: u32, shape: Shape) -> Self {
-        Self { name: name.into(), id, shape, entries: BTreeMap::new(), items: BTreeMap::new(), next_endpoint: shape.endpoints }
     }
 
     fn set(&mut self, item: Item, version: u32) {

@@ -45,7 +45,12 @@ pub(crate) struct Follower {
 impl Follower {
     /// Opens a stream with a query (without `?`).
     pub(crate) async fn open(meshkeep: &Meshkeep, query: &str) -> Self {
-        let url = format!("{}/v1/events?{query}", meshkeep.url());
+        Self::open_at(meshkeep.url(), query).await
+    }
+
+    /// The same by URL, for streams through a proxy.
+    pub(crate) async fn open_at(url: &str, query: &str) -> Self {
+        let url = format!("{url}/v1/events?{query}");
         let response = http().get(&url).header("accept", "text/event-stream").send().await.unwrap();
         assert_eq!(response.status(), 200, "{url}");
         let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
