@@ -37,13 +37,14 @@ impl Attempt<'_> {
     /// Runs until something fails.
     pub(super) async fn run(&self, memory: &mut Memory) -> Result<Infallible, AttemptError> {
         let reporter = &self.task.surroundings.reporter;
-        let connection = Connection::open(self.file, self.endpoint, &self.task.options.client).await?;
-        reporter.contact();
+        // before the attempt: where it fails, this is what people want to know
         reporter.change(|status| {
-            status.etcd_cluster_id = Some(connection.etcd_cluster_id());
             status.endpoint = Some(self.endpoint.to_owned());
             status.certificate_expiry = self.file.certificate_expiry();
         });
+        let connection = Connection::open(self.file, self.endpoint, &self.task.options.client).await?;
+        reporter.contact();
+        reporter.change(|status| status.etcd_cluster_id = Some(connection.etcd_cluster_id()));
         reporter.phase(Phase::ReadingConfig);
         let (heartbeat_sender, heartbeat) = watch::channel(None);
         let heartbeat_task = self.watch_heartbeat(&connection, heartbeat_sender);
