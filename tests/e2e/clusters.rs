@@ -2,9 +2,9 @@
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
-use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, rewrite};
+use crate::harness::mesh::{BASES, Form, MeshCluster, SMALL, publish, put_config, rewrite};
 use crate::harness::meshkeep::Home;
-use crate::harness::scene::{Scene, settles};
+use crate::harness::scene::{Remote, Scene, settles};
 use crate::harness::stream::Follower;
 use crate::harness::truth::Truth;
 
@@ -93,5 +93,88 @@ async fn a_replica_takes_over_and_only_real_changes_are_told() {
         assert_eq!(follower.now().changes_since(seen), [(changed, 1), (gone, 1)].into());
         replicas[at].restart().await;
         rewrite(&replicas[at], Form::State, &before, &cluster).await;
+    }
+}
+
+/// A peer that moves from its own etcd to a KVStoreMesh, and back.
+#[tokio::test]
+async fn a_move_between_state_and_cache_form_tells_only_real_changes() {
+    let binary = &etcd_binaries()[0];
+    let mut scene = Scene::start(binary, 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    let mut moved = scene.remotes[0].clusters[0].clone();
+    moved.change(&moved.keys_of("services/v1")[0].clone());
+    moved.delete(&moved.keys_of("identities/v1")[0].clone());
+    let copy = Remote::start(binary, Form::Cache, vec![moved]).await;
+    let (seen, before) = (scene.seen(), scene.truth().expected());
+    scene.home.write_cluster("c01", &copy.client_file());
+    let direct = std::mem::replace(&mut scene.remotes, vec![copy]);
+    scene.settles("the move to a KVStoreMesh").await;
+    scene.only_real_changes_were_announced(seen, &before, "the move to a KVStoreMesh");
+    let (seen, before) = (scene.seen(), scene.truth().expected());
+    scene.home.write_cluster("c01", &direct[0].client_file());
+    scene.remotes = direct;
+    scene.settles("the move back").await;
+    scene.only_real_changes_were_announced(seen, &before, "the move back");
+}
+
+#[tokio::test]
+async fn clusters_whose_names_begin_alike_are_kept_apart() {
+    let binary = &etcd_binaries()[0];
+    let names = ["eu", "eu-west", "eu0", "e"];
+    let clusters = (1..).zip(names).map(|(id, name)| MeshCluster::generate_named(name, id, SMALL)).collect();
+    let remote = Remote::start(binary, Form::Cache, clusters).await;
+    let mut scene = Scene::without_meshkeep(binary, 0, 0, SMALL).await;
+    for name in names {
+        scene.home.write_cluster(name, &remote.client_file());
+    }
+    scene.remotes.push(remote);
+    scene.start_meshkeep().await;
+    scene.settles("the first loading").await;
+    let mut random = scene.random.clone();
+    scene.remotes[0].change(|cluster| cluster.delete_one_percent(&mut random)).await;
+    scene.settles("deleting 1 %").await;
+    scene.home.remove_cluster("eu");
+    scene.remotes[0].clusters.remove(0);
+    scene.settles("the removal of the shortest").await;
+}
+
+/// The deletion of a cluster config or a canary of a direct peer means nothing to what is read already (protocol.md §3.4, §3.5).
+#[tokio::test]
+async fn losing_config_and_canaries_while_live_stops_nothing() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    let etcd = &scene.remotes[0].etcd;
+    etcd.delete("cilium/cluster-config/c01").await;
+    for base in BASES {
+        etcd.delete(format!("cilium/synced/c01/cilium/state/{base}")).await;
+    }
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
+    scene.settles("the loss of config and canaries").await;
+}
+
+#[tokio::test]
+async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_named() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let claim = |id: u32| format!(r#"{{"IP":"10.250.0.1","HostIP":"","ID":{},"Key":0,"Metadata":""}}"#, id << 16 | 256).into_bytes();
+    for at in [1, 0, 1] {
+        let remote = &mut scene.remotes[at];
+        let before = remote.clusters[0].clone();
+        let (id, name) = (before.id, before.name.clone());
+        let key = format!("cilium/cache/ip/v1/{name}/10.250.0.1");
+        remote.clusters[0].entries.remove(&key);
+        rewrite(&remote.etcd, remote.form, &before, &remote.clusters[0]).await;
+        let without = remote.clusters[0].clone();
+        remote.clusters[0].entries.insert(key, claim(id));
+        rewrite(&remote.etcd, remote.form, &without, &remote.clusters[0]).await;
+        scene.settles("a claim of an address").await;
+        let answer = || async {
+            let found = scene.meshkeep().get("/v1/ipcache/lookup?ip=10.250.0.1").await;
+            (found["match"]["cluster"] == *name).then_some(found)
+        };
+        let found = eventually("the newest claim to win", answer).await;
+        let others = scene.truth().expected().raw.keys().filter(|key| key.ends_with("/10.250.0.1")).count() - 1;
+        assert_eq!(found["others"].as_array().map_or(0, Vec::len), others, "{found}");
     }
 }

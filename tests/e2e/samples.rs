@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::mesh::put_leased;
-use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::meshkeep::{Home, Meshkeep, http};
 use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
@@ -152,6 +152,10 @@ async fn single_things_are_found_and_missing_ones_are_404() {
         // an identity's number may be in several clusters
         let found = if found["items"].is_array() { found["items"][0].clone() } else { found };
         assert_eq!(found[field], value, "{path}: {found}");
+    }
+    for sample in samples().into_iter().filter(|sample| sample.key.starts_with("cilium/cache/ip/v1/")) {
+        let url = format!("{}/v1/entries/{}", meshkeep.url(), sample.key);
+        assert_eq!(http().get(&url).send().await.unwrap().bytes().await.unwrap(), sample.value, "{url}");
     }
     for path in ["/v1/ipcache/10.1.200.0/24", "/v1/ipcache/10.1.200.0%2F24"] {
         assert!(meshkeep.get(path).await.to_string().contains("\"10.1.200.0/24\""), "{path}");

@@ -121,13 +121,13 @@ async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
     for remote in &mut scene.remotes {
         remote.etcd.wipe();
         remote.etcd.restart().await;
-        put_heartbeat(&remote.etcd).await;
     }
     for name in scene.names() {
         scene.meshkeep().reaches(&name, "readingConfig").await;
     }
     serves(scene.meshkeep(), &before, "while etcd is empty").await;
     for remote in &scene.remotes {
+        put_heartbeat(&remote.etcd).await;
         for cluster in &remote.clusters {
             put_config(&remote.etcd, remote.form, cluster).await;
         }

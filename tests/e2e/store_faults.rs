@@ -1,0 +1,171 @@
+//! The store after `kill -9` under churn, and after damage of its files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{SMALL, Shape};
+use crate::harness::scene::Scene;
+use crate::harness::truth::served;
+
+/// Enough for several pages of the engine.
+const MEDIUM: Shape = Shape { nodes: 20, identities: 100, endpoints: 500, services: 20 };
+
+#[tokio::test]
+async fn killed_again_and_again_under_churn_it_always_reaches_the_truth() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
+    scene.settles("the first loading").await;
+    let mut random = StdRng::seed_from_u64(23);
+    for round in 0..6 {
+        // killed while changes are on their way: some are in the store, some are not
+        for _ in 0..random.random_range(1..6) {
+            for remote in &mut scene.remotes {
+                remote
+                    .change(|cluster| {
+                        cluster.change_one_percent(&mut random);
+                        cluster.delete_one_percent(&mut random);
+                        cluster.add_endpoints(20);
+                    })
+                    .await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
+        scene.kill_meshkeep();
+        if round % 2 == 0 {
+            let remote = &mut scene.remotes[0];
+            remote.change(|cluster| cluster.delete_one_percent(&mut random)).await;
+        }
+        scene.start_meshkeep().await;
+        if round % 3 == 0 {
+            // and again while it starts
+            scene.kill_meshkeep();
+            scene.start_meshkeep().await;
+        }
+        scene.settles("a kill under churn").await;
+    }
+}
+
+/// Every file below a directory, largest first.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { open.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).unwrap().len()));
+    found
+}
+
+/// Ways to damage a store.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    /// The largest file ends half-way.
+    Truncated,
+    /// Every 16th block of 512 bytes of the largest file is zero.
+    Zeroed,
+    /// Some bits of every file are others.
+    Flipped,
+    /// Every file is noise.
+    Noise,
+    /// The largest file is gone.
+    Missing,
+}
+
+impl Damage {
+    fn inflict(self, store: &Path) {
+        let files = files(store);
+        let mut random = StdRng::seed_from_u64(5);
+        let rewrite = |path: &PathBuf, change: &mut dyn FnMut(&mut Vec<u8>)| {
+            let mut bytes = fs::read(path).unwrap();
+            change(&mut bytes);
+            fs::write(path, bytes).unwrap();
+        };
+        match self {
+            Self::Truncated => rewrite(&files[0], &mut |bytes| bytes.truncate(bytes.len() / 2)),
+            Self::Zeroed => rewrite(&files[0], &mut |bytes| bytes.chunks_mut(512).step_by(16).for_each(|block| block.fill(0))),
+            Self::Flipped => files.iter().for_each(|file| {
+                rewrite(file, &mut |bytes| {
+                    for _ in 0..bytes.len().div_ceil(4096) {
+                        let at = random.random_range(0..bytes.len());
+                        bytes[at] ^= 1 << random.random_range(0..8);
+                    }
+                });
+            }),
+            Self::Noise => files.iter().for_each(|file| rewrite(file, &mut |bytes| random.fill(&mut bytes[..]))),
+            Self::Missing => fs::remove_file(&files[0]).unwrap(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_store_costs_a_resync_and_never_serves_what_was_not_put() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
+    for damage in [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing] {
+        scene.settles(&format!("the loading before {damage:?}")).await;
+        scene.kill_meshkeep();
+        for remote in &mut scene.remotes {
+            remote.proxy.cut().await;
+        }
+        damage.inflict(&scene.home.data_directory().join("store"));
+        scene.start_meshkeep().await;
+        let truth = scene.truth().expected();
+        let restored = served(scene.meshkeep()).await;
+        for (key, value) in &restored.raw {
+            assert_eq!(truth.raw.get(key), Some(value), "{damage:?}: {key} was never put like this");
+        }
+        assert!(!scene.meshkeep().log().contains("panicked at src/"), "{damage:?}");
+        for remote in &mut scene.remotes {
+            remote.proxy.restore().await;
+        }
+        // gone meanwhile: a damaged store must not bring it back for good
+        let key = scene.remotes[0].clusters[0].keys_of("ip/v1")[0].clone();
+        scene.remotes[0].change(|cluster| cluster.delete(&key)).await;
+        scene.settles(&format!("{damage:?}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.kill_meshkeep();
+    let (store, copy) = (scene.home.data_directory(), scene.home.data_directory().with_extension("copy"));
+    copy_directory(&store, &copy);
+    scene.start_meshkeep().await;
+    let mut random = scene.random.clone();
+    for remote in &mut scene.remotes {
+        remote
+            .change(|cluster| {
+                cluster.change_one_percent(&mut random);
+                cluster.delete_one_percent(&mut random);
+                cluster.add_endpoints(5);
+            })
+            .await;
+    }
+    scene.settles("changes behind the copy").await;
+    scene.kill_meshkeep();
+    fs::remove_dir_all(&store).unwrap();
+    fs::rename(&copy, &store).unwrap();
+    scene.start_meshkeep().await;
+    scene.settles("the return of an older copy").await;
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_directory(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
