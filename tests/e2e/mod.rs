@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod big_values;
+mod chaos;
 mod clusters;
 mod directory;
 mod freshness;
