@@ -115,7 +115,7 @@ async fn equal_bytes_under_a_new_lease_are_no_event() {
 }
 
 #[tokio::test]
-async fn a_position_is_continued_from_and_one_of_an_earlier_start_is_a_reset() {
+async fn a_position_is_continued_from_also_after_a_kill_and_one_of_nobody_is_a_reset() {
     let mut scene = settled().await;
     let position = scene.meshkeep().get("/v1/nodes?limit=1").await["meta"]["position"].as_str().unwrap().to_owned();
     let mut random = scene.random.clone();
@@ -138,7 +138,14 @@ async fn a_position_is_continued_from_and_one_of_an_earlier_start_is_a_reset() {
 
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
-    let foreign = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+    let resumed = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+    resumed.synced_after(0).await;
+    {
+        let followed = resumed.now();
+        assert_eq!(followed.named("reset", 0).count(), 0, "{:?}", followed.events);
+        assert_eq!((followed.named("upsert", 0).count(), followed.named("delete", 0).count()), (4, 4), "{:?}", followed.events);
+    }
+    let foreign = Follower::open(scene.meshkeep(), "after=v1.0123456789abcdef.7").await;
     foreign.synced_after(0).await;
     let truth = scene.truth().expected().objects;
     let followed = foreign.now();
