@@ -9,7 +9,7 @@ use tokio::time::{interval, sleep_until};
 use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
 use super::timing::{CONTACT_STORED_INTERVAL, HEARTBEAT_SILENCE_MAX};
-use crate::kvstore::{ClientFile, Connection, Event, KeyValue, PagedList, Watch, WatchMessage, prefix_end};
+use crate::kvstore::{ClientFile, Connection, Event, KeyValue, KvstoreError, PagedList, Watch, WatchMessage, prefix_end};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
 use crate::wire::{cluster_config, keys};
 
@@ -274,7 +274,13 @@ impl Attempt<'_> {
         let mut unknown = Vec::new();
         let mut from = root.to_vec();
         while unknown.len() < UNKNOWN_PREFIXES_MAX {
-            let Some(key) = link.connection.first_key(&from, &end).await? else { break };
+            let key = match link.connection.first_key(&from, &end).await {
+                Ok(Some(key)) => key,
+                Ok(None) => break,
+                // looking beside what is mirrored is a courtesy: a user that may not is no reason to stop mirroring
+                Err(KvstoreError::PermissionDenied { .. }) => break,
+                Err(error) => return Err(error.into()),
+            };
             let text = String::from_utf8_lossy(&key).into_owned();
             let prefix = match known.iter().find(|known| text.starts_with(known.as_str())) {
                 Some(known) => known.clone(),
