@@ -20,10 +20,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use super::events::{Client, STREAM_COUNT_MAX};
 use super::guard::Transport;
 use super::listen::{Bound, Listener};
 use super::stall::Stallable;
-use super::state::{ApiState, STREAM_COUNT_MAX};
+use super::state::ApiState;
 use crate::handle::Handle;
 
 /// How many connections may be open: one for each stream, and some for everything else. Above that new ones wait in the kernel's queue.
@@ -31,6 +32,10 @@ const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;
 
 /// How long a client may take for its TLS handshake or for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
+/// it waits (http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
+const HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
 /// HTTP/2 connections are asked for a sign of life this often, below the idle time-outs of proxies (60 s).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -107,15 +112,16 @@ impl Server {
     async fn accept_one(&self, listener: &Listener, place: OwnedSemaphorePermit) -> io::Result<()> {
         match listener {
             Listener::Tcp(listener, _) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 let server = self.clone();
+                let caller = (Transport::Tcp, Client::at(peer.ip()));
                 self.own(place, async move {
                     match server.tls.clone() {
-                        None => server.connection(stream, Transport::Tcp).await,
+                        None => server.connection(stream, caller).await,
                         Some(tls) => {
                             if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
-                                server.connection(stream, Transport::Tcp).await;
+                                server.connection(stream, caller).await;
                             }
                         }
                     }
@@ -124,7 +130,7 @@ impl Server {
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 let server = self.clone();
-                self.own(place, async move { server.connection(stream, Transport::Unix).await });
+                self.own(place, async move { server.connection(stream, (Transport::Unix, Client::Local)).await });
             }
         }
         Ok(())
@@ -139,14 +145,15 @@ impl Server {
         });
     }
 
-    async fn connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, transport: Transport) {
+    async fn connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, (transport, client): (Transport, Client)) {
         let router = self.router;
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(transport);
+            request.extensions_mut().insert(client);
             router.clone().oneshot(request.map(Body::new))
         });
         let mut builder = Builder::new(Tracked(self.tasks));
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
         let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream)), service);
         tokio::pin!(connection);

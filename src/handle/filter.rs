@@ -8,7 +8,7 @@ use super::LabelSelector;
 use crate::model::{ClusterName, EntryKey, IpEntry, Kind, Object};
 
 /// A filter: every test that is set must pass. A test that does not apply to a kind (a pod of a node) excludes that kind.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Filter {
     /// Any of these kinds; empty is all.
     pub kinds: Vec<Kind>,
@@ -37,7 +37,7 @@ pub struct Filter {
 }
 
 /// Where a numeric identity is valid (Cilium's `pkg/identity/numericidentity.go`, top 8 bits).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IdentityScope {
     /// `0x00`: the whole mesh, reserved identities included.
     Global,

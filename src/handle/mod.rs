@@ -4,6 +4,7 @@
 //! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so; it is never partial
 //! (design.md, invariant 9). Deliberately lacks: HTTP, JSON, and any way to change something.
 
+mod facet;
 mod filter;
 mod reading;
 mod selector;
@@ -20,6 +21,7 @@ use crate::commit::Subscriber;
 use crate::model::{ClusterName, ClusterStatus, DirectoryState};
 
 pub use crate::view::LookupMatch;
+pub(crate) use facet::{Facet, concerns_all, facets_of};
 pub use filter::{Filter, IdentityScope};
 pub use reading::{ClusterReading, Counts, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};

@@ -8,18 +8,18 @@ use crate::model::LabelSet;
 const REQUIREMENTS_MAX: usize = 32;
 
 /// A selector: every requirement must hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requirement {
     key: String,
     test: Test,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Test {
     Exists,
     Missing,

@@ -4,6 +4,8 @@
 //! replay and live reading are three ways to close the same gap: key order, sequence order through the index, and the ring.
 //! Pure: whoever calls waits for the signal of new snapshots in between.
 
+mod live;
+
 use std::sync::Arc;
 
 use super::{Filter, Reading};

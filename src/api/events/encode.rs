@@ -12,13 +12,13 @@ use crate::model::{EntryKey, Position, Revision};
 
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
 /// delay what follows.
-const CHUNK_BYTES: usize = 64 * 1024;
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
 /// How a browser waits before it connects again.
 const RETRY: &str = "retry: 2000\n\n";
 
 /// The form of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Encoding {
     /// `text/event-stream`.
     Sse,
@@ -169,8 +169,13 @@ impl Encoder {
     pub(crate) fn items(&mut self, items: &[Item], reading: &Reading) {
         let ids = ClusterIds::new(reading);
         for item in items {
-            self.event(&WatchEvent::of(item, reading, &ids));
+            self.item(item, reading, &ids);
         }
+    }
+
+    /// Adds one item.
+    pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIds<'_>) {
+        self.event(&WatchEvent::of(item, reading, ids));
     }
 
     /// Adds a bookmark.
@@ -205,6 +210,11 @@ impl Encoder {
         if self.open.len() >= CHUNK_BYTES {
             self.chunks.push(std::mem::take(&mut self.open).into());
         }
+    }
+
+    /// How much was added.
+    pub(super) fn len(&self) -> usize {
+        self.open.len() + self.chunks.iter().map(Bytes::len).sum::<usize>()
     }
 
     /// Everything that was added, in chunks of about 64 KiB.

@@ -1,11 +1,16 @@
 //! The change stream over HTTP: server-sent events, or the same objects as NDJSON.
 //!
-//! What a reader lacks is decided by [`crate::handle::Subscription`]; [`reader`] waits and pulls, [`encode`] writes. Deliberately
-//! lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
+//! What a reader lacks is decided by [`crate::handle::Subscription`] until it is current; from then on by its [`group`], which encodes
+//! once for all readers of the same filter. [`hub`] has the groups and the tick, [`reader`] pulls, [`encode`] writes, [`places`] counts.
+//! Deliberately lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
 
 mod encode;
+mod group;
+mod hub;
+mod places;
 mod reader;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
@@ -20,6 +25,9 @@ use crate::handle::{Filter, Reading, Start, Subscription};
 use crate::model::Kind;
 
 pub(crate) use encode::{Encoding, WatchEvent};
+use group::GroupKey;
+pub(crate) use hub::Hub;
+pub(crate) use places::{Client, Places, STREAM_COUNT_MAX};
 use reader::Reader;
 
 /// The change stream.
@@ -43,27 +51,24 @@ use reader::Reader;
     ))]
 pub(crate) async fn watch_events(
     State(state): State<ApiState>,
+    client: Option<Extension<Client>>,
     headers: HeaderMap,
     query: Parameters<EventsQuery>,
 ) -> Result<Response, Problem> {
+    let Extension(client) = client.unwrap_or(Extension(Client::Local));
     let encoding = accepted(&headers)?;
-    let filter = query.values.filter()?;
+    let filter = query.values.filter()?.canonical();
     let start = start(&headers, &query.values)?;
-    let permit = state
-        .streams
-        .clone()
-        .try_acquire_owned()
-        .map_err(|_| Problem::new(Code::TooManyStreams, "too many streams are open: close some, or ask again later"))?;
-    let signal = state.handle.signal().await?;
+    let place = state.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))?;
     let reading = state.handle.reading().await?;
     check_stream_age(query.values.max_age, &filter, &reading)?;
     if let (Start::After(text), Some("fail")) = (&start, query.values.on_expired.as_deref()) {
         let expired = "this position can no longer be served: begin again with snapshot=true";
         Subscription::check_position(text, &reading).map_err(|_| Problem::new(Code::ExpiredPosition, expired))?;
     }
-    let subscription = Subscription::new(filter, &start, &reading);
-    let reader = Reader::new(state, subscription, signal, encoding, permit);
-    let mut response = Body::from_stream(reader.into_stream()).into_response();
+    let subscription = Subscription::new(filter.clone(), &start, &reading);
+    let reader = Reader::new(state, GroupKey { filter, encoding, patch: false }, subscription, place);
+    let mut response = Body::from_stream(reader).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));

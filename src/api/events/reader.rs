@@ -1,20 +1,26 @@
-//! One open stream: pulls from its subscription whenever the socket takes more.
+//! One open stream: pulls what it lacks whenever the socket takes more.
+//!
+//! A reader that is behind has a [`Subscription`] of its own; one that is current shares its bytes with all readers of the same filter
+//! and holds nothing but a seat in their group.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use futures_util::stream::unfold;
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
-use super::encode::{Encoder, Encoding};
+use super::encode::Encoder;
+use super::group::{GroupKey, Taken};
+use super::hub::Member;
+use super::places::Place;
 use crate::api::problem::{Code, Problem};
 use crate::api::state::ApiState;
-use crate::handle::{Reading, Subscription};
-use crate::model::Sequence;
+use crate::handle::Subscription;
 
 /// A bookmark at least this often (api.md): well below the 60 s after which proxies drop a silent connection.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
@@ -23,91 +29,142 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(super) struct Reader {
     state: ApiState,
-    subscription: Subscription,
-    /// Changes with every new snapshot.
-    signal: watch::Receiver<Sequence>,
-    encoding: Encoding,
+    stage: Stage,
     /// Encoded and not taken yet: at most what one look at a snapshot gave.
     ready: VecDeque<Bytes>,
-    next_bookmark: Instant,
-    ended: bool,
-    /// The writer is gone: the process is about to end.
-    writer_gone: bool,
-    _permit: OwnedSemaphorePermit,
+    /// Until the next bookmark. Kept between waits, so that a busy stream does not set a timer with every event.
+    bookmark: Pin<Box<Sleep>>,
+    _place: Place,
+}
+
+/// How a stream gets its events.
+#[derive(Debug)]
+enum Stage {
+    /// By itself; boxed, because most streams do not need it most of the time.
+    Alone(Box<(GroupKey, Subscription)>),
+    /// With others.
+    Sharing(Member),
+    /// Not any more.
+    Ended,
+}
+
+/// What one look gave.
+enum Looked {
+    /// Something to send, or another look is worth while at once.
+    More,
+    /// Another look, but others first: a long scan that matches nothing must not hold the thread.
+    Yield,
+    /// Nothing: the task will be woken.
+    Nothing,
 }
 
 impl Reader {
-    pub(super) fn new(
-        state: ApiState,
-        subscription: Subscription,
-        signal: watch::Receiver<Sequence>,
-        encoding: Encoding,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
-        let ready = encoding.preamble().into_iter().collect();
-        let next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
-        Self { state, subscription, signal, encoding, ready, next_bookmark, ended: false, writer_gone: false, _permit: permit }
+    pub(super) fn new(state: ApiState, key: GroupKey, subscription: Subscription, place: Place) -> Self {
+        let ready = key.encoding.preamble().into_iter().collect();
+        let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
+        Self { state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, _place: place }
     }
 
-    /// The body of the response.
-    pub(super) fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
-        unfold(self, |mut reader| async move { reader.chunk().await.map(|chunk| (Ok(chunk), reader)) })
+    fn look(&mut self, context: &mut Context<'_>) -> Looked {
+        let due = self.bookmark.as_mut().poll(context).is_ready();
+        if self.state.hub.is_ended() {
+            return self.finish();
+        }
+        match &mut self.stage {
+            Stage::Ended => Looked::Nothing,
+            Stage::Alone(_) => self.look_alone(due),
+            Stage::Sharing(member) => match member.take(context.waker()) {
+                Taken::Bytes(bytes) => {
+                    self.ready.push_back(bytes);
+                    if due { self.bookmark() } else { Looked::More }
+                }
+                Taken::Nothing if due => self.bookmark(),
+                Taken::Nothing => Looked::Nothing,
+                Taken::Lost => {
+                    let behind = Subscription::behind(member.key().filter.clone(), member.position());
+                    self.stage = Stage::Alone(Box::new((member.key().clone(), behind)));
+                    Looked::More
+                }
+            },
+        }
     }
 
-    async fn chunk(&mut self) -> Option<Bytes> {
+    /// Looks at the newest snapshot once, and joins the others if nothing is lacking then.
+    fn look_alone(&mut self, due: bool) -> Looked {
+        let Stage::Alone(alone) = &mut self.stage else { return Looked::More };
+        let (key, subscription) = alone.as_mut();
+        let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
+        let mut encoder = Encoder::new(key.encoding);
+        encoder.items(&subscription.next(&reading), &reading);
+        self.ready.extend(encoder.finish());
+        let member = if subscription.is_current(&reading) { self.state.hub.join(key, subscription.sent(), &reading) } else { None };
+        if let Some(member) = member {
+            self.stage = Stage::Sharing(member);
+        }
+        match (due, self.ready.is_empty()) {
+            (true, _) => self.bookmark(),
+            (false, true) => Looked::Yield,
+            (false, false) => Looked::More,
+        }
+    }
+
+    /// Adds a bookmark, unless a gap is open: none comes before `synced`.
+    fn bookmark(&mut self) -> Looked {
+        let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
+        let (encoding, position) = match &self.stage {
+            Stage::Alone(alone) => (alone.0.encoding, alone.1.bookmark(&reading)),
+            Stage::Sharing(member) => (member.key().encoding, Some(member.bookmark(&reading))),
+            Stage::Ended => return Looked::Nothing,
+        };
+        self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_INTERVAL);
+        if let Some(position) = position {
+            let mut encoder = Encoder::new(encoding);
+            encoder.bookmark(position, &reading);
+            self.ready.extend(encoder.finish());
+        }
+        Looked::More
+    }
+
+    /// The planned end: a last bookmark.
+    fn finish(&mut self) -> Looked {
+        let looked = self.bookmark();
+        self.stage = Stage::Ended;
+        looked
+    }
+
+    fn fail(&mut self) -> Looked {
+        let encoding = match &self.stage {
+            Stage::Alone(alone) => alone.0.encoding,
+            Stage::Sharing(member) => member.key().encoding,
+            Stage::Ended => return Looked::Nothing,
+        };
+        let mut encoder = Encoder::new(encoding);
+        encoder.error(Problem::new(Code::Loading, "the store is loading again: connect again in a moment"));
+        self.ready.extend(encoder.finish());
+        self.stage = Stage::Ended;
+        Looked::More
+    }
+}
+
+impl Stream for Reader {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(chunk) = self.ready.pop_front() {
-                return Some(chunk);
+                return Poll::Ready(Some(Ok(chunk)));
             }
-            if self.ended {
-                return None;
+            if matches!(self.stage, Stage::Ended) {
+                return Poll::Ready(None);
             }
-            if !self.fill() {
-                self.wait().await;
+            match self.look(context) {
+                Looked::More => {}
+                Looked::Yield => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Looked::Nothing => return Poll::Pending,
             }
-            // a long scan that matches nothing must not hold the thread
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Looks at the newest snapshot once. False when there is nothing to do but wait.
-    fn fill(&mut self) -> bool {
-        // before the snapshot is taken, so that what comes after it wakes the reader
-        self.signal.borrow_and_update();
-        let mut encoder = Encoder::new(self.encoding);
-        let Some(reading) = self.state.handle.try_reading() else {
-            encoder.error(Problem::new(Code::Loading, "the store is loading again: connect again in a moment"));
-            self.ended = true;
-            self.ready.extend(encoder.finish());
-            return true;
-        };
-        if self.state.stop.is_cancelled() || self.writer_gone {
-            self.bookmark(&mut encoder, &reading);
-            self.ended = true;
-            self.ready.extend(encoder.finish());
-            return true;
-        }
-        let items = self.subscription.next(&reading);
-        encoder.items(&items, &reading);
-        if Instant::now() >= self.next_bookmark {
-            self.bookmark(&mut encoder, &reading);
-        }
-        self.ready.extend(encoder.finish());
-        !self.ready.is_empty() || !self.subscription.is_current(&reading)
-    }
-
-    fn bookmark(&mut self, encoder: &mut Encoder, reading: &Reading) {
-        self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
-        if let Some(position) = self.subscription.bookmark(reading) {
-            encoder.bookmark(position, reading);
-        }
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            changed = self.signal.changed() => self.writer_gone = changed.is_err(),
-            () = tokio::time::sleep_until(self.next_bookmark) => {}
-            () = self.state.stop.cancelled() => {}
         }
     }
 }

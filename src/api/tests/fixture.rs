@@ -25,10 +25,10 @@ use crate::store::{Group, StoreError};
 use crate::view::View;
 
 /// A face over the mesh, and the queue of its writer.
-pub(super) struct Fixture {
-    pub(super) handle: Handle,
-    pub(super) stop: CancellationToken,
-    pub(super) router: Router,
+pub(in crate::api) struct Fixture {
+    pub(in crate::api) handle: Handle,
+    pub(in crate::api) stop: CancellationToken,
+    pub(in crate::api) router: Router,
     commands: mpsc::Sender<Command>,
     loaded: watch::Sender<Option<Subscriber>>,
     _board: watch::Sender<ClusterBoard>,
@@ -36,10 +36,10 @@ pub(super) struct Fixture {
 
 /// An answer as a client sees it.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) bytes: Vec<u8>,
+pub(in crate::api) struct Answer {
+    pub(in crate::api) status: StatusCode,
+    pub(in crate::api) headers: HeaderMap,
+    pub(in crate::api) bytes: Vec<u8>,
 }
 
 struct Nowhere;
@@ -51,21 +51,21 @@ impl Persistence for Nowhere {
 }
 
 impl Answer {
-    pub(super) fn json(&self) -> Value {
+    pub(in crate::api) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|_| String::from_utf8_lossy(&self.bytes).into_owned().into())
     }
 
-    pub(super) fn header(&self, name: &str) -> &str {
+    pub(in crate::api) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
 impl Fixture {
-    pub(super) fn new() -> Self {
+    pub(in crate::api) fn new() -> Self {
         Self::of(mesh())
     }
 
-    pub(super) fn of(view: View) -> Self {
+    pub(in crate::api) fn of(view: View) -> Self {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
@@ -95,43 +95,48 @@ impl Fixture {
     }
 
     /// As it is while the store loads.
-    pub(super) fn unload(&self) {
+    pub(in crate::api) fn unload(&self) {
         self.loaded.send_replace(None);
     }
 
-    pub(super) async fn send(&self, request: Request<Body>) -> Answer {
+    pub(in crate::api) async fn send(&self, request: Request<Body>) -> Answer {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes().to_vec();
         Answer { status: parts.status, headers: parts.headers, bytes }
     }
 
-    pub(super) async fn get(&self, uri: &str) -> Answer {
+    pub(in crate::api) async fn get(&self, uri: &str) -> Answer {
         self.send(Request::get(uri).body(Body::empty()).unwrap()).await
     }
 
-    pub(super) async fn json(&self, uri: &str) -> Value {
+    pub(in crate::api) async fn json(&self, uri: &str) -> Value {
         self.get(uri).await.json()
     }
 
-    /// Gives the writer a change and waits until it is visible.
-    pub(super) async fn change(&self, change: Change) {
+    /// Gives the writer a change.
+    pub(in crate::api) async fn send_change(&self, change: Change) {
         let key = match &change {
-            Change::Put { key, .. } | Change::Delete { key } => key.clone(),
+            Change::Put { key, .. } | Change::Delete { key } => key,
         };
-        let mut signal = self.handle.signal().await.unwrap();
-        signal.borrow_and_update();
         let scope = Scope { cluster: key.cluster.clone(), kind: key.kind };
         self.commands.send(Command::Apply { scope, changes: vec![change], cursor: None }).await.unwrap();
+    }
+
+    /// Gives the writer a change and waits until it is visible.
+    pub(in crate::api) async fn change(&self, change: Change) {
+        let mut signal = self.handle.signal().await.unwrap();
+        signal.borrow_and_update();
+        self.send_change(change).await;
         signal.changed().await.unwrap();
     }
 }
 
-pub(super) fn cluster(name: &str) -> ClusterName {
+pub(in crate::api) fn cluster(name: &str) -> ClusterName {
     ClusterName::parse(name).unwrap()
 }
 
-pub(super) fn key(kind: Kind, cluster_name: &str, name: &str) -> EntryKey {
+pub(in crate::api) fn key(kind: Kind, cluster_name: &str, name: &str) -> EntryKey {
     EntryKey::new(kind, cluster(cluster_name), name)
 }
 
@@ -143,7 +148,7 @@ fn labels(pairs: &[(&str, &str)]) -> LabelSet {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-pub(super) fn node(name: &str, address: &str, zone: &str) -> Object {
+pub(in crate::api) fn node(name: &str, address: &str, zone: &str) -> Object {
     Object::Node(Node {
         name: name.to_owned(),
         cluster_id: 1,
@@ -173,11 +178,11 @@ fn service() -> Object {
     })
 }
 
-pub(super) fn identity(id: u32, app: &str) -> Object {
+pub(in crate::api) fn identity(id: u32, app: &str) -> Object {
     Object::Identity(Identity { id, labels: labels(&[("k8s:app", app), ("k8s:io.kubernetes.pod.namespace", "shop")]) })
 }
 
-pub(super) fn pod(address: &str, identity: u32, host: &str) -> Object {
+pub(in crate::api) fn pod(address: &str, identity: u32, host: &str) -> Object {
     Object::Ip(IpEntry {
         prefix: ObjectPrefix { net: ip(address).into(), host: true },
         identity,
@@ -205,7 +210,7 @@ fn range(net: &str, identity: u32) -> Object {
     })
 }
 
-pub(super) fn put(key: EntryKey, object: Object, revision: i64) -> Change {
+pub(in crate::api) fn put(key: EntryKey, object: Object, revision: i64) -> Change {
     let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0) };
     let value: Arc<[u8]> = format!("{object:?}").bytes().take(12).collect();
     Change::Put { key, value: [&*value, b" ", &revision.to_be_bytes()[7..]].concat().into(), decoded: Ok(Arc::new(object)), source }

@@ -3,7 +3,8 @@
 mod answers;
 mod documents;
 mod errors;
-mod fixture;
+pub(super) mod fixture;
 mod paging;
 mod serving;
+mod shared;
 mod streams;

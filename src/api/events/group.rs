@@ -1,0 +1,306 @@
+//! Readers with the same filter and form: what is live is encoded once for all of them.
+//!
+//! A group owns what was routed to it and is not encoded yet, and the encoded chunks that some reader still lacks. Whoever is first to
+//! need what lies behind the last chunk encodes the next one, under a short lock; the others take the same bytes. A reader is a
+//! position: a chunk is let go once each reader that was there took it. Deliberately lacks: a task, a queue for each reader, and
+//! waiting for any of them: whoever falls too far behind is [`Taken::Lost`] and replays through the index.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use bytes::Bytes;
+
+use super::encode::{CHUNK_BYTES, Encoder, Encoding};
+use crate::api::dto::objects::ClusterIds;
+use crate::handle::{Filter, Item, Reading};
+use crate::model::{Announcement, Sequence};
+
+/// How many changes wait for a group at most to be encoded: two of the writer's largest batches (32 commands of 256 keys), so that one
+/// never overruns a reader that keeps up.
+const PENDING_COUNT_MAX: usize = 16_384;
+
+/// How many changes a reader that joins may have to encode for the others: about a millisecond of work.
+const JOIN_PENDING_MAX: usize = 512;
+
+/// How many encoded bytes all groups together keep for readers that lag: at 3,250 changes/s of 450 bytes, 45 s of one group.
+const RETAINED_BYTES_MAX: usize = 64 << 20;
+
+/// What readers must have in common to share bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct GroupKey {
+    /// In canonical form.
+    pub(super) filter: Filter,
+    pub(super) encoding: Encoding,
+    /// Whether a service's change is sent as a patch.
+    pub(super) patch: bool,
+}
+
+/// What all groups have in common.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    /// Up to here every change was given to the groups that it concerns.
+    routed: AtomicU64,
+    /// Encoded bytes in all groups.
+    retained: AtomicUsize,
+    /// The writer is gone or the process ends: nothing more comes.
+    pub(super) ended: AtomicBool,
+}
+
+/// Readers that share bytes.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) key: GroupKey,
+    common: Arc<Common>,
+    ring: Mutex<Ring>,
+}
+
+/// Some events, encoded.
+#[derive(Debug)]
+struct Chunk {
+    /// The sequence before the first event.
+    from: Sequence,
+    /// The sequence of the last event.
+    to: Sequence,
+    bytes: Bytes,
+    /// How many readers have not taken it.
+    lacking: usize,
+}
+
+#[derive(Debug)]
+struct Ring {
+    /// In order, without overlap; what lies between two does not concern the filter.
+    chunks: VecDeque<Chunk>,
+    /// Routed and not encoded, in order.
+    pending: VecDeque<Arc<Announcement>>,
+    /// A reader below this one may lack something that is gone.
+    floor: Sequence,
+    /// Nobody read for so long that what was pending was given up; nothing is kept until somebody joins.
+    dormant: bool,
+    readers: usize,
+    /// One place for each reader; it holds what wakes it where it waits.
+    wakers: Vec<Option<Waker>>,
+    free: Vec<usize>,
+}
+
+/// What a reader gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// The next bytes.
+    Bytes(Bytes),
+    /// There is nothing more: the waker was kept.
+    Nothing,
+    /// The reader is too far behind.
+    Lost,
+}
+
+/// One reader's place in a group. Leaves when dropped, through the hub.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) position: Sequence,
+    place: usize,
+}
+
+impl Common {
+    pub(super) fn routed(&self) -> Sequence {
+        Sequence(self.routed.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set_routed(&self, sequence: Sequence) {
+        self.routed.store(sequence.0, Ordering::Release);
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Group {
+    /// A group without readers that has everything up to what was routed.
+    pub(super) fn new(key: GroupKey, common: Arc<Common>) -> Self {
+        let ring = Ring {
+            chunks: VecDeque::new(),
+            pending: VecDeque::new(),
+            floor: common.routed(),
+            dormant: false,
+            readers: 0,
+            wakers: Vec::new(),
+            free: Vec::new(),
+        };
+        Self { key, common, ring: Mutex::new(ring) }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in a change that may concern the filter. True if nothing was pending before, so that its readers must be woken.
+    pub(super) fn push(&self, announcement: &Arc<Announcement>) -> bool {
+        let mut ring = self.ring();
+        if ring.dormant || ring.pending.back().is_some_and(|last| last.sequence == announcement.sequence) {
+            return false;
+        }
+        let first = ring.pending.is_empty();
+        ring.pending.push_back(Arc::clone(announcement));
+        if ring.pending.len() > PENDING_COUNT_MAX {
+            ring.give_up(announcement.sequence, &self.common);
+        }
+        first
+    }
+
+    /// Some changes up to `head` can no longer be told: every reader has to replay.
+    pub(super) fn give_up(&self, head: Sequence) {
+        self.ring().give_up(head, &self.common);
+    }
+
+    /// Wakes every reader that waits. Says how many.
+    pub(super) fn wake(&self) -> usize {
+        let waiting: Vec<Waker> = self.ring().wakers.iter_mut().filter_map(Option::take).collect();
+        let count = waiting.len();
+        waiting.into_iter().for_each(Waker::wake);
+        count
+    }
+
+    /// A place for a reader that has everything up to `position`, which must be routed; `None` where it lies inside of what is shared.
+    pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<Seat> {
+        let mut ring = self.ring();
+        if ring.pending.len() > JOIN_PENDING_MAX {
+            return None;
+        }
+        // what is pending now is not for this reader, so it must not get into one chunk with what is
+        while self.encode(&mut ring, reading) {}
+        ring.let_go(&self.common);
+        if ring.dormant {
+            ring.dormant = false;
+            ring.floor = self.common.routed();
+        }
+        let next = ring.next_chunk(position);
+        let inside = ring.chunks.get(next).is_some_and(|chunk| chunk.from < position);
+        if position < ring.floor || inside {
+            return None;
+        }
+        ring.chunks.iter_mut().skip(next).for_each(|chunk| chunk.lacking += 1);
+        ring.readers += 1;
+        let place = ring.free.pop().unwrap_or_else(|| {
+            ring.wakers.push(None);
+            ring.wakers.len() - 1
+        });
+        Some(Seat { position, place })
+    }
+
+    /// Gives a place back. True if it was the last.
+    pub(super) fn leave(&self, seat: &Seat) -> bool {
+        let mut ring = self.ring();
+        let next = ring.next_chunk(seat.position);
+        ring.chunks.iter_mut().skip(next).for_each(|chunk| chunk.lacking = chunk.lacking.saturating_sub(1));
+        ring.let_go(&self.common);
+        ring.wakers[seat.place] = None;
+        ring.free.push(seat.place);
+        ring.readers -= 1;
+        ring.readers == 0
+    }
+
+    /// What the reader lacks next. `look` gives the newest snapshot, where something has to be encoded.
+    pub(super) fn take(&self, seat: &mut Seat, waker: &Waker, look: impl FnOnce() -> Option<Reading>) -> Taken {
+        // before the lock: whatever is routed up to here and not pending then does not concern the filter
+        let routed = self.common.routed();
+        let mut ring = self.ring();
+        let mut reading = None;
+        let mut look = Some(look);
+        loop {
+            if seat.position < ring.floor {
+                return Taken::Lost;
+            }
+            let next = ring.next_chunk(seat.position);
+            if let Some(chunk) = ring.chunks.get_mut(next) {
+                chunk.lacking = chunk.lacking.saturating_sub(1);
+                seat.position = chunk.to;
+                let bytes = chunk.bytes.clone();
+                ring.let_go(&self.common);
+                return Taken::Bytes(bytes);
+            }
+            if ring.pending.is_empty() {
+                seat.position = seat.position.max(routed);
+                ring.wait(seat.place, waker);
+                return Taken::Nothing;
+            }
+            if let Some(look) = look.take() {
+                reading = look();
+            }
+            let Some(reading) = &reading else { return Taken::Lost };
+            self.encode(&mut ring, reading);
+        }
+    }
+
+    /// Makes what is pending into a chunk, as far as one goes. False if nothing was pending.
+    fn encode(&self, ring: &mut Ring, reading: &Reading) -> bool {
+        if ring.pending.is_empty() {
+            return false;
+        }
+        let epoch = reading.position().epoch;
+        let ids = ClusterIds::new(reading);
+        let mut encoder = Encoder::new(self.key.encoding);
+        let mut range = None;
+        while encoder.len() < CHUNK_BYTES
+            && let Some(announcement) = ring.pending.pop_front()
+        {
+            if let Some(item) = Item::told(&self.key.filter, &announcement, epoch) {
+                encoder.item(&item, reading, &ids);
+                let from = range.map_or(Sequence(announcement.sequence.0 - 1), |(from, _)| from);
+                range = Some((from, announcement.sequence));
+            }
+        }
+        if let Some((from, to)) = range {
+            // one chunk: the encoder closes it at the length that ends the loop
+            let bytes = encoder.finish().pop().unwrap_or_default();
+            self.common.retained.fetch_add(bytes.len(), Ordering::Relaxed);
+            ring.chunks.push_back(Chunk { from, to, bytes, lacking: ring.readers });
+            while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX && ring.chunks.len() > 1 {
+                ring.drop_oldest(&self.common);
+            }
+        }
+        true
+    }
+}
+
+impl Ring {
+    /// The first chunk that a reader lacks.
+    fn next_chunk(&self, position: Sequence) -> usize {
+        self.chunks.partition_point(|chunk| chunk.to <= position)
+    }
+
+    /// Lets go what no reader lacks.
+    fn let_go(&mut self, common: &Common) {
+        while self.chunks.front().is_some_and(|chunk| chunk.lacking == 0) {
+            self.drop_oldest(common);
+        }
+    }
+
+    fn drop_oldest(&mut self, common: &Common) {
+        if let Some(chunk) = self.chunks.pop_front() {
+            common.retained.fetch_sub(chunk.bytes.len(), Ordering::Relaxed);
+            self.floor = self.floor.max(chunk.to);
+        }
+    }
+
+    fn give_up(&mut self, sequence: Sequence, common: &Common) {
+        while !self.chunks.is_empty() {
+            self.drop_oldest(common);
+        }
+        // with their room: this happens to groups whose readers stand still
+        self.pending = VecDeque::new();
+        self.floor = self.floor.max(sequence);
+        self.dormant = true;
+    }
+
+    fn wait(&mut self, place: usize, waker: &Waker) {
+        match &mut self.wakers[place] {
+            Some(kept) => kept.clone_from(waker),
+            empty => *empty = Some(waker.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! How many streams may be open: in all, and of one client.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many streams may be open at once: at 12 KiB each (http.md §5.2) they take 120 MB.
+pub(crate) const STREAM_COUNT_MAX: usize = 10_000;
+
+/// How many of them one client may have: a tenth, so that nine others find places beside one that leaks them. An ingress in front of
+/// many readers still has room.
+pub(crate) const STREAMS_PER_CLIENT_MAX: usize = STREAM_COUNT_MAX / 10;
+
+/// Who is counted as one client. There is one bearer token for all, so it tells nobody apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// An address; of IPv6 the /64, which is what one host is usually given.
+    Address(IpAddr),
+    /// Everybody behind a unix socket.
+    Local,
+}
+
+/// The places of one face. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    all: Arc<Semaphore>,
+    taken: Arc<Mutex<HashMap<Client, usize>>>,
+}
+
+/// A place that is taken; free again when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Places,
+    client: Client,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoPlace {
+    #[error("too many streams are open: close some, or ask again later")]
+    InAll,
+    #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or ask again later")]
+    OfClient,
+}
+
+impl Client {
+    /// Who is behind an address.
+    pub(crate) fn at(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) if !ip.is_loopback() => Self::Address(Ipv6Addr::from(u128::from(ip) >> 64 << 64).into()),
+            ip => Self::Address(ip),
+        }
+    }
+}
+
+impl Places {
+    pub(crate) fn new() -> Self {
+        Self { all: Arc::new(Semaphore::new(STREAM_COUNT_MAX)), taken: Arc::default() }
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// [`NoPlace`] where there is none.
+    pub(crate) fn take(&self, client: Client) -> Result<Place, NoPlace> {
+        let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::InAll)?;
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(client).or_default();
+        if *count >= STREAMS_PER_CLIENT_MAX {
+            return Err(NoPlace::OfClient);
+        }
+        *count += 1;
+        Ok(Place { places: self.clone(), client, _permit: permit })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut count) = taken.entry(self.client) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(text: &str) -> Client {
+        Client::at(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_an_ipv6_network() {
+        assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:0:0:9"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
+        assert_eq!(client("::ffff:192.0.2.7"), client("192.0.2.7"));
+        assert_ne!(client("192.0.2.7"), client("192.0.2.8"));
+        assert_ne!(client("::1"), Client::Local);
+    }
+
+    #[test]
+    fn one_client_gets_a_tenth_and_ten_get_all() {
+        let places = Places::new();
+        let mut held: Vec<Place> = (0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client("192.0.2.1")).unwrap()).collect();
+        assert_eq!(places.take(client("192.0.2.1")).unwrap_err(), NoPlace::OfClient);
+        for last in 2..=10 {
+            held.extend((0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client(&format!("192.0.2.{last}"))).unwrap()));
+        }
+        assert_eq!(places.take(Client::Local).unwrap_err(), NoPlace::InAll);
+        held.remove(0);
+        assert!(places.take(client("192.0.2.1")).is_ok());
+        held.clear();
+        assert_eq!((places.all.available_permits(), places.taken.lock().unwrap().len()), (STREAM_COUNT_MAX, 0));
+    }
+}

@@ -1,0 +1,105 @@
+//! A change reaches every filter that has something to be told of it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::handle::{IdentityScope, Item, LabelSelector};
+use crate::model::{Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Sequence, Service};
+
+fn one_of<T: Clone>(random: &mut StdRng, all: &[T]) -> T {
+    all.choose(random).expect("must not be empty").clone()
+}
+
+fn maybe<T: Clone>(random: &mut StdRng, all: &[T]) -> Option<T> {
+    random.random_bool(0.2).then(|| one_of(random, all))
+}
+
+fn cluster(random: &mut StdRng) -> ClusterName {
+    ClusterName::parse(one_of(random, &["paris", "tokyo"])).unwrap()
+}
+
+fn address(random: &mut StdRng) -> IpAddr {
+    one_of(random, &["10.0.0.1", "10.0.0.2", "2001:db8::1"]).parse().unwrap()
+}
+
+fn word(random: &mut StdRng) -> String {
+    one_of(random, &["a", "b", ""]).to_owned()
+}
+
+fn filter(random: &mut StdRng) -> Filter {
+    let words = ["a".to_owned(), "b".to_owned()];
+    let nets: [IpNet; 3] = ["10.0.0.0/8", "10.0.0.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap());
+    let (ip, host, of) = (address(random), address(random), cluster(random));
+    Filter {
+        kinds: maybe(random, &Kind::ALL).into_iter().collect(),
+        clusters: maybe(random, &[of]).into_iter().collect(),
+        namespace: maybe(random, &words),
+        name: maybe(random, &words),
+        labels: maybe(random, &[LabelSelector::parse("a=b").unwrap()]),
+        shared: maybe(random, &[true, false]),
+        ip: maybe(random, &[ip]),
+        scope: maybe(random, &[IdentityScope::Global]),
+        cidr: maybe(random, &nets),
+        identity: maybe(random, &[1, 2]),
+        hosts: maybe(random, &[vec![(None, host)]]),
+        pod: maybe(random, &words),
+    }
+}
+
+fn object(random: &mut StdRng, kind: Kind) -> Object {
+    let labels = [("a".to_owned(), word(random))].into();
+    match kind {
+        Kind::Node => {
+            let addresses = vec![NodeAddress { address_type: "InternalIP".to_owned(), ip: address(random) }];
+            Object::Node(Node { addresses, labels, ..Node::default() })
+        }
+        Kind::Service => Object::Service(Service { labels, shared: random.random(), ..Service::default() }),
+        Kind::Identity => Object::Identity(Identity { id: 1, labels }),
+        Kind::Ip => Object::Ip(IpEntry {
+            prefix: ObjectPrefix { net: address(random).into(), host: true },
+            identity: random.random_range(1..3),
+            host_ip: random.random_bool(0.5).then(|| address(random)),
+            encryption_key: 0,
+            namespace: word(random),
+            pod_name: word(random),
+            pod_uid: String::new(),
+            service_account: String::new(),
+            named_ports: Vec::new(),
+        }),
+    }
+}
+
+fn change(random: &mut StdRng) -> Announcement {
+    let kind = one_of(random, &Kind::ALL);
+    let name = match kind {
+        Kind::Service => one_of(random, &["a/b", "b/a", "a/a", "a"]).to_owned(),
+        Kind::Node | Kind::Identity | Kind::Ip => word(random),
+    };
+    let mut side = || random.random_bool(0.7).then(|| Arc::new(object(random, kind)));
+    let (old, new) = (side(), side());
+    let key = EntryKey::new(kind, cluster(random), name);
+    Announcement { sequence: Sequence(1), key, old, new, revision: None, replaces: None, deleted: None }
+}
+
+#[test]
+fn a_change_has_a_facet_of_every_filter_that_it_concerns() {
+    let mut random = StdRng::seed_from_u64(6);
+    let mut told = 0;
+    for _ in 0..60_000 {
+        let (filter, change) = (filter(&mut random), change(&mut random));
+        if Item::told(&filter, &change, Epoch(1)).is_none() {
+            continue;
+        }
+        told += 1;
+        let mut facets = HashSet::new();
+        facets_of(&change, |facet| drop(facets.insert(facet.clone())));
+        let reached = concerns_all(&change) || filter.facets().iter().any(|facet| facets.contains(facet));
+        assert!(reached, "{filter:?}\n{change:?}");
+    }
+    assert!(told > 2_000, "only {told} cases count");
+}

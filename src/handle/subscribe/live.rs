@@ -1,0 +1,34 @@
+//! What a subscription that is live shares with others of the same filter: the announcements after a position, and what each means
+//! to a filter. Whoever encodes for many readers at once (`api::events`) needs no subscription for it.
+
+use std::sync::Arc;
+
+use super::{Item, Mode, Subscription, SyncMode, told};
+use crate::handle::{Filter, Reading};
+use crate::model::{Announcement, Epoch, Position, Sequence};
+
+impl Reading {
+    /// The announcements after a position, or `None` where the ring no longer holds all of them.
+    pub(crate) fn announced_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
+        self.published().feed.ring_after(position)
+    }
+}
+
+impl Item {
+    /// What a live reader with this filter is told of a change, if anything.
+    pub(crate) fn told(filter: &Filter, announcement: &Announcement, epoch: Epoch) -> Option<Self> {
+        told(filter, announcement, Some(Position { epoch, sequence: announcement.sequence }))
+    }
+}
+
+impl Subscription {
+    /// A reader that has everything up to `sent` and fell out of what is shared: it is in replay until the next `synced`.
+    pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
+        Self { filter, mode: Mode::Replaying, sent, sync_mode: SyncMode::Replay, count: 0, reset: None, owes_synced: true }
+    }
+
+    /// Everything up to here was sent.
+    pub(crate) fn sent(&self) -> Sequence {
+        self.sent
+    }
+}
