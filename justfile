@@ -12,6 +12,10 @@ ci:
 test:
     scripts/test
 
+# measure, for instance: just bench stream idle
+bench *names:
+    scripts/bench {{ names }}
+
 # a sample mesh, mirrored and served
 quickstart *options:
     scripts/quickstart {{ options }}

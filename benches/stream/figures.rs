@@ -1,0 +1,192 @@
+//! The figures: each starts its processes, measures, and prints one paragraph.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use super::child::{Role, number};
+use super::{Outcome, put_to_event};
+
+/// How long a load runs: some hundred ticks.
+const SECONDS: u64 = 8;
+
+/// The tick of the bare program where readers are many: the longest of the hub.
+const TICK_MS: u64 = 50;
+
+/// How long stragglers may take after the last change.
+const PATIENCE_MS: u64 = 5_000;
+
+/// How many entries are changed.
+const KEYS: u64 = 1_000;
+
+type Figure = (&'static str, fn() -> Outcome<()>);
+
+const FIGURES: [Figure; 7] = [
+    ("put", put_to_event::run),
+    ("thousand", || fan_out(1_000)),
+    ("five-thousand", || fan_out(5_000)),
+    ("filters", filters),
+    ("idle", idle),
+    ("replay", replay),
+    ("stalled", stalled),
+];
+
+/// Runs the named figures, or all.
+pub(crate) fn run(names: &[String]) -> Outcome<()> {
+    for (name, figure) in FIGURES {
+        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+            let began = Instant::now();
+            println!("== {name}");
+            match figure() {
+                Ok(()) => println!("   ({:.0} s)", began.elapsed().as_secs_f64()),
+                Err(error) => println!("   FAILED: {error}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a server and its readers did while changes came.
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    cpu_percent: f64,
+    events_per_second: f64,
+    bytes: f64,
+    resets: u64,
+    behind: u64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+impl std::fmt::Display for Ran {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cpu_percent, events_per_second, bytes, resets, behind, p50_ms, p99_ms } = *self;
+        let (megabytes, thousands) = (bytes / 1e6, events_per_second / 1e3);
+        write!(f, "CPU {cpu_percent:.0} %, {thousands:.0}k events/s, {megabytes:.0} MB, p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, ")?;
+        write!(f, "{resets} resets (of those sampled), {behind} readers not at the end")
+    }
+}
+
+/// Gives a server an order to feed, while readers read.
+fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outcome<Ran> {
+    let (cpu, began) = (server.cpu()?, Instant::now());
+    let reached = server.ask(order)?;
+    let sequence = reached.rsplit('.').next().unwrap_or_default().to_owned();
+    let report = load.ask(&format!("wait {sequence} {PATIENCE_MS}"))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let cpu_percent = (server.cpu()? - cpu).as_secs_f64() / seconds * 100.0;
+    let words: Vec<String> = report.split(' ').map(str::to_owned).collect();
+    if number(&words, 2)? > 0 {
+        return Err("a reader's connection ended".into());
+    }
+    let ms = |index| Ok::<_, Box<dyn std::error::Error + Send + Sync>>(number(&words, index)? as f64 / 1e3);
+    let (bytes, behind) = (number(&words, 0)? as f64, number(&words, 3)?);
+    let events_per_second = changes as f64 / seconds;
+    Ok(Ran { cpu_percent, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
+}
+
+const PATH: &str = "/v1/events?kind=ipcache";
+
+fn feed(server: &str, readers: u64, seconds: u64, more: &[&str]) -> Outcome<Ran> {
+    let (mut server_role, address) = Role::start(&[server])?;
+    let count = readers.to_string();
+    let (mut load, _) = Role::start(&[&["role:load", &address, &count, PATH], more].concat())?;
+    let order = if server == "role:bare" { format!("feed 1000 {seconds} {TICK_MS}") } else { format!("feed 1000 {seconds} {KEYS} 1") };
+    drive(&mut server_role, &mut load, &order, 1_000 * seconds * readers)
+}
+
+fn fan_out(readers: u64) -> Outcome<()> {
+    println!("   {readers} subscribers, 1,000 changes/s of {KEYS} entries for {SECONDS} s, one filter");
+    let bare = feed("role:bare", readers, SECONDS, &[])?;
+    println!("   bare, tick {TICK_MS} ms: {bare}");
+    let ours = feed("role:server", readers, SECONDS, &[])?;
+    println!("   meshkeep: {ours}");
+    println!("   CPU {:.2} x bare, CPU per byte {:.2} x", ours.cpu_percent / bare.cpu_percent, per_byte(ours) / per_byte(bare));
+    Ok(())
+}
+
+fn per_byte(ran: Ran) -> f64 {
+    ran.cpu_percent / ran.bytes.max(1.0)
+}
+
+fn filters() -> Outcome<()> {
+    println!("   3,250 changes/s of 10,000 entries for {SECONDS} s; each subscriber another identity (0.1 % of the changes)");
+    let mut ran = Vec::new();
+    for readers in ["0", "10", "1000"] {
+        let (mut server, address) = Role::start(&["role:server"])?;
+        let (mut load, _) = Role::start(&["role:load", &address, readers, &format!("{PATH}&identity={{}}")])?;
+        let (cpu, began) = (server.cpu()?, Instant::now());
+        server.ask(&format!("feed 3250 {SECONDS} 10000 1000"))?;
+        let percent = (server.cpu()? - cpu).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+        let report = load.ask("wait 0 200")?;
+        println!("   {readers} subscribers: CPU {percent:.1} % (bytes resets ended behind p50_us p99_us: {report})");
+        ran.push(percent);
+    }
+    println!("   CPU of 1,000 is {:.2} x that of 10", ran[2] / ran[1]);
+    Ok(())
+}
+
+fn idle() -> Outcome<()> {
+    const READERS: u32 = 5_000;
+    println!("   resident memory for each of {READERS} idle subscribers");
+    for server in ["role:bare", "role:server"] {
+        let (role, address) = Role::start(&[server])?;
+        let before = role.resident_kib()?;
+        let (_load, _) = Role::start(&["role:load", &address, &READERS.to_string(), PATH])?;
+        std::thread::sleep(Duration::from_secs(2));
+        let after = role.resident_kib()?;
+        println!("   {server}: {:.1} KiB", (after - before) / f64::from(READERS));
+    }
+    Ok(())
+}
+
+/// Reads one answer until `synced`.
+fn read_all(address: &str, path: &str) -> Outcome<(Duration, u64)> {
+    let began = Instant::now();
+    let mut stream = std::net::TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let mut buffer = vec![0; 256 * 1024];
+    let (mut total, mut tail) = (0, Vec::new());
+    loop {
+        let length = stream.read(&mut buffer)?;
+        if length == 0 {
+            return Err("the stream ended before synced".into());
+        }
+        total += length as u64;
+        tail.extend_from_slice(&buffer[length.saturating_sub(256)..length]);
+        if tail.windows(13).any(|window| window == b"event: synced") {
+            return Ok((began.elapsed(), total));
+        }
+        let excess = tail.len().saturating_sub(256);
+        tail.drain(..excess);
+    }
+}
+
+fn replay() -> Outcome<()> {
+    const ENTRIES: u64 = 1_000_000;
+    println!("   {ENTRIES} entries changed after the position, one subscriber");
+    let (_bare, bare_address) = Role::start(&["role:bare"])?;
+    let (mut server, address) = Role::start(&["role:server"])?;
+    server.ask(&format!("fill {ENTRIES}"))?;
+    println!("   resident with {ENTRIES} entries: {:.0} MiB", server.resident_kib()? / 1024.0);
+    for (name, address, path) in
+        [("bare", &bare_address, format!("/blast?{ENTRIES}")), ("meshkeep", &address, "/v1/events?after=v1.00000000000000be.1".to_owned())]
+    {
+        let mut rates = Vec::new();
+        for _ in 0..3 {
+            let (time, bytes) = read_all(address, &path)?;
+            rates.push((ENTRIES as f64 / time.as_secs_f64(), bytes));
+        }
+        rates.sort_by(|a, b| a.0.total_cmp(&b.0));
+        println!("   {name}: {:.0} events/s (median of three), {:.0} MB", rates[1].0, rates[1].1 as f64 / 1e6);
+    }
+    Ok(())
+}
+
+fn stalled() -> Outcome<()> {
+    println!("   1,000 subscribers, 1,000 changes/s for 4 s: p99 in ms of five runs, then of one with one more that takes nothing");
+    for _ in 0..5 {
+        println!("   without: {:.1}", feed("role:server", 1_000, 4, &[])?.p99_ms);
+    }
+    println!("   with: {:.1}", feed("role:server", 1_000, 4, &["stalled"])?.p99_ms);
+    Ok(())
+}

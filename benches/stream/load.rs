@@ -1,0 +1,167 @@
+//! The load: many readers in one process with one thread. Every reader counts bytes; some look at each event's time stamp.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use super::Outcome;
+use super::child::{answer, now_us, number, orders};
+
+/// One reader in so many looks at time stamps.
+const SAMPLED_EVERY: usize = 50;
+
+/// So many readers come from one loopback address: below the limit on streams of one client.
+const READERS_PER_ADDRESS: usize = 900;
+
+/// How much of its end a reader keeps: more than the longest event.
+const TAIL_BYTES: usize = 4_096;
+
+#[derive(Default)]
+struct Totals {
+    ready: AtomicUsize,
+    bytes: AtomicU64,
+    resets: AtomicU64,
+    ended: AtomicUsize,
+    delays_us: Mutex<Vec<u64>>,
+    /// The sequence of each reader's last event.
+    reached: Vec<AtomicU64>,
+}
+
+/// `ADDRESS COUNT PATH [stalled]`: `{}` in the path is the reader's number. Says `ready` when all are in step; with `stalled` one more
+/// reader takes nothing. The order `wait SEQUENCE MS` answers when all reached it or after that time, with
+/// `bytes resets ended behind p50_us p99_us`, and begins anew.
+pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
+    let address: SocketAddr = arguments.first().ok_or("no address")?.parse()?;
+    let count = usize::try_from(number(arguments, 1)?)?;
+    let path = arguments.get(2).ok_or("no path")?.clone();
+    let totals = Arc::new(Totals { reached: (0..count).map(|_| AtomicU64::new(0)).collect(), ..Totals::default() });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut tasks = JoinSet::new();
+    for index in 0..count {
+        let request = path.replace("{}", &(70_000 + index).to_string());
+        tasks.spawn_on(read(address, index, request, Arc::clone(&totals)), runtime.handle());
+    }
+    let _stalled = match arguments.get(3) {
+        Some(_) => Some(runtime.block_on(connect(address, count, &path))?),
+        None => None,
+    };
+    while totals.ready.load(Ordering::Relaxed) < count {
+        if totals.ended.load(Ordering::Relaxed) > 0 {
+            return Err("a reader was refused".into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    answer("ready");
+    for words in orders() {
+        totals.wait(number(&words, 1)?, Duration::from_millis(number(&words, 2)?));
+        answer(&totals.report(number(&words, 1)?));
+    }
+    Ok(())
+}
+
+async fn connect(address: SocketAddr, index: usize, path: &str) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    let own = u8::try_from(1 + index / READERS_PER_ADDRESS).unwrap_or(u8::MAX);
+    socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, own), 0)))?;
+    let mut stream = socket.connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    Ok(stream)
+}
+
+async fn read(address: SocketAddr, index: usize, path: String, totals: Arc<Totals>) {
+    drop(follow(address, index, &path, &totals).await);
+    totals.ended.fetch_add(1, Ordering::Relaxed);
+}
+
+async fn follow(address: SocketAddr, index: usize, path: &str, totals: &Totals) -> std::io::Result<()> {
+    let mut stream = connect(address, index, path).await?;
+    let sampled = index.is_multiple_of(SAMPLED_EVERY);
+    let mut buffer = vec![0; 64 * 1024];
+    let mut tail: Vec<u8> = Vec::new();
+    let mut ready = false;
+    loop {
+        let length = stream.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let now = now_us();
+        totals.bytes.fetch_add(length as u64, Ordering::Relaxed);
+        let kept = tail.len();
+        tail.extend_from_slice(&buffer[..length]);
+        if !ready && find_last(&tail, b"event: synced").is_some() {
+            ready = true;
+            totals.ready.fetch_add(1, Ordering::Relaxed);
+        }
+        if sampled {
+            // an event that began in what was kept counts once: its stamp ends in what is new
+            sample(&tail, kept, now, totals);
+            totals.resets.fetch_add(count(&tail[kept.saturating_sub(12)..], b"event: reset"), Ordering::Relaxed);
+        }
+        if let Some(sequence) = last_sequence(&tail) {
+            totals.reached[index].store(sequence, Ordering::Relaxed);
+        }
+        let excess = tail.len().saturating_sub(TAIL_BYTES);
+        tail.drain(..excess);
+    }
+}
+
+fn find_last(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).rposition(|window| window == wanted)
+}
+
+fn count(text: &[u8], wanted: &[u8]) -> u64 {
+    text.windows(wanted.len()).filter(|window| *window == wanted).count() as u64
+}
+
+/// The last whole `id:` line.
+fn last_sequence(tail: &[u8]) -> Option<u64> {
+    let end = find_last(tail, b"\ndata: ")?;
+    let start = find_last(&tail[..end], b"\nid: ")?;
+    let id = std::str::from_utf8(&tail[start + 5..end]).ok()?;
+    id.rsplit('.').next()?.parse().ok()
+}
+
+/// Notes the age of every time stamp that ends behind `kept`.
+fn sample(text: &[u8], kept: usize, now: u64, totals: &Totals) {
+    const MARK: &[u8] = b"\"podName\":\"t";
+    const DIGITS: usize = 16;
+    let from = kept.saturating_sub(MARK.len() + DIGITS);
+    let mut delays = totals.delays_us.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for (at, _) in text[from..].windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK) {
+        let start = from + at + MARK.len();
+        let stamp = text.get(start..start + DIGITS).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+        if start + DIGITS > kept
+            && let Some(stamp) = stamp
+        {
+            delays.push(now.saturating_sub(stamp));
+        }
+    }
+}
+
+impl Totals {
+    fn behind(&self, sequence: u64) -> usize {
+        self.reached.iter().filter(|reached| reached.load(Ordering::Relaxed) < sequence).count()
+    }
+
+    fn wait(&self, sequence: u64, longest: Duration) {
+        let began = std::time::Instant::now();
+        while self.behind(sequence) > 0 && began.elapsed() < longest {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn report(&self, sequence: u64) -> String {
+        let mut delays = std::mem::take(&mut *self.delays_us.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        delays.sort_unstable();
+        let percentile = |share: usize| delays.get(delays.len() * share / 100).copied().unwrap_or(0);
+        let (bytes, resets) = (self.bytes.swap(0, Ordering::Relaxed), self.resets.swap(0, Ordering::Relaxed));
+        let (ended, behind) = (self.ended.load(Ordering::Relaxed), self.behind(sequence));
+        format!("{bytes} {resets} {ended} {behind} {} {}", percentile(50), percentile(99))
+    }
+}

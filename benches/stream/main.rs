@@ -1,0 +1,24 @@
+//! What the change stream costs, as ratios to bare programs in the same run: `cargo bench --bench stream -- [figure…]`.
+//!
+//! Each figure runs its servers and its load in processes of their own (this binary again, by role), so that the processor time of a
+//! server is its own. Deliberately lacks: thresholds. It prints what was measured, with the size of the data, and what to reach.
+
+mod bare;
+mod child;
+mod figures;
+mod load;
+mod put_to_event;
+mod server;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let (role, arguments) = words.split_first().map_or(("", &words[..]), |(first, rest)| (first.as_str(), rest));
+    match role {
+        "role:server" => server::run(),
+        "role:bare" => bare::run(),
+        "role:load" => load::run(arguments),
+        _ => figures::run(&words),
+    }
+}
