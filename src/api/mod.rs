@@ -7,6 +7,7 @@ mod dto;
 mod events;
 mod guard;
 mod listen;
+mod one_line;
 mod openapi;
 mod paging;
 mod problem;

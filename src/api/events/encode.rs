@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::api::dto::objects::{AnyObject, ClusterIds};
 use crate::api::dto::status::{ClusterAge, readings};
+use crate::api::one_line::to_line;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::handle::{Item, Reading, ResetReason, SyncMode};
 use crate::model::{EntryKey, Position, Revision};
@@ -189,7 +190,7 @@ impl Encoder {
     }
 
     fn event(&mut self, event: &WatchEvent) {
-        let json = serde_json::to_vec(event).expect("must be JSON: every member is a text, a number or a list of them");
+        let json = to_line(event).expect("must be JSON: every member is a text, a number or a list of them");
         match self.encoding {
             Encoding::Sse => {
                 self.open.extend_from_slice(b"event: ");
