@@ -7,4 +7,6 @@ mod harness;
 #[cfg(test)]
 mod kvstore;
 #[cfg(test)]
+mod stream_clients;
+#[cfg(test)]
 mod tidy;

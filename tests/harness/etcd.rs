@@ -416,9 +416,9 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
 }
 
-/// A port that no server of this process holds and that can be bound now. Another process may still be quicker: then
-/// etcd's start fails and is tried on other ports.
-fn take_port() -> u16 {
+/// A port that no server of this process holds and that can be bound now. Another process may still be quicker: then the
+/// server's start fails and is tried on other ports.
+pub(crate) fn take_port() -> u16 {
     let mut guard = PORTS_TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let taken = guard.get_or_insert_default();
     loop {

@@ -55,6 +55,11 @@ impl Follower {
         assert_eq!(response.status(), 200, "{url}");
         let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
         assert!(content_type.starts_with("text/event-stream"), "{content_type}");
+        Self::of(response)
+    }
+
+    /// Follows a stream that was asked for.
+    pub(crate) fn of(response: reqwest::Response) -> Self {
         let followed = Arc::new(Mutex::new(Followed::default()));
         let mut task = JoinSet::new();
         task.spawn(follow(response, Arc::clone(&followed)));

@@ -1,0 +1,3 @@
+module meshkeep.test/follow
+
+go 1.19

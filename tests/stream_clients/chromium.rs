@@ -1,0 +1,90 @@
+//! Headless Chromium, driven by WebDriver over HTTP.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::client::{Following, end_group, installed};
+use crate::harness::eventually;
+use crate::harness::meshkeep::http;
+
+/// No display, no graphics card, no calls home; no sandbox, which root may not have: it loads one page of ours.
+const FLAGS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
+
+/// A browser with one page open, killed when dropped.
+pub(super) struct Chromium {
+    driver: Child,
+    directory: TempDir,
+    session: String,
+}
+
+impl Chromium {
+    /// Starts the browser and opens a page.
+    pub(super) async fn open(page: &str) -> Self {
+        installed();
+        let directory = tempfile::Builder::new().prefix("meshkeep-chromium-").tempdir().unwrap();
+        let output = fs::File::create(directory.path().join("driver.log")).unwrap();
+        let mut command = Command::new("chromedriver");
+        command.arg("--port=0").env("TMPDIR", directory.path());
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).process_group(0);
+        let driver = command.spawn().unwrap_or_else(|e| panic!("chromedriver (see scripts/stream-clients-setup): {e}"));
+        let mut chromium = Self { driver, directory, session: String::new() };
+        let port = eventually("chromedriver to listen", || std::future::ready(chromium.port())).await;
+        let data = format!("--user-data-dir={}", chromium.directory.path().join("profile").display());
+        let flags: Vec<&str> = FLAGS.into_iter().chain([data.as_str()]).collect();
+        let options = json!({"binary": "/usr/bin/chromium", "args": flags});
+        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        let session = post(&format!("http://127.0.0.1:{port}/session"), &wanted).await;
+        chromium.session = format!("http://127.0.0.1:{port}/session/{}", session["sessionId"].as_str().unwrap());
+        post(&format!("{}/url", chromium.session), &json!({"url": page})).await;
+        chromium
+    }
+
+    /// What a script in the page returns.
+    pub(super) async fn run(&self, script: &str) -> Value {
+        post(&format!("{}/execute/sync", self.session), &json!({"script": script, "args": []})).await
+    }
+
+    fn port(&self) -> Option<u16> {
+        let log = fs::read_to_string(self.directory.path().join("driver.log")).unwrap();
+        let (_, rest) = log.split_once("started successfully on port ")?;
+        rest.split_once('.')?.0.parse().ok()
+    }
+}
+
+impl Following for Chromium {
+    async fn latest(&self) -> Option<Value> {
+        let latest = self.run("return window.latest").await;
+        latest.as_str().map(|text| serde_json::from_str(text).unwrap())
+    }
+}
+
+impl Drop for Chromium {
+    fn drop(&mut self) {
+        end_group(&mut self.driver);
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.directory.path().join("driver.log")).unwrap_or_default());
+        }
+    }
+}
+
+async fn post(url: &str, body: &Value) -> Value {
+    let response = http().post(url).json(body).send().await.unwrap();
+    let status = response.status();
+    let mut answer: Value = response.json().await.unwrap();
+    assert_eq!(status, 200, "{url} {body}: {answer}");
+    answer["value"].take()
+}

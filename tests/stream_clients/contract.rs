@@ -1,0 +1,123 @@
+//! What stands on the wire, byte by byte: the rules that keep clients from going wrong.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Response;
+use serde_json::Value;
+
+use super::nginx::Nginx;
+use super::{port_of, settled};
+use crate::harness::mesh::SMALL;
+use crate::harness::meshkeep::http;
+use crate::harness::stream::Follower;
+use crate::harness::{PATIENCE, eventually};
+
+/// By how much an event may come later through nginx: far less than the seconds for which a buffering proxy keeps it.
+const PROXY_DELAY_MAX: Duration = Duration::from_secs(1);
+
+async fn ask(url: &str, accept: &str) -> Response {
+    let request = http().get(url).header("accept", accept).header("accept-encoding", "gzip, deflate, br, zstd");
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status(), 200, "{url}");
+    response
+}
+
+/// Everything up to the end of the stream.
+async fn text(response: Response) -> String {
+    let body = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("must end").unwrap();
+    String::from_utf8(body.into()).expect("must be plain text")
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn events_keep_the_rules_that_clients_rely_on() {
+    let mut scene = settled(SMALL).await;
+    let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
+    let stream = ask(&url, "text/event-stream").await;
+    let lines = ask(&url, "application/x-ndjson").await;
+    for (response, content_type) in [(&stream, "text/event-stream"), (&lines, "application/x-ndjson")] {
+        assert_eq!(header(response, "content-type"), Some(content_type));
+        assert_eq!(header(response, "content-encoding"), None, "never compressed");
+        assert_eq!(header(response, "cache-control"), Some("no-cache, no-transform"));
+        assert_eq!(header(response, "x-accel-buffering"), Some("no"));
+    }
+    scene.remotes[0].change(|cluster| drop(super::insert_big_service(cluster))).await;
+    scene.settles("a big service").await;
+    // the end brings the bookmark for which one would else wait 15 s
+    let ended = scene.meshkeep.take().unwrap().stop().await;
+    assert!(ended.status.success(), "{}", ended.log);
+
+    let stream = text(stream).await;
+    assert!(stream.starts_with("retry: 2000\n\n") && stream.ends_with("\n\n") && !stream.contains('\r'));
+    let events: Vec<Value> = stream.split_terminator("\n\n").filter_map(checked).collect();
+    assert_eq!(events[0]["type"], "reset");
+    assert_eq!(events.last().unwrap()["type"], "bookmark");
+    let synced = events.iter().position(|event| event["type"] == "synced").unwrap();
+    for event in &events[..synced] {
+        assert_eq!(position(event), None, "no id before synced: {event}");
+    }
+    for event in &events[synced..] {
+        assert!(position(event).is_some_and(|position| !position.is_empty()), "an id from synced on: {event}");
+    }
+
+    let lines = text(lines).await;
+    assert!(lines.ends_with('\n') && !lines.contains('\r'));
+    let same: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names = |events: &[Value]| events.iter().map(|event| event["type"].to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&same), names(&events), "NDJSON has the same events");
+}
+
+fn position(event: &Value) -> Option<&str> {
+    event["position"].as_str().or_else(|| event["meta"]["position"].as_str())
+}
+
+/// The data of a block whose form is right; `None` for comments and `retry:`.
+fn checked(block: &str) -> Option<Value> {
+    let fields: Vec<(&str, &str)> = block.lines().map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{line:?}"))).collect();
+    if ["", "retry"].contains(&fields[0].0) {
+        return None;
+    }
+    let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+    assert!([&["event", "id", "data"][..], &["event", "data"]].contains(&&names[..]), "one line of data, never an id alone: {block}");
+    let (event, data) = (fields[0].1, fields[fields.len() - 1].1);
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["type"], event);
+    let id = (names.len() == 3).then_some(fields[1].1);
+    assert_ne!(id, Some(""), "an empty id would clear the client's: {block}");
+    assert_eq!(id, position(&data));
+    Some(data)
+}
+
+#[tokio::test]
+async fn an_empty_last_event_id_is_none() {
+    let scene = settled(SMALL).await;
+    let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
+    let follower = Follower::of(http().get(&url).header("last-event-id", "").send().await.unwrap());
+    follower.synced_after(0).await;
+    let followed = follower.now();
+    assert_eq!((followed.events[0].name.as_str(), followed.events[0].data["reason"].as_str()), ("reset", Some("initial")));
+}
+
+#[tokio::test]
+async fn events_pass_nginx_at_once() {
+    let mut scene = settled(SMALL).await;
+    let nginx = Nginx::before(port_of(scene.meshkeep().url())).await;
+    let url = format!("http://127.0.0.1:{}/v1/events?snapshot=true", nginx.port());
+    let asked = Instant::now();
+    let response = ask(&url, "text/event-stream").await;
+    assert!(asked.elapsed() < PROXY_DELAY_MAX, "the head comes at once: {:?}", asked.elapsed());
+    assert_eq!(header(&response, "content-encoding"), None, "nginx compresses it as little");
+    let through = Follower::of(response);
+    through.synced_after(0).await;
+    for service in scene.remotes[0].clusters[0].keys_of("services/v1").into_iter().take(3) {
+        let (seen, seen_through) = (scene.seen(), through.now().events.len());
+        scene.remotes[0].change(|cluster| cluster.delete(&service)).await;
+        scene.follower().wait("the delete", |followed| followed.named("delete", seen).next().map(|_| ())).await;
+        let direct = Instant::now();
+        eventually("the delete through nginx", || std::future::ready(through.now().named("delete", seen_through).next().map(|_| ()))).await;
+        assert!(direct.elapsed() < PROXY_DELAY_MAX, "nginx kept an event for {:?}", direct.elapsed());
+    }
+}
