@@ -23,7 +23,9 @@ install_packages() {
   [ ${#missing[@]} -gt 0 ] || return 0
   say "installing ${missing[*]}"
   as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" >&2
+  # Debian starts an etcd of its own with the package. Nobody asked for that one.
+  case " ${missing[*]} " in *" etcd-server "*) [ ! -d /run/systemd/system ] || as_root systemctl disable -q --now etcd >&2 ;; esac
 }
 
 # What building needs: a linker, and protoc with its well-known types for the etcd-client crate.
@@ -31,5 +33,9 @@ install_build_packages() {
   local cargo_bin=${CARGO_HOME:-$HOME/.cargo}/bin
   case ":$PATH:" in *":$cargo_bin:"*) ;; *) PATH=$cargo_bin:$PATH ;; esac
   command -v cargo >/dev/null || fail "cargo is needed: https://rustup.rs"
+  local needed found
+  needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  found=$(cargo --version | cut -d ' ' -f 2)
+  printf '%s\n' "$needed" "$found" | sort -CV || fail "cargo $found is too old, $needed or newer is needed: https://rustup.rs"
   install_packages ca-certificates gcc libc6-dev protobuf-compiler libprotobuf-dev
 }
