@@ -39,3 +39,7 @@ deny:
 # build the container image without a container engine or registry, and try it
 container-trial:
     scripts/container-trial
+
+# the long run of the change stream's checkers: 10 million changes, or as many as given
+soak *events:
+    scripts/soak {{ events }}

@@ -7,6 +7,8 @@ mod harness;
 #[cfg(test)]
 mod kvstore;
 #[cfg(test)]
+mod soak;
+#[cfg(test)]
 mod stream_clients;
 #[cfg(test)]
 mod tidy;

@@ -1,0 +1,298 @@
+//! What befalls the sidecar, its store and the etcds: one seeded action after the other, each at least once in a round.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::checker::Target;
+use super::churn::Sources;
+use super::state::{Lost, Position};
+use crate::harness::eventually;
+use crate::harness::meshkeep::{Home, Meshkeep, http};
+
+/// Fewer than there are deleted keys at most moments, so that the positions of those who stay away for long are trimmed past; see
+/// the chance of a delete in the churn.
+const TOMBSTONES_MAX: u32 = 120;
+
+/// How long after an action's begin the sidecar is struck.
+const STRIKE_DELAY_MS: std::ops::Range<u64> = 0..400;
+
+/// How long the sidecar stays away.
+const DOWN_MS: std::ops::Range<u64> = 0..300;
+
+/// How many keys are put right before a kill and deleted before the next start.
+const FRESH_KEYS: u32 = 60;
+
+/// What can happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Action {
+    Kill,
+    KillTwice,
+    Restart,
+    /// Keys are announced, lost in a kill (perhaps), and meanwhile deleted at their source.
+    KillAfterPut,
+    /// The directory goes back to an earlier copy of itself.
+    LoseTail,
+    /// A second sidecar over a copy of the directory answers for a while, and then the first one again.
+    Clone,
+    EtcdRestart,
+    EtcdKill,
+    EtcdWipe,
+    /// The wire is cut for a moment.
+    WireCut,
+    /// The wire is cut, and the history compacted meanwhile.
+    Relist,
+    RemoveCluster,
+    ThousandAtOnce,
+}
+
+/// All of them.
+pub(super) const ACTIONS: [Action; 13] = [
+    Action::Kill,
+    Action::KillTwice,
+    Action::Restart,
+    Action::KillAfterPut,
+    Action::LoseTail,
+    Action::Clone,
+    Action::EtcdRestart,
+    Action::EtcdKill,
+    Action::EtcdWipe,
+    Action::WireCut,
+    Action::Relist,
+    Action::RemoveCluster,
+    Action::ThousandAtOnce,
+];
+
+/// A copy of the data directory, as a `kill -9` at that moment would have left it.
+struct Copy {
+    directory: TempDir,
+    epoch: String,
+    /// A sequence of that epoch that is certainly above everything in the copy or equal to it.
+    bound: u64,
+    /// The epochs begun since.
+    later: Vec<String>,
+}
+
+/// The sidecar and those who talk to it.
+pub(super) struct Sidecar {
+    pub(super) home: Home,
+    meshkeep: Option<Meshkeep>,
+    target: watch::Sender<Target>,
+    copy: Option<Copy>,
+    /// What the directory in use cannot vouch for.
+    lost: Lost,
+    pub(super) starts: u32,
+}
+
+impl Sidecar {
+    /// A sidecar that mirrors the sources, started.
+    pub(super) async fn start(sources: &Sources, target: watch::Sender<Target>) -> Self {
+        let mut sidecar = Self { home: home(sources), meshkeep: None, target, copy: None, lost: Lost::new(), starts: 0 };
+        sidecar.up().await;
+        sidecar
+    }
+
+    pub(super) fn meshkeep(&self) -> &Meshkeep {
+        self.meshkeep.as_ref().expect("must be running")
+    }
+
+    async fn up(&mut self) {
+        let meshkeep = self.home.start().await;
+        self.starts += 1;
+        if let Some(copy) = &mut self.copy {
+            copy.later.push(head(meshkeep.url()).await.epoch);
+        }
+        self.meshkeep = Some(meshkeep);
+        self.point(false);
+    }
+
+    /// Sends the checkers to the sidecar, if it is there.
+    fn point(&self, away: bool) {
+        let url = self.meshkeep.as_ref().filter(|_| !away).map(|meshkeep| meshkeep.url().to_owned());
+        self.redirect(url, false, self.lost.clone());
+    }
+
+    fn redirect(&self, url: Option<String>, is_clone: bool, lost: Lost) {
+        self.target.send_modify(|target| *target = Target { number: target.number + 1, url, is_clone, lost });
+    }
+
+    fn kill(&mut self) {
+        // nobody may ask the port once it is free
+        self.point(true);
+        self.meshkeep.take().expect("must be running").kill();
+    }
+
+    async fn stop(&mut self) {
+        self.point(true);
+        let ended = self.meshkeep.take().expect("must be running").stop().await;
+        assert!(ended.status.success(), "meshkeep ends with {}:\n{}", ended.status, ended.log);
+    }
+
+    /// Strikes at a random moment and starts again after a random while.
+    async fn strike(&mut self, action: Action, random: &mut StdRng) {
+        sleep(random_ms(random, STRIKE_DELAY_MS)).await;
+        match action {
+            Action::Restart => self.stop().await,
+            Action::KillTwice => {
+                self.kill();
+                // while it loads, connects or lists
+                self.up().await;
+                sleep(random_ms(random, STRIKE_DELAY_MS)).await;
+                self.kill();
+            }
+            _ => self.kill(),
+        }
+        sleep(random_ms(random, DOWN_MS)).await;
+        self.up().await;
+    }
+
+    /// Copies the data directory of the frozen process: what a kill at this moment would leave.
+    pub(super) async fn take_copy(&mut self) {
+        let meshkeep = self.meshkeep();
+        signal(meshkeep, "STOP");
+        let directory = tempfile::Builder::new().prefix("meshkeep-copy-").tempdir().unwrap();
+        copy_directory(&self.home.data_directory(), directory.path());
+        signal(meshkeep, "CONT");
+        let Position { epoch, sequence } = head(meshkeep.url()).await;
+        self.copy = Some(Copy { directory, epoch, bound: sequence, later: Vec::new() });
+    }
+
+    /// Goes back to the copy. What was announced since is lost; positions that claim it must be refused for ever.
+    async fn lose_tail(&mut self) {
+        self.kill();
+        let Copy { directory, epoch, bound, later } = self.copy.take().expect("must have been made before");
+        let data = self.home.data_directory();
+        std::fs::remove_dir_all(&data).unwrap();
+        copy_directory(directory.path(), &data);
+        let lowest = self.lost.get(&epoch).map_or(bound, |earlier| bound.min(*earlier));
+        self.lost.insert(epoch, lowest);
+        self.lost.extend(later.into_iter().map(|epoch| (epoch, 0)));
+        self.up().await;
+    }
+
+    /// Lets a second sidecar over a copy of the directory answer while the sources change, then the first one again.
+    async fn clone_for_a_while(&mut self, sources: &mut Sources, burst: u64) {
+        let twin_copy = self.copy.take();
+        self.take_copy().await;
+        let copy = std::mem::replace(&mut self.copy, twin_copy).expect("was just made");
+        let mut twin_home = home(sources);
+        copy_directory(copy.directory.path(), &twin_home.data_directory());
+        sources.churn(burst / 4).await;
+        let twin = twin_home.start().await;
+        let twin_epoch = head(twin.url()).await.epoch;
+        let mut lost = self.lost.clone();
+        lost.entry(copy.epoch).or_insert(copy.bound);
+        self.redirect(Some(twin.url().to_owned()), true, lost);
+        sources.churn(burst / 2).await;
+        // the first one knows nothing of the twin's epoch, now or ever
+        self.lost.insert(twin_epoch, 0);
+        self.redirect(None, false, Lost::new());
+        twin.kill();
+        self.point(false);
+        sources.churn(burst / 4).await;
+    }
+}
+
+/// Does one thing while the sources change.
+pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sidecar, random: &mut StdRng, burst: u64) {
+    let index = random.random_range(0..sources.len());
+    match action {
+        Action::Kill | Action::KillTwice | Action::Restart => {
+            tokio::join!(sources.churn(burst), sidecar.strike(action, random));
+        }
+        Action::KillAfterPut => kill_after_put(sources, sidecar).await,
+        Action::LoseTail => {
+            sidecar.take_copy().await;
+            sources.churn(burst).await;
+            tokio::join!(sources.churn(burst / 2), sidecar.lose_tail());
+        }
+        Action::Clone => sidecar.clone_for_a_while(sources, burst).await,
+        Action::EtcdRestart | Action::EtcdKill => {
+            sources.churn(burst / 2).await;
+            sources.restart(index, action == Action::EtcdKill).await;
+            sources.churn(burst / 2).await;
+        }
+        Action::EtcdWipe => {
+            sources.churn(burst / 2).await;
+            sources.wipe(index).await;
+            sources.churn(burst / 2).await;
+        }
+        Action::WireCut | Action::Relist => {
+            sources.remote(index).proxy.cut().await;
+            sources.churn_one(index, burst / 2).await;
+            if action == Action::Relist {
+                sources.compact(index).await;
+            }
+            sources.remote(index).proxy.restore().await;
+            sources.churn(burst / 2).await;
+        }
+        Action::RemoveCluster => remove_cluster(sources, sidecar, random, burst).await,
+        Action::ThousandAtOnce => {
+            sources.churn(burst / 2).await;
+            sources.thousand().await;
+        }
+    }
+}
+
+/// The case to beat (design.md, invariant 6).
+async fn kill_after_put(sources: &mut Sources, sidecar: &mut Sidecar) {
+    let fresh = sources.put_fresh(FRESH_KEYS).await;
+    let last = fresh.last().expect("there are some");
+    let path = format!("/v1/entries/{last}");
+    // it is announced when it can be read; its store follows some 25 ms later
+    eventually("a fresh key", || async { (sidecar.meshkeep().ask(&path).await.0 == 200).then_some(()) }).await;
+    sidecar.kill();
+    sources.delete(&fresh).await;
+    sidecar.up().await;
+}
+
+async fn remove_cluster(sources: &mut Sources, sidecar: &mut Sidecar, random: &mut StdRng, burst: u64) {
+    let files = sources.client_files();
+    let (name, file) = &files[random.random_range(0..files.len())];
+    sidecar.home.remove_cluster(name);
+    sources.churn(burst / 2).await;
+    let gone = format!("/v1/clusters/{name}");
+    eventually("a removed cluster to be gone", || async { (sidecar.meshkeep().ask(&gone).await.0 == 404).then_some(()) }).await;
+    sidecar.home.write_cluster(name, file);
+    sources.churn(burst / 2).await;
+}
+
+/// Empty directories and every cluster's file.
+fn home(sources: &Sources) -> Home {
+    let tombstones = format!("--tombstone-max-count={TOMBSTONES_MAX}");
+    let home = Home::new().with_flags(&[&tombstones, "--backoff-min=100ms", "--backoff-max=1s", "--config-rescan-interval=2s"]);
+    for (name, file) in sources.client_files() {
+        home.write_cluster(&name, &file);
+    }
+    home
+}
+
+/// The position of a sidecar's head, once its store is loaded.
+async fn head(url: &str) -> Position {
+    let ask = || async {
+        let status: Value = http().get(format!("{url}/v1/status")).send().await.ok()?.json().await.ok()?;
+        Position::parse(status["position"].as_str()?)
+    };
+    eventually("a position", ask).await
+}
+
+fn random_ms(random: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(random.random_range(range))
+}
+
+fn signal(meshkeep: &Meshkeep, name: &str) {
+    let command = format!("kill -{name} {}", meshkeep.id());
+    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status().unwrap();
+    assert!(status.success(), "cannot copy {} to {}", from.display(), to.display());
+}

@@ -1,0 +1,293 @@
+//! A client of the stream that breaks off, stalls, sleeps and comes back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::compare::read_list;
+use super::decode::{ChangesAnswer, Lines, SseBlock};
+use super::spec::{Form, Manner, Spec};
+use super::state::{Held, Lost, State};
+use crate::harness::meshkeep::http;
+use crate::harness::truth::reduce;
+
+/// How long a checker waits before it connects again: a client's own delay, shortened.
+const RECONNECT_DELAY_MS: std::ops::Range<u64> = 1..60;
+
+/// How long a sleeper stays away and a staller reads nothing: tombstones are trimmed past the position meanwhile.
+const ABSENCE_MS: std::ops::Range<u64> = 500..8_000;
+
+/// How much a restless checker reads before it breaks off: less than a snapshot, or many times as much.
+const SHORT_READ_BYTES: std::ops::Range<u64> = 1..300_000;
+const LONG_READ_BYTES: std::ops::Range<u64> = 300_000..6_000_000;
+
+/// How many events an answer of the twin holds at most, and how long it waits.
+const TWIN_LIMIT: std::ops::Range<u32> = 50..2_000;
+const TWIN_WAIT_S: std::ops::Range<u32> = 0..3;
+
+/// The server that checkers talk to, or nobody.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Target {
+    /// Grows with each change, so that connections to the former one end.
+    pub(super) number: u64,
+    pub(super) url: Option<String>,
+    /// A second server over a copy of the first one's directory.
+    pub(super) is_clone: bool,
+    pub(super) lost: Lost,
+}
+
+/// What the driver and a checker share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Break off and resume now.
+    pub(super) nudge: Notify,
+}
+
+/// One checker as the driver sees it.
+#[derive(Debug, Clone)]
+pub(super) struct Watched {
+    pub(super) spec: Spec,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What all checkers are told.
+#[derive(Debug, Clone)]
+pub(super) struct Signals {
+    pub(super) target: watch::Receiver<Target>,
+    /// While true nobody breaks off, stalls or sleeps.
+    pub(super) calm: watch::Receiver<bool>,
+}
+
+/// Why a connection is over.
+enum End {
+    /// By the server, or with it.
+    Broken,
+    /// By the checker.
+    Left,
+}
+
+struct Checker {
+    spec: Spec,
+    shared: Arc<Shared>,
+    signals: Signals,
+    random: StdRng,
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watched {
+    /// Starts a checker.
+    pub(super) fn start(spec: Spec, signals: Signals, seed: u64, tasks: &mut JoinSet<()>) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::new(State::new(spec)), nudge: Notify::new() });
+        let checker = Checker { spec, shared: Arc::clone(&shared), signals, random: StdRng::seed_from_u64(seed) };
+        tasks.spawn(checker.run());
+        Self { spec, shared }
+    }
+}
+
+impl Checker {
+    async fn run(mut self) {
+        loop {
+            let Some(target) = self.reachable().await else { return };
+            let end = match self.spec.form {
+                Form::Changes => self.poll(&target).await,
+                Form::Sse | Form::NdJson | Form::Patch => self.stream(&target).await,
+            };
+            let absence = match (end, self.spec.manner) {
+                (Some(End::Left), Manner::Sleeper) => ABSENCE_MS,
+                _ => RECONNECT_DELAY_MS,
+            };
+            self.pause(absence).await;
+        }
+    }
+
+    /// The next server to talk to; `None` when the driver is gone.
+    async fn reachable(&mut self) -> Option<Target> {
+        let browser = self.spec.manner == Manner::Browser;
+        // a browser cannot forget its position after a reset, and the original would honour it
+        let usable = |target: &Target| target.url.is_some() && !(browser && target.is_clone);
+        self.signals.target.wait_for(usable).await.ok().map(|target| target.clone())
+    }
+
+    async fn pause(&mut self, range_ms: std::ops::Range<u64>) {
+        let pause = Duration::from_millis(self.random.random_range(range_ms));
+        let calm = self.signals.calm.wait_for(|calm| *calm);
+        if pause.as_millis() < u128::from(RECONNECT_DELAY_MS.end) {
+            sleep(pause).await;
+        } else {
+            // the end of the driver ends the pause too
+            let _ = tokio::time::timeout(pause, calm).await;
+        }
+    }
+
+    fn budget(&mut self) -> u64 {
+        match self.spec.manner {
+            Manner::Steady => u64::MAX,
+            _ if self.random.random_bool(0.5) => self.random.random_range(SHORT_READ_BYTES),
+            _ => self.random.random_range(LONG_READ_BYTES),
+        }
+    }
+
+    /// One connection, up to its end. `None` if there was none.
+    async fn stream(&mut self, target: &Target) -> Option<End> {
+        let url = target.url.as_deref()?;
+        let resume_after = self.shared.state().resume_after.clone();
+        if resume_after.is_none() && self.spec.manner == Manner::FromLists {
+            self.load(url).await?;
+        }
+        let mut response = self.open(url).await?;
+        self.shared.state().begin(&target.lost);
+        let mut moved = self.signals.target.clone();
+        let (mut lines, mut block, mut budget) = (Lines::default(), SseBlock::default(), self.budget());
+        loop {
+            tokio::select! {
+                chunk = response.chunk() => match chunk {
+                    Ok(Some(chunk)) => {
+                        self.feed(&chunk, &mut lines, &mut block);
+                        budget = budget.saturating_sub(chunk.len() as u64);
+                    }
+                    Ok(None) | Err(_) => return Some(End::Broken),
+                },
+                () = self.shared.nudge.notified() => return Some(End::Broken),
+                _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
+            }
+            if budget == 0 && !*self.signals.calm.borrow() {
+                if self.spec.manner != Manner::Staller {
+                    return Some(End::Left);
+                }
+                self.pause(ABSENCE_MS).await;
+                budget = self.budget();
+            }
+            if self.must_list_again() {
+                return Some(End::Broken);
+            }
+        }
+    }
+
+    /// Whether a checker that has no use for snapshots was told to begin anew.
+    fn must_list_again(&self) -> bool {
+        self.spec.manner == Manner::FromLists && self.shared.state().resume_after.is_none()
+    }
+
+    async fn open(&mut self, url: &str) -> Option<reqwest::Response> {
+        let resume_after = self.shared.state().resume_after.clone();
+        let patch = if self.spec.form == Form::Patch { "&patch=true" } else { "" };
+        let mut url = format!("{url}/v1/events?snapshot=true{}{patch}", self.spec.filter);
+        let in_header = self.spec.manner == Manner::Browser || self.random.random_bool(0.5);
+        let accept = if self.spec.form == Form::NdJson { "application/x-ndjson" } else { "text/event-stream" };
+        if let (Some(position), false) = (&resume_after, in_header) {
+            url += &format!("&after={position}");
+        }
+        let mut request = http().get(&url).header("accept", accept);
+        if let (Some(position), true) = (&resume_after, in_header) {
+            request = request.header("last-event-id", position);
+        }
+        let response = request.send().await.ok()?;
+        match response.status().as_u16() {
+            200 => Some(response),
+            // the store is loading
+            503 => None,
+            status => {
+                self.shared.state().broken(&format!("{url} is answered with {status}"));
+                None
+            }
+        }
+    }
+
+    fn feed(&self, chunk: &[u8], lines: &mut Lines, block: &mut SseBlock) {
+        let mut state = self.shared.state();
+        if self.spec.form == Form::NdJson {
+            lines.feed(chunk, |line| state.data(line));
+        } else {
+            lines.feed(chunk, |line| block.line(line, |name, id, data| state.sse(name, id, data)));
+        }
+    }
+
+    /// Reads the lists, page by page while they change, in the place of a snapshot. The first one's position is the one to
+    /// continue from: what changed before a later page was read comes once more.
+    async fn load(&mut self, url: &str) -> Option<()> {
+        let mut objects = Vec::new();
+        let mut position = None;
+        for kind in self.spec.kinds {
+            let path = format!("{}?limit=100{}", kind.path(), self.spec.list_filter());
+            let list = read_list(url, &path).await?;
+            position.get_or_insert(list.position);
+            for item in list.items {
+                let value: Value = serde_json::from_str(item.get()).ok()?;
+                objects.push((reduce(kind.name(), &value).0, Held { kind: *kind, text: item.get().into() }));
+            }
+        }
+        self.shared.state().load(objects, &position?);
+        Some(())
+    }
+
+    /// Asks the twin again and again, up to an error or a pause of the checker's own.
+    async fn poll(&mut self, target: &Target) -> Option<End> {
+        let url = target.url.as_deref()?;
+        let is_inside_snapshot = |state: &State| state.position.is_none() && state.resume_after.is_some();
+        {
+            let mut state = self.shared.state();
+            if !is_inside_snapshot(&state) {
+                state.begin(&target.lost);
+            }
+        }
+        let mut moved = self.signals.target.clone();
+        let until = Instant::now() + Duration::from_millis(self.random.random_range(ABSENCE_MS));
+        loop {
+            let after = self.shared.state().resume_after.clone();
+            let begin = after.map_or_else(|| "snapshot=true".to_owned(), |position| format!("after={position}"));
+            let (limit, wait) = (self.random.random_range(TWIN_LIMIT), self.random.random_range(TWIN_WAIT_S));
+            let url = format!("{url}/v1/changes?{begin}{}&limit={limit}&waitSeconds={wait}", self.spec.filter);
+            tokio::select! {
+                answer = ask(&url) => match answer {
+                    Ok(text) => self.answered(&text?),
+                    Err(status) => {
+                        self.shared.state().broken(&format!("{url} is answered with {status}"));
+                        return None;
+                    }
+                },
+                // the answer that was on its way is lost
+                () = sleep_until(until), if !*self.signals.calm.borrow() => return Some(End::Left),
+                () = self.shared.nudge.notified() => return Some(End::Broken),
+                _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
+            }
+        }
+    }
+
+    fn answered(&self, text: &str) {
+        let mut state = self.shared.state();
+        let answer: ChangesAnswer = match serde_json::from_str(text) {
+            Ok(answer) => answer,
+            Err(e) => return state.broken(&format!("an answer that cannot be read ({e}): {text}")),
+        };
+        for event in &answer.events {
+            state.data(event.get().as_bytes());
+        }
+        let last_is_synced = answer.events.last().is_some_and(|event| event.get().contains(r#""type":"synced""#));
+        if last_is_synced == answer.more {
+            state.broken(&format!("an answer with more={} ends with {:?}", answer.more, answer.events.last()));
+        }
+        state.resume_after = Some(answer.next_position);
+    }
+}
+
+/// An answer of the twin, `None` if there was none this time; otherwise the status that no client should get.
+async fn ask(url: &str) -> Result<Option<String>, u16> {
+    let Ok(response) = http().get(url).send().await else { return Ok(None) };
+    match response.status().as_u16() {
+        200 => Ok(response.text().await.ok()),
+        503 => Ok(None),
+        status => Err(status),
+    }
+}

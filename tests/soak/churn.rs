@@ -1,0 +1,322 @@
+//! Sources that change all the time: values as Cilium writes them, whose labels, identities, namespaces, pods and sharing flip, so
+//! that every change moves objects in and out of the checkers' filters.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use etcd_client::{Client, PutOptions, Txn, TxnOp};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use crate::harness::etcd::Etcd;
+use crate::harness::mesh::{Form, MeshCluster, Shape, publish, put_canaries, put_config, put_entries, put_heartbeat, source_key};
+use crate::harness::proxy::Proxy;
+use crate::harness::scene::Remote;
+use crate::harness::truth::Truth;
+
+/// How much each cluster holds: two of them 1,000 keys, and few enough that every key changes often.
+const SHAPE: Shape = Shape { nodes: 12, identities: 60, endpoints: 400, services: 30 };
+
+/// Clusters whose etcd is their own, and those in the etcd of a KVStoreMesh.
+const DIRECT: u32 = 2;
+const CACHED: u32 = 2;
+
+/// The life of the writers' leases: longer than the longest run.
+const LEASE_TTL_S: i64 = 86_400;
+
+/// How many keys one transaction of the churn changes at most.
+const TRANSACTION_KEYS: std::ops::RangeInclusive<usize> = 1..=120;
+
+/// `--max-txn-ops` of the servers: above the 1,000 changes that come in one transaction.
+const TRANSACTION_OPERATIONS_MAX: usize = 1_200;
+
+/// How many values of the flipping fields there are.
+const FLAVOURS: u32 = 5;
+
+/// How often a key that exists is deleted rather than changed. A deleted one comes back when it is picked again.
+const DELETE_CHANCE: f64 = 0.12;
+
+/// What tells the values of a key apart.
+#[derive(Debug, Clone, Copy, Default)]
+struct Dress {
+    flavour: u32,
+    serial: u32,
+    backend: u32,
+}
+
+/// One etcd, and who writes there.
+struct Source {
+    remote: Remote,
+    client: Client,
+    lease: i64,
+    dresses: HashMap<String, Dress>,
+    /// Every key's value, undressed, by cluster.
+    templates: Vec<BTreeMap<String, Vec<u8>>>,
+}
+
+/// All of them.
+pub(super) struct Sources {
+    sources: Vec<Source>,
+    random: StdRng,
+    stamp: u32,
+    /// How many puts and deletes were written.
+    pub(super) written: u64,
+}
+
+impl Source {
+    async fn start(binary: &Path, form: Form, clusters: Vec<MeshCluster>) -> Self {
+        let etcd = Etcd::builder().binary(binary).flag(&format!("--max-txn-ops={TRANSACTION_OPERATIONS_MAX}")).start().await;
+        publish(&etcd, form, &clusters, "2026-01-12T09:31:07Z").await;
+        let proxy = Proxy::to(etcd.port()).await;
+        let templates = clusters.iter().map(|cluster| cluster.entries.clone()).collect();
+        let (client, lease) = connect(&etcd).await;
+        Self { remote: Remote { etcd, form, clusters, proxy }, client, lease, dresses: HashMap::new(), templates }
+    }
+
+    /// Changes so many different keys of a cluster, in one transaction.
+    async fn change(&mut self, cluster: usize, count: usize, random: &mut StdRng) {
+        let templates = &self.templates[cluster];
+        let target = &mut self.remote.clusters[cluster];
+        let keys: Vec<&String> = templates.keys().collect();
+        let picked: HashSet<&&String> = keys.choose_multiple(random, count).collect();
+        let mut operations = Vec::with_capacity(count);
+        for key in picked {
+            let at_source = source_key(self.remote.form, &target.name, key);
+            if target.entries.contains_key(*key) && random.random_bool(DELETE_CHANCE) {
+                target.entries.remove(*key);
+                operations.push(TxnOp::delete(at_source, None));
+                continue;
+            }
+            let dress = self.dresses.entry((*key).clone()).or_default();
+            dress.change(key, random);
+            let value = dress.put_on(key, &templates[*key], target.id);
+            target.entries.insert((*key).clone(), value.clone());
+            operations.push(TxnOp::put(at_source, value, Some(PutOptions::new().with_lease(self.lease))));
+        }
+        self.client.txn(Txn::new().and_then(operations)).await.unwrap();
+    }
+
+    async fn reconnect(&mut self) {
+        (self.client, self.lease) = connect(&self.remote.etcd).await;
+    }
+}
+
+async fn connect(etcd: &Etcd) -> (Client, i64) {
+    let mut client = etcd.client().await;
+    let lease = client.lease_grant(LEASE_TTL_S, None).await.unwrap().id();
+    (client, lease)
+}
+
+impl Sources {
+    /// Starts the etcds with everything published.
+    pub(super) async fn start(binary: &Path, seed: u64) -> Self {
+        let cluster = |id| MeshCluster::generate(id, SHAPE);
+        let mut sources = Vec::new();
+        for id in 1..=DIRECT {
+            sources.push(Source::start(binary, Form::State, vec![cluster(id)]).await);
+        }
+        sources.push(Source::start(binary, Form::Cache, (DIRECT + 1..=DIRECT + CACHED).map(cluster).collect()).await);
+        Self { sources, random: StdRng::seed_from_u64(seed), stamp: 0, written: 0 }
+    }
+
+    /// Every cluster's name and its client file.
+    pub(super) fn client_files(&self) -> Vec<(String, String)> {
+        let files = self.sources.iter().map(|source| (&source.remote, source.remote.client_file()));
+        files.flat_map(|(remote, file)| remote.clusters.iter().map(move |cluster| (cluster.name.clone(), file.clone()))).collect()
+    }
+
+    /// What should be served.
+    pub(super) fn truth(&self) -> Truth {
+        Truth::of(self.sources.iter().flat_map(|source| &source.remote.clusters))
+    }
+
+    /// How many etcds there are.
+    pub(super) fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// An etcd.
+    pub(super) fn remote(&mut self, index: usize) -> &mut Remote {
+        &mut self.sources[index].remote
+    }
+
+    /// Changes some keys of a random cluster in one transaction.
+    async fn transaction(&mut self, source: usize, count: usize) {
+        let cluster = self.random.random_range(0..self.sources[source].remote.clusters.len());
+        self.sources[source].change(cluster, count, &mut self.random).await;
+        self.written += count as u64;
+    }
+
+    /// Changes at least so many keys, all over the sources.
+    pub(super) async fn churn(&mut self, count: u64) {
+        let until = self.written + count;
+        while self.written < until {
+            let source = self.random.random_range(0..self.sources.len());
+            let keys = self.random.random_range(TRANSACTION_KEYS);
+            self.transaction(source, keys).await;
+        }
+    }
+
+    /// Changes at least so many keys of one source.
+    pub(super) async fn churn_one(&mut self, source: usize, count: u64) {
+        let until = self.written + count;
+        while self.written < until {
+            let keys = self.random.random_range(TRANSACTION_KEYS);
+            self.transaction(source, keys).await;
+        }
+    }
+
+    /// Changes 1,000 keys, from both clusters of the shared etcd, in one transaction.
+    pub(super) async fn thousand(&mut self) {
+        let source = self.sources.len() - 1;
+        let Source { remote, client, lease, dresses, templates } = &mut self.sources[source];
+        let mut operations = Vec::new();
+        for (cluster, templates) in remote.clusters.iter_mut().zip(templates) {
+            for (key, template) in templates {
+                let dress = dresses.entry(key.clone()).or_default();
+                dress.change(key, &mut self.random);
+                let value = dress.put_on(key, template, cluster.id);
+                cluster.entries.insert(key.clone(), value.clone());
+                operations.push(TxnOp::put(key.as_str(), value, Some(PutOptions::new().with_lease(*lease))));
+            }
+        }
+        let count = operations.len();
+        assert!((1_000..TRANSACTION_OPERATIONS_MAX).contains(&count), "{count} changes in one transaction");
+        client.txn(Txn::new().and_then(operations)).await.unwrap();
+        self.written += count as u64;
+    }
+
+    /// Puts fresh endpoints into the first source and returns their keys.
+    pub(super) async fn put_fresh(&mut self, count: u32) -> Vec<String> {
+        let Source { remote, client, lease, .. } = &mut self.sources[0];
+        let cluster = &mut remote.clusters[0];
+        let before: HashSet<String> = cluster.entries.keys().cloned().collect();
+        cluster.add_endpoints(count);
+        let fresh: Vec<String> = cluster.entries.keys().filter(|key| !before.contains(*key)).cloned().collect();
+        let put = |key: &String| {
+            let options = PutOptions::new().with_lease(*lease);
+            TxnOp::put(source_key(remote.form, &cluster.name, key), cluster.entries[key].clone(), Some(options))
+        };
+        client.txn(Txn::new().and_then(fresh.iter().map(put).collect::<Vec<_>>())).await.unwrap();
+        self.written += u64::from(count);
+        fresh
+    }
+
+    /// Deletes these keys of the first source.
+    pub(super) async fn delete(&mut self, keys: &[String]) {
+        let Source { remote, client, .. } = &mut self.sources[0];
+        let cluster = &mut remote.clusters[0];
+        let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::delete(source_key(remote.form, &cluster.name, key), None)).collect();
+        keys.iter().for_each(|key| cluster.entries.remove(key).map(drop).expect("must be there"));
+        client.txn(Txn::new().and_then(operations)).await.unwrap();
+        self.written += keys.len() as u64;
+    }
+
+    /// Starts an etcd again, in order or after a kill.
+    pub(super) async fn restart(&mut self, index: usize, kill: bool) {
+        let source = &mut self.sources[index];
+        if kill {
+            source.remote.etcd.kill();
+        }
+        source.remote.etcd.restart().await;
+        source.reconnect().await;
+    }
+
+    /// Wipes an etcd, changes some of what it held meanwhile, and publishes everything anew.
+    pub(super) async fn wipe(&mut self, index: usize) {
+        self.stamp += 1;
+        let stamp = format!("2026-01-13T{:02}:{:02}:{:02}Z", self.stamp / 3600, self.stamp / 60 % 60, self.stamp % 60);
+        let source = &mut self.sources[index];
+        source.remote.etcd.wipe();
+        source.remote.etcd.restart().await;
+        for (cluster, templates) in source.remote.clusters.iter_mut().zip(&source.templates) {
+            for (key, template) in templates {
+                match self.random.random_range(0..10_u32) {
+                    0 => drop(cluster.entries.remove(key)),
+                    1 | 2 => {
+                        let dress = source.dresses.entry(key.clone()).or_default();
+                        dress.change(key, &mut self.random);
+                        cluster.entries.insert(key.clone(), dress.put_on(key, template, cluster.id));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let Remote { etcd, form, clusters, .. } = &source.remote;
+        put_heartbeat(etcd).await;
+        for cluster in clusters {
+            put_config(etcd, *form, cluster).await;
+            put_entries(etcd, *form, cluster).await;
+            put_canaries(etcd, *form, cluster, &stamp).await;
+        }
+        source.reconnect().await;
+    }
+
+    /// Forgets the history of an etcd, so that a watch cannot be resumed.
+    pub(super) async fn compact(&mut self, index: usize) {
+        let etcd = &self.sources[index].remote.etcd;
+        let revision = etcd.put("unrelated", "1").await;
+        etcd.compact(revision).await;
+    }
+}
+
+impl Dress {
+    fn change(&mut self, key: &str, random: &mut StdRng) {
+        // a service whose backends alone change is what patches are for
+        if key.contains("/services/") && random.random_bool(0.5) {
+            self.backend += 1;
+            return;
+        }
+        self.flavour = random.random_range(0..FLAVOURS);
+        self.serial += 1;
+    }
+
+    /// The value with its fields flipped.
+    fn put_on(self, key: &str, template: &[u8], cluster_id: u32) -> Vec<u8> {
+        let text = std::str::from_utf8(template).expect("must be text: the mesh writes nothing else");
+        let Self { flavour, serial, backend } = self;
+        let labels = format!(r#""flavour":"f{flavour}","serial":"{serial}","#);
+        let text = match key.split('/').nth(2) {
+            Some("nodes") => after(text, r#""Labels":{"#, 0, &labels),
+            Some("identities") => format!("{text}k8s:flavour=f{flavour};k8s:serial={serial};"),
+            Some("services") => {
+                let shared = flavour % 2 == 0;
+                let text = after(text, r#""labels":{"#, 0, &labels);
+                let text = text.replace(r#""shared":true"#, r#""shared":?"#).replace(r#""shared":false"#, r#""shared":?"#);
+                let text = text.replace(r#""shared":?"#, &format!(r#""shared":{shared}"#));
+                let new = format!(
+                    r#""10.{cluster_id}.9.{}":{{"http":{{"Protocol":"TCP","Port":{}}}}},"#,
+                    backend % 7 + 1,
+                    1_000 + backend % 1_000
+                );
+                after(&text, r#""backends":{"#, 0, &new)
+            }
+            _ => {
+                let identity = (cluster_id << 16) | (256 + flavour);
+                let text = after(text, r#""ID":"#, digits(text, r#""ID":"#), &identity.to_string());
+                let text = named(&text, r#""K8sNamespace":""#, &format!("ns-{flavour}"));
+                let text = named(&text, r#""K8sPodName":""#, &format!("pod-{flavour}"));
+                named(&text, r#""HostIP":""#, &format!("172.19.{}.{}", serial / 250 % 250, serial % 250 + 1))
+            }
+        };
+        text.into_bytes()
+    }
+}
+
+/// Puts a text behind the first occurrence of a mark, in the place of so many bytes; nothing where there is no mark.
+fn after(text: &str, mark: &str, replaced: usize, new: &str) -> String {
+    let Some(at) = text.find(mark).map(|at| at + mark.len()) else { return text.to_owned() };
+    format!("{}{new}{}", &text[..at], &text[at + replaced..])
+}
+
+/// The same in the place of a string, up to its end.
+fn named(text: &str, mark: &str, new: &str) -> String {
+    let length = text.find(mark).and_then(|at| text[at + mark.len()..].find('"')).unwrap_or(0);
+    after(text, mark, length, new)
+}
+
+/// How many digits follow a mark.
+fn digits(text: &str, mark: &str) -> usize {
+    text.find(mark).map_or(0, |at| text[at + mark.len()..].bytes().take_while(u8::is_ascii_digit).count())
+}

@@ -1,0 +1,213 @@
+//! The comparison: at a quiet moment, at one and the same position, what a checker holds is what the lists answer.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::sleep;
+
+use super::checker::Watched;
+use super::decode::Page;
+use super::spec::{KINDS, Kind};
+use super::state::{Phase, Position, State};
+use crate::harness::meshkeep::http;
+
+/// How long a checker may take to hold what the lists answer after the last change: it may have to begin with a snapshot.
+const CATCHING_UP: Duration = Duration::from_secs(40);
+
+/// A bookmark comes at least every 15 s (api.md).
+const BOOKMARK_WAIT: Duration = Duration::from_secs(25);
+
+/// How many differences are shown.
+const DIFFERENCES_SHOWN: usize = 6;
+
+/// A list, all pages of it.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) position: String,
+    pub(super) items: Vec<Box<RawValue>>,
+}
+
+/// Everything that is served, at one position.
+pub(super) struct Snapshot {
+    url: String,
+    text: String,
+    position: Position,
+    objects: BTreeMap<Kind, Vec<String>>,
+}
+
+/// How a checker that got all changes but no position at the head gets there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reaching {
+    /// It breaks off and resumes.
+    Resume,
+    /// It waits for a bookmark.
+    Bookmark,
+}
+
+/// Reads a list to its end. `None` if the server goes away or loses its thread (a page token of another start) meanwhile.
+pub(super) async fn read_list(url: &str, path: &str) -> Option<List> {
+    let mut items = Vec::new();
+    let mut token = String::new();
+    let mut position: Option<String> = None;
+    loop {
+        let response = http().get(format!("{url}{path}{token}")).send().await.ok()?;
+        if response.status() != 200 {
+            return None;
+        }
+        let page: Page = serde_json::from_slice(&response.bytes().await.ok()?).ok()?;
+        let first = position.get_or_insert_with(|| page.meta.position.clone());
+        assert_eq!(*first, page.meta.position, "every page of {path} repeats the first one's position");
+        items.extend(page.items);
+        match page.next_page_token {
+            Some(next) => token = format!("&pageToken={next}"),
+            None => return position.map(|position| List { position, items }),
+        }
+    }
+}
+
+impl Snapshot {
+    /// All lists, if nothing changed meanwhile.
+    async fn take(url: &str) -> Option<Self> {
+        let status: Value = http().get(format!("{url}/v1/status")).send().await.ok()?.json().await.ok()?;
+        let text = status["position"].as_str()?.to_owned();
+        let mut objects = BTreeMap::new();
+        for kind in KINDS {
+            let list = read_list(url, &format!("{}?limit=10000", kind.path())).await?;
+            if list.position != text {
+                return None;
+            }
+            objects.insert(kind, list.items.iter().map(|item| item.get().to_owned()).collect());
+        }
+        Some(Self { url: url.to_owned(), position: Position::parse(&text)?, text, objects })
+    }
+
+    /// All lists at one position, once nothing changes any more.
+    pub(super) async fn when_quiet(url: &str) -> Self {
+        let deadline = Instant::now() + CATCHING_UP;
+        loop {
+            if let Some(snapshot) = Self::take(url).await {
+                return snapshot;
+            }
+            assert!(Instant::now() < deadline, "the lists do not come to rest at one position");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What a checker should hold of a kind.
+    fn expected(&self, watched: &Watched, kind: Kind) -> Vec<&str> {
+        let all = self.objects[&kind].iter().map(String::as_str);
+        if !watched.spec.kinds.contains(&kind) {
+            return Vec::new();
+        }
+        if !watched.spec.is_filtered() {
+            return all.collect();
+        }
+        let passes = |item: &&str| (watched.spec.passes)(&serde_json::from_str(item).expect("must be JSON: it was parsed before"));
+        all.filter(passes).collect()
+    }
+
+    /// The server's own filtered lists hold what the filter means.
+    async fn check_filtered_lists(&self, watched: &Watched) -> Result<(), String> {
+        for kind in watched.spec.kinds {
+            let path = format!("{}?limit=10000{}", kind.path(), watched.spec.list_filter());
+            let list = read_list(&self.url, &path).await.ok_or_else(|| format!("{path} is not answered"))?;
+            let items = list.items.iter().map(|item| item.get()).collect();
+            if list.position == self.text
+                && let Some(difference) = difference(self.expected(watched, *kind), items)
+            {
+                return Err(format!("{path} against the filter applied here: {difference}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a checker holds what it should, at the position of the lists. Returns how many kinds were compared.
+    pub(super) async fn compare(&self, watched: &Watched, reaching: Reaching) -> Result<u64, String> {
+        if watched.spec.is_filtered() {
+            self.check_filtered_lists(watched).await?;
+        }
+        let expected: HashMap<Kind, Vec<&str>> = KINDS.map(|kind| (kind, self.expected(watched, kind))).into();
+        let mut deadline = Instant::now() + CATCHING_UP;
+        let mut nudged = false;
+        loop {
+            let (is_there, is_synced, text, difference) = {
+                let state = watched.shared.state();
+                let is_synced = state.phase == Phase::Synced;
+                let is_there = is_synced && state.position.as_ref() == Some(&self.position);
+                // while it is behind, looking costs more than waiting
+                let difference = is_synced.then(|| differences(&expected, &state)).flatten();
+                (is_there, is_synced, format!("{:?} at {:?}", state.phase, state.position), difference)
+            };
+            let name = watched.spec.name;
+            match difference {
+                Some(difference) if is_there => return Err(format!("checker {name} at the position of the lists: {difference}")),
+                None if is_there => return Ok(KINDS.len() as u64),
+                // it holds everything, so the live stream has told all; only the position is behind
+                None if is_synced && !nudged => {
+                    nudged = true;
+                    match reaching {
+                        Reaching::Resume => watched.shared.nudge.notify_one(),
+                        Reaching::Bookmark => deadline = Instant::now() + BOOKMARK_WAIT,
+                    }
+                }
+                difference if Instant::now() >= deadline => {
+                    let difference = difference.unwrap_or_default();
+                    return Err(format!("checker {name} does not reach {}: {text}: {difference}", self.text));
+                }
+                _ => {}
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn differences(expected: &HashMap<Kind, Vec<&str>>, state: &State) -> Option<String> {
+    KINDS.into_iter().find_map(|kind| {
+        let held = state.held.values().filter(|held| held.kind == kind).map(|held| &*held.text).collect();
+        difference(expected[&kind].clone(), held).map(|text| format!("{}: {text}", kind.name()))
+    })
+}
+
+/// What differs of two sets of objects, `None` if nothing does. Most are equal byte for byte.
+fn difference(mut expected: Vec<&str>, mut actual: Vec<&str>) -> Option<String> {
+    expected.sort_unstable();
+    actual.sort_unstable();
+    if expected == actual {
+        return None;
+    }
+    let (in_lists, in_checker): (BTreeSet<&str>, BTreeSet<&str>) = (expected.iter().copied().collect(), actual.iter().copied().collect());
+    let canonical = |texts: Vec<&&str>| -> BTreeSet<String> { texts.into_iter().map(|text| canonical(text)).collect() };
+    let missing = canonical(in_lists.difference(&in_checker).collect());
+    let left_over = canonical(in_checker.difference(&in_lists).collect());
+    if missing == left_over && expected.len() == actual.len() {
+        return None;
+    }
+    let show = |what: &str, from: &BTreeSet<String>, other: &BTreeSet<String>| -> String {
+        let lines = from.difference(other).take(DIFFERENCES_SHOWN).map(|text| format!("\n  {what} {text}"));
+        lines.collect()
+    };
+    let (listed, held) = (expected.len(), actual.len());
+    let lines = show("listed only:", &missing, &left_over) + &show("held only:  ", &left_over, &missing);
+    Some(format!("{listed} listed, {held} held{lines}"))
+}
+
+/// An object in one form whatever the order of its members and backends.
+fn canonical(text: &str) -> String {
+    let mut value: Value = serde_json::from_str(text).unwrap_or_default();
+    if let Some(backends) = value["backends"].as_array_mut() {
+        backends.sort_by_key(ToString::to_string);
+    }
+    value.to_string()
+}
+
+#[test]
+fn a_missing_a_left_over_and_a_changed_object_are_each_seen() {
+    let (a, b, c) = (r#"{"x":1,"y":2}"#, r#"{"x":2}"#, r#"{"y":2,"x":1}"#);
+    assert_eq!(difference(vec![a, b], vec![b, a]), None);
+    assert_eq!(difference(vec![a, b], vec![b, c]), None, "the order of members is nothing");
+    for (expected, actual) in [(vec![a, b], vec![a]), (vec![a], vec![a, b]), (vec![a], vec![b]), (vec![a], vec![a, a])] {
+        assert!(difference(expected, actual).is_some());
+    }
+}

@@ -1,0 +1,147 @@
+//! Bytes of a stream into events, a chunk at a time.
+
+use std::borrow::Cow;
+use std::io::BufRead;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// The data of one event; members that a checker does not need are left out.
+#[derive(Debug, Deserialize)]
+pub(super) struct Event<'a> {
+    #[serde(rename = "type")]
+    pub(super) name: &'a str,
+    #[serde(default)]
+    pub(super) kind: Option<&'a str>,
+    #[serde(default, borrow)]
+    pub(super) key: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    pub(super) object: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(super) reason: Option<&'a str>,
+    #[serde(default)]
+    pub(super) mode: Option<&'a str>,
+    #[serde(default)]
+    pub(super) count: Option<u64>,
+    #[serde(default, borrow)]
+    pub(super) backends: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) problem: Option<&'a RawValue>,
+    #[serde(default, rename = "position")]
+    own_position: Option<&'a str>,
+    #[serde(default)]
+    meta: Option<Meta<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Meta<'a> {
+    #[serde(default)]
+    position: Option<&'a str>,
+}
+
+impl Event<'_> {
+    /// The position after the event, which is what server-sent events have as their id.
+    pub(super) fn position(&self) -> Option<&str> {
+        self.own_position.or_else(|| self.meta.as_ref()?.position)
+    }
+}
+
+/// Lines of a body that comes in chunks. What a broken connection leaves unfinished is dropped with it.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds a chunk and hands out the lines that are complete now.
+    pub(super) fn feed(&mut self, chunk: &[u8], mut take: impl FnMut(&[u8])) {
+        self.bytes.extend_from_slice(chunk);
+        let mut rest = self.bytes.as_slice();
+        let mut used = 0;
+        loop {
+            // the standard library's own search: this file is compiled without optimisation
+            let mut after = rest;
+            let length = after.skip_until(b'\n').expect("must be readable: it is memory");
+            if length == 0 || rest[length - 1] != b'\n' {
+                break;
+            }
+            take(&rest[..length - 1]);
+            used += length;
+            rest = after;
+        }
+        self.bytes.drain(..used);
+    }
+}
+
+/// The fields of the server-sent event that is coming in.
+#[derive(Debug, Default)]
+pub(super) struct SseBlock {
+    name: Vec<u8>,
+    id: Option<Vec<u8>>,
+    data: Vec<u8>,
+}
+
+impl SseBlock {
+    /// Takes one line. At the end of an event hands out its name, id and data.
+    pub(super) fn line(&mut self, line: &[u8], mut dispatch: impl FnMut(&[u8], Option<&[u8]>, &[u8])) {
+        if line.is_empty() {
+            if !self.data.is_empty() {
+                dispatch(&self.name, self.id.as_deref(), &self.data);
+            }
+            self.name.clear();
+            self.id = None;
+            self.data.clear();
+        } else if let Some(value) = line.strip_prefix(b"data: ") {
+            self.data.extend_from_slice(value);
+        } else if let Some(value) = line.strip_prefix(b"event: ") {
+            self.name.extend_from_slice(value);
+        } else if let Some(value) = line.strip_prefix(b"id: ") {
+            self.id = Some(value.to_vec());
+        }
+    }
+}
+
+/// An answer of the long-poll twin.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangesAnswer {
+    pub(super) events: Vec<Box<RawValue>>,
+    pub(super) next_position: String,
+    #[serde(default)]
+    pub(super) more: bool,
+}
+
+/// A page of a list.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Page {
+    pub(super) items: Vec<Box<RawValue>>,
+    #[serde(default)]
+    pub(super) next_page_token: Option<String>,
+    pub(super) meta: PageMeta,
+}
+
+/// What a page says of itself.
+#[derive(Debug, Deserialize)]
+pub(super) struct PageMeta {
+    pub(super) position: String,
+}
+
+#[test]
+fn an_event_cut_anywhere_comes_out_once_and_whole() {
+    let bytes =
+        b"retry: 2000\n\nevent: upsert\nid: v1.aa.5\ndata: {\"key\":\"\xc3\xa4\"}\n\n: comment\n\nevent: delete\ndata: {}\n\nevent: lost\n";
+    for cut in 0..bytes.len() {
+        let (mut lines, mut block, mut seen) = (Lines::default(), SseBlock::default(), Vec::new());
+        for chunk in [&bytes[..cut], &bytes[cut..]] {
+            lines.feed(chunk, |line| {
+                block.line(line, |name, id, data| seen.push((name.to_vec(), id.map(<[u8]>::to_vec), data.to_vec())));
+            });
+        }
+        let expected = [
+            (b"upsert".to_vec(), Some(b"v1.aa.5".to_vec()), b"{\"key\":\"\xc3\xa4\"}".to_vec()),
+            (b"delete".to_vec(), None, b"{}".to_vec()),
+        ];
+        assert_eq!(seen, expected, "cut at {cut}");
+    }
+}

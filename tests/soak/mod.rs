@@ -1,0 +1,197 @@
+//! The soak: checkers of the change stream, each of which rebuilds the state from the stream alone, while everything that can go wrong
+//! does; and at every quiet moment nothing may be missing, left over or out of order.
+//!
+//! CI runs it until 200,000 changes were delivered; `scripts/soak` until `MESHKEEP_SOAK_EVENTS`. `MESHKEEP_SOAK_SEED` repeats the order
+//! of actions and changes (not their timing).
+
+mod chaos;
+mod checker;
+mod churn;
+mod compare;
+mod decode;
+mod spec;
+mod state;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use self::chaos::{ACTIONS, Action, Sidecar, act};
+use self::checker::{Signals, Target, Watched};
+use self::churn::Sources;
+use self::compare::{Reaching, Snapshot};
+use self::spec::{Form, checkers};
+use self::state::Tally;
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::scene::settles;
+
+/// Whether a resume after a `kill -9` with an intact directory must work without a `reset` (design.md, invariant 6).
+const RESUMES_AFTER_KILL: bool = false;
+
+/// Changes delivered in CI.
+const EVENTS_IN_CI: u64 = 200_000;
+
+/// How many changes go with one action, in CI and in the long run.
+const BURST_IN_CI: u64 = 700;
+const BURST_IN_LONG_RUN: u64 = 6_000;
+
+/// Comparisons are made after this many actions.
+const ACTIONS_BETWEEN_COMPARISONS: usize = 2;
+
+/// The longest run, so that one that delivers nothing ends.
+const RUN_MAX: Duration = Duration::from_secs(4 * 3600);
+
+/// A run.
+struct Soak {
+    random: StdRng,
+    sources: Sources,
+    sidecar: Sidecar,
+    watched: Vec<Watched>,
+    calm: watch::Sender<bool>,
+    /// Their checkers.
+    _tasks: JoinSet<()>,
+    actions: BTreeMap<Action, u32>,
+    comparisons: u64,
+    quiet_moments: u64,
+    burst: u64,
+    started: Instant,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checkers_hold_the_truth_at_every_quiet_moment_whatever_happens() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|e| panic!("{name}: {e}")));
+    let seed = number("MESHKEEP_SOAK_SEED").unwrap_or_else(|| rand::random_range(0..1_000_000));
+    let events = number("MESHKEEP_SOAK_EVENTS").unwrap_or(EVENTS_IN_CI);
+    println!("MESHKEEP_SOAK_SEED={seed} MESHKEEP_SOAK_EVENTS={events}");
+    let mut soak = Soak::start(seed, if events > EVENTS_IN_CI { BURST_IN_LONG_RUN } else { BURST_IN_CI }).await;
+    soak.compare("the start", Reaching::Resume).await;
+    loop {
+        let mut actions = ACTIONS;
+        actions.shuffle(&mut soak.random);
+        for round in actions.chunks(ACTIONS_BETWEEN_COMPARISONS) {
+            soak.round(round).await;
+        }
+        if soak.tally().changes() >= events {
+            break;
+        }
+        assert!(soak.started.elapsed() < RUN_MAX, "too few events: {:?}", soak.tally());
+    }
+    // the last positions come by bookmark alone
+    soak.compare("the end", Reaching::Bookmark).await;
+    println!("{}", soak.report(seed));
+}
+
+impl Soak {
+    async fn start(seed: u64, burst: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let sources = Sources::start(&etcd_binaries()[0], random.random()).await;
+        let (target, target_receiver) = watch::channel(Target::default());
+        let (calm, calm_receiver) = watch::channel(true);
+        let sidecar = Sidecar::start(&sources, target).await;
+        let signals = Signals { target: target_receiver, calm: calm_receiver };
+        let document = sidecar.meshkeep().get("/openapi.json").await;
+        let mut tasks = JoinSet::new();
+        let mut watched = Vec::new();
+        for mut spec in checkers() {
+            spec.form = supported(spec.form, &document);
+            watched.push(Watched::start(spec, signals.clone(), random.random(), &mut tasks));
+        }
+        Self {
+            random,
+            sources,
+            sidecar,
+            watched,
+            calm,
+            _tasks: tasks,
+            actions: BTreeMap::new(),
+            comparisons: 0,
+            quiet_moments: 0,
+            burst,
+            started: Instant::now(),
+        }
+    }
+
+    /// Some actions among changes, and a comparison.
+    async fn round(&mut self, actions: &[Action]) {
+        self.calm.send_replace(false);
+        for action in actions {
+            self.sources.churn(self.burst).await;
+            act(*action, &mut self.sources, &mut self.sidecar, &mut self.random, self.burst).await;
+            *self.actions.entry(*action).or_default() += 1;
+            self.expect_no_violation(&format!("{action:?}"));
+        }
+        self.compare(&format!("{actions:?}"), Reaching::Resume).await;
+    }
+
+    /// Lets everything come to rest and compares: the lists with the sources, every checker with the lists.
+    async fn compare(&mut self, after: &str, reaching: Reaching) {
+        self.calm.send_replace(true);
+        settles(self.sidecar.meshkeep(), &self.sources.truth().expected(), after).await;
+        let names: Vec<String> = self.sources.client_files().into_iter().map(|(name, _)| name).collect();
+        for name in names {
+            self.sidecar.meshkeep().reaches(&name, "live").await;
+        }
+        let snapshot = Snapshot::when_quiet(self.sidecar.meshkeep().url()).await;
+        let compared: Vec<Result<u64, String>> =
+            futures_util::future::join_all(self.watched.iter().map(|watched| snapshot.compare(watched, reaching))).await;
+        self.expect_no_violation(after);
+        for result in compared {
+            self.comparisons += result.unwrap_or_else(|difference| panic!("after {after}: {difference}"));
+        }
+        self.quiet_moments += 1;
+    }
+
+    fn expect_no_violation(&self, after: &str) {
+        let violations: Vec<String> = self.watched.iter().flat_map(|watched| watched.shared.state().violations.clone()).collect();
+        assert!(violations.is_empty(), "after {after} the stream broke its rules:\n{}", violations.join("\n"));
+    }
+
+    fn tally(&self) -> Tally {
+        let mut sum = Tally::default();
+        self.watched.iter().for_each(|watched| sum.add(&watched.shared.state().tally));
+        sum
+    }
+
+    fn report(&self, seed: u64) -> String {
+        let Tally { live, replayed, snapshot, patches, connections, resumes, resumes_over_restarts, resets, idle, bookmarks } =
+            self.tally();
+        let forms = |form| self.watched.iter().filter(|watched| watched.spec.form == form).count();
+        format!(
+            "soak: seed {seed}, {} s, {} checkers ({} SSE, {} NDJSON, {} patch, {} twin; {} filtered)\n\
+             written {}; delivered {} changes ({live} live, {replayed} in replays, {patches} of them patches; {idle} idle) and {snapshot} in snapshots\n\
+             {connections} connections, {resumes} resumes ({resumes_over_restarts} over a restart), resets {resets:?}, {bookmarks} bookmarks\n\
+             {} starts of meshkeep, actions {:?}\n\
+             {} comparisons of a kind at {} quiet moments; nothing missing, left over or out of order",
+            self.started.elapsed().as_secs(),
+            self.watched.len(),
+            forms(Form::Sse),
+            forms(Form::NdJson),
+            forms(Form::Patch),
+            forms(Form::Changes),
+            self.watched.iter().filter(|watched| watched.spec.is_filtered()).count(),
+            self.sources.written,
+            live + replayed,
+            self.sidecar.starts,
+            self.actions,
+            self.comparisons,
+            self.quiet_moments,
+        )
+    }
+}
+
+/// The form, or server-sent events where this meshkeep does not have it.
+fn supported(form: Form, document: &serde_json::Value) -> Form {
+    let paths = &document["paths"];
+    let parameters = paths["/v1/events"]["get"]["parameters"].as_array();
+    let has_patch = parameters.is_some_and(|parameters| parameters.iter().any(|parameter| parameter["name"] == "patch"));
+    match form {
+        Form::Changes if paths["/v1/changes"].is_null() => Form::Sse,
+        Form::Patch if !has_patch => Form::Sse,
+        form => form,
+    }
+}

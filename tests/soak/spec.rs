@@ -1,0 +1,178 @@
+//! What each checker asks for and how it behaves. The tests on objects are written here a second time, over the JSON that is served.
+
+use serde_json::Value;
+
+/// How a checker reads the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Server-sent events.
+    Sse,
+    /// One object for each line.
+    NdJson,
+    /// Server-sent events with `patch=true`.
+    Patch,
+    /// The long-poll twin.
+    Changes,
+}
+
+/// How a checker treats its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Reads until the server ends it.
+    Steady,
+    /// Breaks off after a random number of bytes and comes back at once.
+    Restless,
+    /// Breaks off and stays away for seconds.
+    Sleeper,
+    /// Keeps the connection and reads nothing for seconds, again and again.
+    Staller,
+    /// Has no snapshot: reads the lists while they change, and continues from their position.
+    FromLists,
+    /// As the browser's `EventSource`, which sends its last id even after a `reset`.
+    Browser,
+}
+
+/// One checker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spec {
+    pub(super) name: &'static str,
+    pub(super) form: Form,
+    pub(super) manner: Manner,
+    /// Query parameters beside those of the position, each with a leading `&`.
+    pub(super) filter: &'static str,
+    /// The kinds that can pass.
+    pub(super) kinds: &'static [Kind],
+    /// Whether an object of one of these kinds passes.
+    pub(super) passes: fn(&Value) -> bool,
+}
+
+/// The kinds of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Node,
+    Service,
+    Identity,
+    Ipcache,
+}
+
+use Kind::{Identity, Ipcache, Node, Service};
+
+/// All kinds.
+pub(super) const KINDS: [Kind; 4] = [Node, Service, Identity, Ipcache];
+
+impl Kind {
+    /// The name in events.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Node => "node",
+            Service => "service",
+            Identity => "identity",
+            Ipcache => "ipcache",
+        }
+    }
+
+    /// The list.
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Node => "/v1/nodes",
+            Service => "/v1/services",
+            Identity => "/v1/identities",
+            Ipcache => "/v1/ipcache",
+        }
+    }
+}
+
+impl Spec {
+    /// The filter as the lists take it, which are of one kind already.
+    pub(super) fn list_filter(&self) -> String {
+        self.filter.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("kind=")).map(|pair| format!("&{pair}")).collect()
+    }
+
+    /// Whether membership is a question at all.
+    pub(super) fn is_filtered(&self) -> bool {
+        !self.list_filter().is_empty()
+    }
+}
+
+const fn everything(name: &'static str, form: Form, manner: Manner) -> Spec {
+    Spec { name, form, manner, filter: "", kinds: &KINDS, passes: |_| true }
+}
+
+/// The checkers: half of them with filters that objects enter and leave with every change of theirs ([`super::churn`]).
+pub(super) fn checkers() -> Vec<Spec> {
+    let mut all = unfiltered();
+    all.extend(filtered());
+    all
+}
+
+fn unfiltered() -> Vec<Spec> {
+    vec![
+        everything("steady", Form::Sse, Manner::Steady),
+        everything("steady-ndjson", Form::NdJson, Manner::Steady),
+        everything("steady-patch", Form::Patch, Manner::Steady),
+        everything("changes", Form::Changes, Manner::Restless),
+        everything("restless-1", Form::Sse, Manner::Restless),
+        everything("restless-2", Form::Sse, Manner::Restless),
+        everything("restless-ndjson", Form::NdJson, Manner::Restless),
+        everything("restless-patch", Form::Patch, Manner::Restless),
+        everything("sleeper", Form::Sse, Manner::Sleeper),
+        everything("staller", Form::Sse, Manner::Staller),
+        everything("from-lists", Form::Sse, Manner::FromLists),
+        everything("browser", Form::Sse, Manner::Browser),
+        Spec { filter: "&kind=service&kind=node", kinds: &[Node, Service], ..everything("kinds", Form::Sse, Manner::Restless) },
+    ]
+}
+
+fn filtered() -> Vec<Spec> {
+    let spec = |name, filter, kinds, passes| Spec { name, form: Form::Sse, manner: Manner::Restless, filter, kinds, passes };
+    vec![
+        spec("labels-services", "&kind=service&labelSelector=flavour%3Df1", &[Service], |o| flavour(o) == Some("f1")),
+        Spec {
+            manner: Manner::Steady,
+            ..spec("labels", "&labelSelector=flavour%20in%20(f1,f2)", &[Node, Service, Identity], |o| {
+                matches!(flavour(o), Some("f1" | "f2"))
+            })
+        },
+        Spec {
+            form: Form::NdJson,
+            ..spec("labels-identities", "&kind=identity&labelSelector=flavour%21%3Df0", &[Identity], |o| flavour(o) != Some("f0"))
+        },
+        Spec {
+            manner: Manner::Browser,
+            ..spec("label", "&kind=identity&label=k8s:flavour%3Df3", &[Identity], |o| flavour(o) == Some("f3"))
+        },
+        Spec { form: Form::Patch, ..spec("shared", "&kind=service&shared=true", &[Service], |o| o["shared"] == true) },
+        spec("not-shared", "&shared=false", &[Service], |o| o["shared"] != true),
+        Spec { manner: Manner::Steady, ..spec("identity", "&identity=65793", &[Ipcache], |o| o["identity"] == 65793) },
+        Spec { manner: Manner::Sleeper, ..spec("identity-2", "&kind=ipcache&identity=131330", &[Ipcache], |o| o["identity"] == 131_330) },
+        Spec {
+            manner: Manner::FromLists,
+            ..spec("cidr", "&kind=ipcache&cidr=10.1.0.64/26", &[Ipcache], |o| in_range(text(o, "prefix"), [10, 1, 0], 64..128))
+        },
+        Spec { manner: Manner::Staller, ..spec("namespace", "&namespace=ns-1", &[Service, Ipcache], |o| text(o, "namespace") == "ns-1") },
+        Spec {
+            form: Form::Changes,
+            ..spec("changes-namespace", "&namespace=ns-2", &[Service, Ipcache], |o| text(o, "namespace") == "ns-2")
+        },
+        spec("pod", "&pod=pod-2", &[Ipcache], |o| text(o, "podName") == "pod-2"),
+        spec("name", "&kind=service&name=svc-1", &[Service], |o| text(o, "name") == "svc-1"),
+        spec("cluster", "&cluster=c02&cluster=c03&labelSelector=flavour%20notin%20(f0,f1)", &[Node, Service, Identity], |o| {
+            matches!(text(o, "cluster"), "c02" | "c03") && !matches!(flavour(o), Some("f0" | "f1"))
+        }),
+    ]
+}
+
+fn text<'a>(object: &'a Value, name: &str) -> &'a str {
+    object[name].as_str().unwrap_or_default()
+}
+
+/// The label that the churn flips: identities name its source.
+fn flavour(object: &Value) -> Option<&str> {
+    let labels = object["labels"].as_object()?;
+    labels.get("flavour").or_else(|| labels.get("k8s:flavour"))?.as_str()
+}
+
+fn in_range(prefix: &str, start: [u8; 3], last: std::ops::Range<u8>) -> bool {
+    let address = prefix.split('/').next().unwrap_or_default();
+    address.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.octets()[..3] == start && last.contains(&address.octets()[3]))
+}

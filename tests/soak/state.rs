@@ -1,0 +1,373 @@
+//! What a checker holds, built from the stream alone, and the rules that every stream must keep.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+use super::RESUMES_AFTER_KILL;
+use super::decode::Event;
+use super::spec::{Form, KINDS, Kind, Manner, Spec};
+
+/// How many broken rules a checker remembers: the first is what counts.
+const VIOLATIONS_KEPT: usize = 5;
+
+/// Every so many upserts the object is read and tested against the filter; comparisons look at all of them.
+const FILTER_TESTED_EVERY: u64 = 16;
+
+/// How far each epoch can be vouched for by a server that lost or never had what came later: sequences by epoch.
+pub(super) type Lost = BTreeMap<String, u64>;
+
+/// A position, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) epoch: String,
+    pub(super) sequence: u64,
+}
+
+/// Where a checker is in the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The connection is new.
+    Opened,
+    /// After a `reset`.
+    Snapshot,
+    /// After a position, before `synced`.
+    Replay,
+    /// Everything was sent up to some position.
+    Synced,
+}
+
+/// One object as it came.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) kind: Kind,
+    pub(super) text: Box<str>,
+}
+
+/// What happened to a checker.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Tally {
+    pub(super) live: u64,
+    pub(super) replayed: u64,
+    pub(super) snapshot: u64,
+    pub(super) patches: u64,
+    pub(super) connections: u64,
+    /// Positions that were continued from, and of those the ones of an earlier start of meshkeep.
+    pub(super) resumes: u64,
+    pub(super) resumes_over_restarts: u64,
+    pub(super) resets: BTreeMap<String, u64>,
+    /// Live deletes of keys that are not held, and live upserts that change nothing. Allowed, but waste.
+    pub(super) idle: u64,
+    pub(super) bookmarks: u64,
+}
+
+/// What a checker holds and knows.
+#[derive(Debug)]
+pub(super) struct State {
+    spec: Spec,
+    pub(super) held: HashMap<String, Held>,
+    /// Up to where; `None` inside a snapshot.
+    pub(super) position: Option<Position>,
+    /// What the next connection begins after.
+    pub(super) resume_after: Option<String>,
+    pub(super) phase: Phase,
+    pub(super) tally: Tally,
+    pub(super) violations: Vec<String>,
+    /// The highest sequence seen of each epoch.
+    highest: HashMap<String, u64>,
+    /// What the server of this connection cannot vouch for.
+    lost: Lost,
+    /// Upserts and deletes since the last `reset`.
+    since_reset: u64,
+    /// A snapshot was begun and broken off: what is held is a part.
+    partial: bool,
+}
+
+impl Position {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix("v1.")?.split('.');
+        let (epoch, sequence) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
+        parts.next().is_none().then_some(Self { epoch, sequence })
+    }
+}
+
+impl Tally {
+    /// Upserts, deletes and patches that were no part of a snapshot.
+    pub(super) fn changes(&self) -> u64 {
+        self.live + self.replayed
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.live += other.live;
+        self.replayed += other.replayed;
+        self.snapshot += other.snapshot;
+        self.patches += other.patches;
+        self.connections += other.connections;
+        self.resumes += other.resumes;
+        self.resumes_over_restarts += other.resumes_over_restarts;
+        self.idle += other.idle;
+        self.bookmarks += other.bookmarks;
+        for (reason, count) in &other.resets {
+            *self.resets.entry(reason.clone()).or_default() += count;
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(spec: Spec) -> Self {
+        Self {
+            spec,
+            held: HashMap::new(),
+            position: None,
+            resume_after: None,
+            phase: Phase::Opened,
+            tally: Tally::default(),
+            violations: Vec::new(),
+            highest: HashMap::new(),
+            lost: Lost::new(),
+            since_reset: 0,
+            partial: false,
+        }
+    }
+
+    /// A connection (or, of the twin, a request that is not inside a snapshot) begins.
+    pub(super) fn begin(&mut self, lost: &Lost) {
+        self.tally.connections += 1;
+        self.phase = Phase::Opened;
+        self.lost.clone_from(lost);
+    }
+
+    /// Takes what lists answered in the place of a snapshot.
+    pub(super) fn load(&mut self, objects: Vec<(String, Held)>, position: &str) {
+        self.held = objects.into_iter().collect();
+        self.tally.snapshot += self.held.len() as u64;
+        self.phase = Phase::Opened;
+        self.partial = false;
+        self.move_to(position, 0);
+    }
+
+    pub(super) fn broken(&mut self, rule: &str) {
+        if self.violations.len() < VIOLATIONS_KEPT {
+            self.violations.push(format!("checker {}, {:?} at {:?}: {rule}", self.spec.name, self.phase, self.position));
+        }
+    }
+
+    /// Takes a server-sent event.
+    pub(super) fn sse(&mut self, name: &[u8], id: Option<&[u8]>, data: &[u8]) {
+        let Some(event) = self.read(data) else { return };
+        if event.name.as_bytes() != name {
+            self.broken(&format!("`type` is not the event's name {}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(data)));
+        }
+        if event.position().map(str::as_bytes) != id {
+            self.broken(&format!("the id {id:?} is not the position of {}", String::from_utf8_lossy(data)));
+        }
+        self.apply(&event);
+    }
+
+    /// Takes the data of an event.
+    pub(super) fn data(&mut self, data: &[u8]) {
+        if let Some(event) = self.read(data) {
+            self.apply(&event);
+        }
+    }
+
+    fn read<'a>(&mut self, data: &'a [u8]) -> Option<Event<'a>> {
+        match serde_json::from_slice(data) {
+            Ok(event) => Some(event),
+            Err(e) => {
+                self.broken(&format!("an event that cannot be read ({e}): {}", String::from_utf8_lossy(data)));
+                None
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event<'_>) {
+        if self.phase == Phase::Opened && event.name != "reset" && event.name != "error" {
+            self.resumed();
+        }
+        match event.name {
+            "reset" => self.reset(event.reason.unwrap_or_default()),
+            "upsert" => {
+                self.count(event);
+                self.upsert(event);
+            }
+            "delete" => {
+                self.count(event);
+                let known = event.key.as_ref().is_some_and(|key| self.held.remove(key.as_ref()).is_some());
+                self.tally.idle += u64::from(!known && self.phase == Phase::Synced);
+            }
+            "patch" => {
+                self.count(event);
+                self.patch(event);
+            }
+            "synced" => self.synced(event),
+            "bookmark" => {
+                self.tally.bookmarks += 1;
+                if self.phase != Phase::Synced {
+                    self.broken("a bookmark before synced");
+                }
+                self.mark(event);
+            }
+            "error" => {
+                let problem = event.problem.map(serde_json::value::RawValue::get).unwrap_or_default();
+                // the store is loading: the stream ends and the next one waits
+                if !problem.contains("loading") {
+                    self.broken(&format!("an error event: {problem}"));
+                }
+            }
+            // a later kind of event: its position counts all the same
+            _ => self.mark(event),
+        }
+    }
+
+    /// The first event was no `reset`: the position that was sent is honoured.
+    fn resumed(&mut self) {
+        self.phase = Phase::Replay;
+        let Some(sent) = self.resume_after.as_deref().and_then(Position::parse) else {
+            self.broken("a snapshot that does not begin with a reset");
+            return;
+        };
+        if self.partial {
+            self.broken("a position is honoured that was answered with a reset before");
+        }
+        if self.lost.get(&sent.epoch).is_some_and(|bound| sent.sequence > *bound) {
+            self.broken(&format!("the position {sent:?} is honoured, which this store does not have: {:?}", self.lost));
+        }
+        self.tally.resumes += 1;
+    }
+
+    fn reset(&mut self, reason: &str) {
+        *self.tally.resets.entry(reason.to_owned()).or_default() += 1;
+        let allowed: &[&str] = match (self.phase, &self.resume_after) {
+            (Phase::Opened, None) => &["initial"],
+            (Phase::Opened, Some(_)) => &["expired", "foreignEpoch", "rolledBack"],
+            // inside a snapshot only the twin begins anew, with another request
+            (Phase::Snapshot, _) if self.spec.form == Form::Changes => &["expired", "foreignEpoch", "rolledBack"],
+            (Phase::Snapshot | Phase::Replay | Phase::Synced, _) => &["expired"],
+        };
+        let sent = self.resume_after.as_deref().and_then(Position::parse);
+        let excused = sent.is_none_or(|sent| self.lost.contains_key(&sent.epoch));
+        if !allowed.contains(&reason) || (RESUMES_AFTER_KILL && !excused && ["foreignEpoch", "rolledBack"].contains(&reason)) {
+            self.broken(&format!("reset with the reason {reason:?} after {:?}", self.resume_after));
+        }
+        self.forget();
+        if self.spec.manner != Manner::Browser {
+            self.resume_after = None;
+        }
+    }
+
+    /// Holds nothing any more; a snapshot must follow.
+    pub(super) fn forget(&mut self) {
+        self.held.clear();
+        self.position = None;
+        self.phase = Phase::Snapshot;
+        self.since_reset = 0;
+        self.partial = true;
+    }
+
+    fn count(&mut self, event: &Event<'_>) {
+        self.since_reset += 1;
+        match self.phase {
+            Phase::Snapshot => {
+                self.tally.snapshot += 1;
+                if event.position().is_some() {
+                    self.broken(&format!("a position inside a snapshot: {event:?}"));
+                }
+            }
+            Phase::Replay => self.tally.replayed += 1,
+            Phase::Synced | Phase::Opened => self.tally.live += 1,
+        }
+        match event.position() {
+            Some(text) => self.move_to(text, 1),
+            // a long replay may go in key order, without positions
+            None if self.phase == Phase::Synced => self.broken(&format!("no position: {event:?}")),
+            None => {}
+        }
+    }
+
+    fn mark(&mut self, event: &Event<'_>) {
+        match event.position() {
+            Some(text) => self.move_to(text, 0),
+            None => self.broken(&format!("no position: {event:?}")),
+        }
+    }
+
+    /// Goes on to a position that must be at least `step` above the highest one of its epoch.
+    fn move_to(&mut self, text: &str, step: u64) {
+        let Some(position) = Position::parse(text) else {
+            self.broken(&format!("the position {text:?} cannot be read"));
+            return;
+        };
+        let highest = self.highest.get(&position.epoch).copied();
+        if highest.is_some_and(|highest| position.sequence < highest + step) {
+            self.broken(&format!("the position {text} after {highest:?}"));
+        }
+        if highest.is_none() {
+            self.highest.insert(position.epoch.clone(), position.sequence);
+            let sent = self.resume_after.as_deref().and_then(Position::parse);
+            let continued = self.phase == Phase::Replay && sent.is_some_and(|sent| sent.epoch != position.epoch);
+            self.tally.resumes_over_restarts += u64::from(continued);
+        } else if let Some(highest) = self.highest.get_mut(&position.epoch) {
+            *highest = position.sequence.max(*highest);
+        }
+        self.position = Some(position);
+        self.resume_after = Some(text.to_owned());
+    }
+
+    fn synced(&mut self, event: &Event<'_>) {
+        let mode = if self.phase == Phase::Snapshot { "snapshot" } else { "replay" };
+        if event.mode != Some(mode) {
+            self.broken(&format!("synced with the mode {:?} instead of {mode}", event.mode));
+        }
+        if self.phase == Phase::Snapshot && event.count != Some(self.since_reset) {
+            self.broken(&format!("synced counts {:?} events of a snapshot of {}", event.count, self.since_reset));
+        }
+        self.mark(event);
+        self.phase = Phase::Synced;
+        self.partial = false;
+    }
+
+    fn upsert(&mut self, event: &Event<'_>) {
+        let kind = KINDS.into_iter().find(|kind| Some(kind.name()) == event.kind);
+        let (Some(kind), Some(key), Some(object)) = (kind, &event.key, event.object) else {
+            self.broken(&format!("an upsert without kind, key or object: {event:?}"));
+            return;
+        };
+        if self.since_reset.is_multiple_of(FILTER_TESTED_EVERY) {
+            let value: Value = serde_json::from_str(object.get()).unwrap_or_default();
+            if !self.spec.kinds.contains(&kind) || !(self.spec.passes)(&value) {
+                self.broken(&format!("an object that the filter {} does not let through: {value}", self.spec.filter));
+            }
+        }
+        let before = self.held.insert(key.to_string(), Held { kind, text: object.get().into() });
+        self.tally.idle += u64::from(self.phase == Phase::Synced && before.is_some_and(|before| *before.text == *object.get()));
+    }
+
+    fn patch(&mut self, event: &Event<'_>) {
+        self.tally.patches += 1;
+        if self.spec.form != Form::Patch || self.phase != Phase::Synced {
+            self.broken(&format!("a patch that nobody asked for, or not live: {event:?}"));
+        }
+        let held = event.key.as_ref().and_then(|key| self.held.get_mut(key.as_ref()));
+        let (Some(held), Some(backends)) = (held, event.backends) else {
+            self.broken(&format!("a patch of an object that was not sent, or of nothing: {event:?}"));
+            return;
+        };
+        match patched(&held.text, backends.get()) {
+            Some(text) => held.text = text,
+            None => self.broken(&format!("a patch that cannot be applied: {event:?}")),
+        }
+    }
+}
+
+/// A service with some backends replaced, added and removed, each named by its address.
+fn patched(service: &str, patch: &str) -> Option<Box<str>> {
+    let mut service: Value = serde_json::from_str(service).ok()?;
+    let patch: Value = serde_json::from_str(patch).ok()?;
+    let (upserted, removed) = (patch["upserted"].as_array()?, patch["removed"].as_array()?);
+    let fields = service.as_object_mut()?;
+    let backends = fields.entry("backends").or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
+    backends.retain(|backend| !removed.contains(&backend["ip"]) && !upserted.iter().any(|new| new["ip"] == backend["ip"]));
+    backends.extend(upserted.iter().cloned());
+    Some(service.to_string().into())
+}
