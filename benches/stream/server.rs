@@ -61,7 +61,12 @@ pub(crate) fn run() -> Outcome<()> {
 fn writer() -> (Handle, mpsc::Sender<Command>) {
     let retention = Retention { age_max: Duration::from_secs(86_400), count_max: 1_000_000 };
     let start = Sequence(1);
-    let state = Published { view: View::starting_at(start), feed: Feed::starting_at(start, retention), epoch: Epoch(0xbe) };
+    let state = Published {
+        view: View::starting_at(start),
+        feed: Feed::starting_at(start, retention),
+        epoch: Epoch(0xbe),
+        earlier: std::sync::Arc::default(),
+    };
     let (publisher, subscriber) = publication(state.clone());
     let (persister, worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
     std::thread::spawn(move || worker.run());
