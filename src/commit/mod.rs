@@ -1,7 +1,7 @@
 //! The only writer: what the clusters' tasks send becomes visible, is announced, and is stored.
 //!
 //! Receives [`Command`]s through one bounded queue. Emits a new [`Published`] snapshot for each batch, then hands the batch's
-//! effects to the [`persist`] half, which stores them in groups. Both halves run on threads of their own, because sled blocks.
+//! effects to the `persist` half, which stores them in groups. Both halves run on threads of their own, because sled blocks.
 //! Invariants kept here: entries and cursors of one command are stored in one atomic group (1); a sequence is handed out once,
 //! from blocks that were reserved in the store ahead, and every
 //! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.

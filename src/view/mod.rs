@@ -1,7 +1,7 @@
 //! The mirror in memory, as indices that answer every lookup.
 //!
 //! Owns: the newest [`Record`] of every key, the ipcache index, the reverse indices and the state of every scope. Receives
-//! [`Command`]s from the one writer and says in [`Effects`] what changed. Deliberately lacks: IO, awaiting, locks. The maps are
+//! [`crate::model::Command`]s from the one writer and says in [`Effects`] what changed. Deliberately lacks: IO, awaiting, locks. The maps are
 //! persistent: a clone costs a few pointers and is a snapshot that no later change touches, so readers never wait for the
 //! writer (design.md, "The way of the data").
 

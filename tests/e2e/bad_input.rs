@@ -59,11 +59,11 @@ async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_sta
     }
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
 
-    // over a kill -9, with nothing to read from
+    // over a restart, with nothing to read from
     scene.remotes[0].proxy.cut().await;
-    scene.kill_meshkeep();
+    scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    settles(scene.meshkeep(), &expected, "a kill -9 with bad values").await;
+    settles(scene.meshkeep(), &expected, "a restart with bad values").await;
     let strip = |items: Vec<Value>| items.into_iter().map(|item| (item["key"].clone(), item["reason"].clone())).collect::<Vec<_>>();
     assert_eq!(strip(self::rejected(&scene).await), strip(rejected));
 

@@ -104,6 +104,12 @@ impl Scene {
         self.meshkeep.take().expect("must be running").kill();
     }
 
+    /// SIGTERM of the sidecar, after which everything that it showed is stored. A `kill -9` may lose the last group.
+    pub(crate) async fn stop_meshkeep(&mut self) {
+        self.follower = None;
+        self.meshkeep.take().expect("must be running").stop().await;
+    }
+
     pub(crate) fn meshkeep(&self) -> &Meshkeep {
         self.meshkeep.as_ref().expect("must be running")
     }

@@ -35,7 +35,8 @@ impl Client {
 
     /// A file in its directory.
     pub(super) fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.path().join(name)).unwrap()
+        // it may be caught in the middle of a character; only whole lines are used
+        String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).unwrap()).into_owned()
     }
 }
 
