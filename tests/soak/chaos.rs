@@ -19,7 +19,7 @@ use crate::harness::meshkeep::{Home, Meshkeep, http};
 
 /// Fewer than there are deleted keys at most moments, so that the positions of those who stay away for long are trimmed past; see
 /// the chance of a delete in the churn.
-const TOMBSTONES_MAX: u32 = 120;
+pub(super) const TOMBSTONES_MAX: u32 = 120;
 
 /// How long after an action's begin the sidecar is struck.
 const STRIKE_DELAY_MS: std::ops::Range<u64> = 0..400;
@@ -51,10 +51,12 @@ pub(super) enum Action {
     Relist,
     RemoveCluster,
     ThousandAtOnce,
+    /// Some checkers are away while more is deleted than there may be tombstones.
+    TrimTombstones,
 }
 
 /// All of them.
-pub(super) const ACTIONS: [Action; 13] = [
+pub(super) const ACTIONS: [Action; 14] = [
     Action::Kill,
     Action::KillTwice,
     Action::Restart,
@@ -68,6 +70,7 @@ pub(super) const ACTIONS: [Action; 13] = [
     Action::Relist,
     Action::RemoveCluster,
     Action::ThousandAtOnce,
+    Action::TrimTombstones,
 ];
 
 /// A copy of the data directory, as a `kill -9` at that moment would have left it.
@@ -85,6 +88,8 @@ pub(super) struct Sidecar {
     pub(super) home: Home,
     meshkeep: Option<Meshkeep>,
     target: watch::Sender<Target>,
+    /// Counts how often some checkers had to leave.
+    away: watch::Sender<u32>,
     copy: Option<Copy>,
     /// What the directory in use cannot vouch for.
     lost: Lost,
@@ -93,14 +98,21 @@ pub(super) struct Sidecar {
 
 impl Sidecar {
     /// A sidecar that mirrors the sources, started.
-    pub(super) async fn start(sources: &Sources, target: watch::Sender<Target>) -> Self {
-        let mut sidecar = Self { home: home(sources), meshkeep: None, target, copy: None, lost: Lost::new(), starts: 0 };
+    pub(super) async fn start(sources: &Sources, target: watch::Sender<Target>, away: watch::Sender<u32>) -> Self {
+        let mut sidecar = Self { home: home(sources), meshkeep: None, target, away, copy: None, lost: Lost::new(), starts: 0 };
         sidecar.up().await;
         sidecar
     }
 
     pub(super) fn meshkeep(&self) -> &Meshkeep {
         self.meshkeep.as_ref().expect("must be running")
+    }
+
+    /// Waits until a key is served, or is not any more.
+    async fn serves(&self, key: &str, wanted: bool) {
+        let path = format!("/v1/entries/{key}");
+        let ask = || async { ((self.meshkeep().ask(&path).await.0 == 200) == wanted).then_some(()) };
+        eventually(&format!("{key} to be served: {wanted}"), ask).await;
     }
 
     async fn up(&mut self) {
@@ -238,19 +250,30 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
             sources.churn(burst / 2).await;
             sources.thousand().await;
         }
+        Action::TrimTombstones => trim_tombstones(sources, sidecar).await,
     }
 }
 
 /// The case to beat (design.md, invariant 6).
 async fn kill_after_put(sources: &mut Sources, sidecar: &mut Sidecar) {
     let fresh = sources.put_fresh(FRESH_KEYS).await;
-    let last = fresh.last().expect("there are some");
-    let path = format!("/v1/entries/{last}");
     // it is announced when it can be read; its store follows some 25 ms later
-    eventually("a fresh key", || async { (sidecar.meshkeep().ask(&path).await.0 == 200).then_some(()) }).await;
+    sidecar.serves(fresh.last().expect("there are some"), true).await;
     sidecar.kill();
     sources.delete(&fresh).await;
     sidecar.up().await;
+}
+
+/// Whoever is away when this begins comes back to a position from which deletes are forgotten.
+async fn trim_tombstones(sources: &mut Sources, sidecar: &mut Sidecar) {
+    sidecar.point(true);
+    // connections end while there is nobody to connect to, so that some are away for certain
+    sidecar.away.send_modify(|times| *times += 1);
+    let fresh = sources.put_fresh(TOMBSTONES_MAX + 50).await;
+    sidecar.serves(fresh.last().expect("there are some"), true).await;
+    sources.delete(&fresh).await;
+    sidecar.serves(fresh.last().expect("there are some"), false).await;
+    sidecar.point(false);
 }
 
 async fn remove_cluster(sources: &mut Sources, sidecar: &mut Sidecar, random: &mut StdRng, burst: u64) {

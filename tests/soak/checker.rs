@@ -63,6 +63,8 @@ pub(super) struct Signals {
     pub(super) target: watch::Receiver<Target>,
     /// While true nobody breaks off, stalls or sleeps.
     pub(super) calm: watch::Receiver<bool>,
+    /// Changes when restless checkers must break off and find nobody to connect to.
+    pub(super) away: watch::Receiver<u32>,
 }
 
 /// Why a connection is over.
@@ -131,6 +133,13 @@ impl Checker {
         }
     }
 
+    /// What ends a connection from outside: another server, or none.
+    fn movers(&self) -> (watch::Receiver<Target>, watch::Receiver<u32>) {
+        let mut away = self.signals.away.clone();
+        away.mark_unchanged();
+        (self.signals.target.clone(), away)
+    }
+
     fn budget(&mut self) -> u64 {
         match self.spec.manner {
             Manner::Steady => u64::MAX,
@@ -148,7 +157,7 @@ impl Checker {
         }
         let mut response = self.open(url).await?;
         self.shared.state().begin(&target.lost);
-        let mut moved = self.signals.target.clone();
+        let (mut moved, mut away) = self.movers();
         let (mut lines, mut block, mut budget) = (Lines::default(), SseBlock::default(), self.budget());
         loop {
             tokio::select! {
@@ -159,6 +168,7 @@ impl Checker {
                     }
                     Ok(None) | Err(_) => return Some(End::Broken),
                 },
+                _ = away.changed(), if self.spec.manner != Manner::Steady => return Some(End::Broken),
                 () = self.shared.nudge.notified() => return Some(End::Broken),
                 _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
             }
@@ -242,7 +252,7 @@ impl Checker {
                 state.begin(&target.lost);
             }
         }
-        let mut moved = self.signals.target.clone();
+        let (mut moved, mut away) = self.movers();
         let until = Instant::now() + Duration::from_millis(self.random.random_range(ABSENCE_MS));
         loop {
             let after = self.shared.state().resume_after.clone();
@@ -259,6 +269,7 @@ impl Checker {
                 },
                 // the answer that was on its way is lost
                 () = sleep_until(until), if !*self.signals.calm.borrow() => return Some(End::Left),
+                _ = away.changed(), if self.spec.manner != Manner::Steady => return Some(End::Broken),
                 () = self.shared.nudge.notified() => return Some(End::Broken),
                 _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
             }

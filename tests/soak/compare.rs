@@ -196,7 +196,7 @@ fn difference(mut expected: Vec<&str>, mut actual: Vec<&str>) -> Option<String> 
 /// An object in one form whatever the order of its members and backends.
 fn canonical(text: &str) -> String {
     let mut value: Value = serde_json::from_str(text).unwrap_or_default();
-    if let Some(backends) = value["backends"].as_array_mut() {
+    if let Some(backends) = value.get_mut("backends").and_then(Value::as_array_mut) {
         backends.sort_by_key(ToString::to_string);
     }
     value.to_string()

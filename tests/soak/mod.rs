@@ -84,6 +84,7 @@ async fn checkers_hold_the_truth_at_every_quiet_moment_whatever_happens() {
     // the last positions come by bookmark alone
     soak.compare("the end", Reaching::Bookmark).await;
     println!("{}", soak.report(seed));
+    soak.expect_coverage();
 }
 
 impl Soak {
@@ -92,8 +93,9 @@ impl Soak {
         let sources = Sources::start(&etcd_binaries()[0], random.random()).await;
         let (target, target_receiver) = watch::channel(Target::default());
         let (calm, calm_receiver) = watch::channel(true);
-        let sidecar = Sidecar::start(&sources, target).await;
-        let signals = Signals { target: target_receiver, calm: calm_receiver };
+        let (away, away_receiver) = watch::channel(0);
+        let sidecar = Sidecar::start(&sources, target, away).await;
+        let signals = Signals { target: target_receiver, calm: calm_receiver, away: away_receiver };
         let document = sidecar.meshkeep().get("/openapi.json").await;
         let mut tasks = JoinSet::new();
         let mut watched = Vec::new();
@@ -149,6 +151,18 @@ impl Soak {
     fn expect_no_violation(&self, after: &str) {
         let violations: Vec<String> = self.watched.iter().flat_map(|watched| watched.shared.state().violations.clone()).collect();
         assert!(violations.is_empty(), "after {after} the stream broke its rules:\n{}", violations.join("\n"));
+    }
+
+    /// What happened is what was meant to happen: a run without resets and resumes shows nothing.
+    fn expect_coverage(&self) {
+        let tally = self.tally();
+        let resets = |reason: &str| tally.resets.get(reason).copied().unwrap_or(0);
+        // the store's lost tail, and tombstones trimmed past a position
+        assert!(resets("foreignEpoch") + resets("rolledBack") > 0 && resets("expired") > 0, "{:?}", tally.resets);
+        assert!(tally.resumes > 0 && (!RESUMES_AFTER_KILL || tally.resumes_over_restarts > 0), "{tally:?}");
+        assert!(
+            self.watched.len() >= 20 && self.watched.iter().filter(|watched| watched.spec.is_filtered()).count() * 2 >= self.watched.len()
+        );
     }
 
     fn tally(&self) -> Tally {
