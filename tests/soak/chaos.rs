@@ -19,7 +19,7 @@ use crate::harness::meshkeep::{Home, Meshkeep, http};
 
 /// Fewer than there are deleted keys at most moments, so that the positions of those who stay away for long are trimmed past; see
 /// the chance of a delete in the churn.
-pub(super) const TOMBSTONES_MAX: u32 = 120;
+pub(super) const TOMBSTONES_MAX: u32 = 300;
 
 /// How long after an action's begin the sidecar is struck.
 const STRIKE_DELAY_MS: std::ops::Range<u64> = 0..400;

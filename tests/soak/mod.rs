@@ -31,7 +31,7 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::scene::settles;
 
 /// Whether a resume after a `kill -9` with an intact directory must work without a `reset` (design.md, invariant 6).
-const RESUMES_AFTER_KILL: bool = false;
+const RESUMES_AFTER_KILL: bool = true;
 
 /// Changes delivered in CI.
 const EVENTS_IN_CI: u64 = 200_000;
