@@ -72,7 +72,7 @@ pub fn openapi_json() -> String {
 
 /// The routes that the OpenAPI document describes.
 fn documented_routes() -> OpenApiRouter<ApiState> {
-    use routes::{clusters, entries, ipcache, objects, probes};
+    use routes::{clusters, entries, ipcache, metrics, objects, probes};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
         .routes(routes!(clusters::list_clusters))
@@ -91,6 +91,8 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(entries::get_entry))
         .routes(routes!(entries::list_rejected))
         .routes(routes!(events::watch_events))
+        .routes(routes!(events::changes::list_changes))
+        .routes(routes!(metrics::get_metrics))
         .routes(routes!(probes::livez))
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::healthz))

@@ -36,15 +36,11 @@ impl Listing {
     /// Takes the newest snapshot and reads the parameters.
     pub(crate) async fn begin<Q: ListQuery>(state: &ApiState, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParts { limit, page_token, max_age } = query.values.parts();
-        let limit = limit.unwrap_or(LIMIT_DEFAULT);
-        if !(1..=LIMIT_MAX).contains(&limit) {
-            return Err(Problem::parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
-        }
+        let limit = checked_limit(limit)?;
         let reading = state.handle.reading().await?;
         let filter = query.values.filter(&reading)?;
         let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
         let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(Self { reading, filter, limit, max_age, start, position, fingerprint: query.fingerprint.clone() })
     }
 
@@ -83,6 +79,15 @@ impl Listing {
         check_age(self.max_age, &sources)?;
         Ok(ListMeta { position: self.position.to_string(), sources: sources.iter().map(Into::into).collect() })
     }
+}
+
+/// How many items an answer may hold.
+pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
+    let limit = limit.unwrap_or(LIMIT_DEFAULT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Problem::parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
+    }
+    Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// The position and the next key in a token of the same list.

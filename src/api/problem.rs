@@ -33,6 +33,7 @@ pub(crate) enum Code {
     TooManyStreams,
     Internal,
     Loading,
+    Stopping,
     TooOld,
 }
 
@@ -56,13 +57,14 @@ impl Code {
             Self::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, "tooManyStreams", "Too many streams are open"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
+            Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
             Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than asked for"),
         }
     }
 
     const fn retry_after_seconds(self) -> Option<u64> {
         match self {
-            Self::Loading | Self::TooOld | Self::TooManyStreams => Some(RETRY_AFTER_SECONDS),
+            Self::Loading | Self::Stopping | Self::TooOld | Self::TooManyStreams => Some(RETRY_AFTER_SECONDS),
             Self::BadParameter
             | Self::BadRequest
             | Self::Unauthorized

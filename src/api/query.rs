@@ -3,6 +3,8 @@
 //! One struct for each route is both what is read and what the OpenAPI document says. Unknown, empty and repeated single
 //! parameters are refused by name.
 
+mod stream;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum_extra::extract::Query;
@@ -15,8 +17,10 @@ use super::problem::Problem;
 use crate::handle::{Filter, IdentityScope, LabelSelector, Reading};
 use crate::model::{ClusterName, Kind};
 
-/// Parameters that do not change what a list is about, only how it is cut.
-const NOT_IN_FINGERPRINT: [&str; 3] = ["limit", "maxAge", "pageToken"];
+pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParts, StreamQuery};
+
+/// Parameters that do not change what a list or a stream is about, only how it is cut and where it begins.
+const NOT_IN_FINGERPRINT: [&str; 7] = ["limit", "maxAge", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
 
 /// The parameters of a request, and a fingerprint of what they ask for.
 #[derive(Debug)]
@@ -165,50 +169,6 @@ list_query! {
     }
 }
 
-/// The filters of a stream: those of the lists that look at the object alone, and where to begin.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct EventsQuery {
-    /// Only of this kind (`node`, `service`, `identity`, `ipcache`); may be repeated.
-    #[serde(default)]
-    pub(crate) kind: Vec<String>,
-    /// Only of this cluster; may be repeated.
-    #[serde(default)]
-    pub(crate) cluster: Vec<String>,
-    /// Only objects whose labels match, in kubectl's syntax.
-    pub(crate) label_selector: Option<String>,
-    /// One requirement of the same syntax; may be repeated, all must hold.
-    #[serde(default)]
-    pub(crate) label: Vec<String>,
-    /// Only in this namespace: services, and ipcache entries of its pods.
-    pub(crate) namespace: Option<String>,
-    /// Only nodes and services of this name.
-    pub(crate) name: Option<String>,
-    /// Only services that are (or are not) shared.
-    pub(crate) shared: Option<bool>,
-    /// Only nodes that have this address.
-    pub(crate) ip: Option<String>,
-    /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
-    pub(crate) scope: Option<String>,
-    /// Only ipcache entries that lie inside this CIDR.
-    pub(crate) cidr: Option<String>,
-    /// Only ipcache entries of this numeric identity.
-    pub(crate) identity: Option<u32>,
-    /// Only ipcache entries with this host address (not a node's name: that would need another object).
-    pub(crate) node: Option<String>,
-    /// Only ipcache entries of the pod of this name.
-    pub(crate) pod: Option<String>,
-    /// Begin with everything that matches.
-    pub(crate) snapshot: Option<bool>,
-    /// Begin after this position. The `Last-Event-ID` header wins over it, and it wins over `snapshot`.
-    pub(crate) after: Option<String>,
-    /// `reset` (as if not given) or `fail`: what to do with a position that can no longer be served, a `reset` event or 410.
-    pub(crate) on_expired: Option<String>,
-    /// Answer 503 instead of beginning with anything older than so many seconds.
-    pub(crate) max_age: Option<u64>,
-}
-
 /// What a single thing takes.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -327,28 +287,6 @@ impl ListQuery for IpcacheQuery {
             namespace: self.namespace.clone(),
             pod: self.pod.clone(),
             ..Filter::default()
-        })
-    }
-}
-
-impl EventsQuery {
-    pub(crate) fn filter(&self) -> Result<Filter, Problem> {
-        let node_name = "is not a host address: a stream cannot follow a node's name, give one of its addresses";
-        let hosts =
-            self.node.as_deref().map(|node| node.parse().map(|ip| vec![(None, ip)]).map_err(|_| Problem::parameter("node", node_name)));
-        Ok(Filter {
-            kinds: self.kind.iter().map(|name| kind(name)).collect::<Result<_, _>>()?,
-            clusters: clusters(&self.cluster)?,
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            labels: labels(self.label_selector.as_deref(), &self.label)?,
-            shared: self.shared,
-            ip: parsed("ip", self.ip.as_deref(), "an IP address")?,
-            scope: scope(self.scope.as_deref())?,
-            cidr: cidr(self.cidr.as_deref())?,
-            identity: self.identity,
-            hosts: hosts.transpose()?,
-            pod: self.pod.clone(),
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::events::{Hub, Places};
+use super::events::{Hub, Places, StreamMeters};
 use crate::handle::Handle;
 
 /// Shared by all requests. Cheap to clone.
@@ -15,10 +15,12 @@ pub(crate) struct ApiState {
     pub(crate) places: Places,
     /// Which streams share bytes.
     pub(crate) hub: Hub,
+    /// What streams do, counted.
+    pub(crate) meters: StreamMeters,
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
-        Self { hub: Hub::new(handle.clone(), stop.clone()), handle, stop, places: Places::new() }
+        Self { hub: Hub::new(handle.clone(), stop.clone()), handle, stop, places: Places::new(), meters: StreamMeters::default() }
     }
 }

@@ -63,7 +63,10 @@ impl Mesh {
             tokio::select! {
                 () = stop.cancelled() => break,
                 event = events.recv() => match event {
-                    Some(event) => self.event(event).await,
+                    Some(event) => {
+                        self.mirror.marks().directory_events.note(events.len() + 1);
+                        self.event(event).await;
+                    }
                     None => break,
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),

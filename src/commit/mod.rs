@@ -6,6 +6,7 @@
 //! from blocks that were reserved in the store ahead, and every
 //! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
 
+mod marks;
 mod persist;
 mod vouch;
 
@@ -20,6 +21,7 @@ use crate::model::{Command, Epoch, EpochSpan, Position, Sequence};
 use crate::store::{Group, Journal};
 use crate::view::View;
 
+pub use marks::{HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
 pub use vouch::{Vouched, vouch};
 
@@ -62,6 +64,7 @@ pub struct Publisher {
     head: watch::Sender<Sequence>,
     /// Counts snapshots, those without announcements included.
     count: watch::Sender<u64>,
+    marks: Arc<QueueMarks>,
 }
 
 /// The readers' half: the newest snapshot, and a signal for each new one.
@@ -70,6 +73,7 @@ pub struct Subscriber {
     current: Arc<ArcSwap<Published>>,
     head: watch::Receiver<Sequence>,
     count: watch::Receiver<u64>,
+    marks: Arc<QueueMarks>,
 }
 
 impl Subscriber {
@@ -77,6 +81,12 @@ impl Subscriber {
     #[must_use]
     pub fn current(&self) -> Arc<Published> {
         self.current.load_full()
+    }
+
+    /// How full each queue ever was.
+    #[must_use]
+    pub fn marks(&self) -> &QueueMarks {
+        &self.marks
     }
 
     /// Waits for a snapshot that fulfils a condition. Forever, if the writer ends before.
@@ -107,7 +117,9 @@ pub fn publication(first: Published) -> (Publisher, Subscriber) {
     let (head, head_receiver) = watch::channel(first.feed.head());
     let (count, count_receiver) = watch::channel(0);
     let current = Arc::new(ArcSwap::from_pointee(first));
-    (Publisher { current: Arc::clone(&current), head, count }, Subscriber { current, head: head_receiver, count: count_receiver })
+    let marks = Arc::<QueueMarks>::default();
+    let publisher = Publisher { current: Arc::clone(&current), head, count, marks: Arc::clone(&marks) };
+    (publisher, Subscriber { current, head: head_receiver, count: count_receiver, marks })
 }
 
 impl Publisher {
@@ -150,6 +162,7 @@ impl Committer {
     pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH_COMMANDS_MAX);
         while commands.blocking_recv_many(&mut batch, BATCH_COMMANDS_MAX) > 0 {
+            self.publisher.marks.commands.note(batch.len() + commands.len());
             self.commit(batch.drain(..));
         }
         self.persister.finish();
@@ -183,7 +196,7 @@ impl Committer {
         }
         self.publisher.publish(self.state.clone());
         if !group.is_empty() {
-            self.persister.push(group);
+            self.publisher.marks.changes.note(self.persister.push(group));
         }
     }
 }

@@ -109,19 +109,20 @@ impl Shared {
 }
 
 impl Persister {
-    /// Adds a group to what waits. Blocks while a healthy store is too far behind; never for a failing one.
-    pub fn push(&self, mut group: Group) {
+    /// Adds a group to what waits, and says how much waits now. Blocks while a healthy store is too far behind; never for a failing one.
+    pub fn push(&self, mut group: Group) -> usize {
         let mut waiting = self.shared.lock();
         while waiting.group.len() > WAITING_CHANGES_MAX && !waiting.failing && !waiting.stopped {
             waiting = self.shared.wait(waiting, None);
         }
         if waiting.stopped {
-            return;
+            return 0;
         }
         group.merge_older(std::mem::take(&mut waiting.group));
         waiting.group = group;
         waiting.since.get_or_insert_with(Instant::now);
         self.shared.changed.notify_all();
+        waiting.group.len()
     }
 
     /// The newest sequence of this start that is stored durably with all before it; 0 before the first.

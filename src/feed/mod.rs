@@ -155,6 +155,12 @@ impl Feed {
         self.tombstones.len()
     }
 
+    /// When the oldest of them was laid.
+    #[must_use]
+    pub fn oldest_tombstone(&self) -> Option<SystemTime> {
+        self.tombstones.get_min().map(|(_, oldest)| oldest.time)
+    }
+
     /// The announcements after a position, or `None` where the ring no longer holds all of them.
     #[must_use]
     pub fn ring_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {

@@ -23,9 +23,9 @@ use crate::model::{ClusterName, ClusterStatus, DirectoryState};
 pub use crate::view::LookupMatch;
 pub(crate) use facet::{Facet, concerns_all, facets_of};
 pub use filter::{Filter, IdentityScope};
-pub use reading::{ClusterReading, Counts, Origin, Page, Reading, ResourceReading, SourceMeta};
+pub use reading::{ClusterReading, Counts, FeedReading, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};
-pub use subscribe::{Item, ResetReason, Start, Subscription, SyncMode};
+pub use subscribe::{BackendsPatch, Item, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -138,6 +138,14 @@ impl Handle {
     #[must_use]
     pub fn persistence(&self) -> PersistState {
         self.about.persistence.borrow().clone()
+    }
+
+    /// The most that each queue ever held, by name; empty while the store loads.
+    #[must_use]
+    pub fn queue_marks(&self) -> Vec<(&'static str, usize)> {
+        let loaded = self.about.loaded.borrow();
+        let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
+        vec![("commit", marks.commands.get()), ("persist", marks.changes.get()), ("directory", marks.directory_events.get())]
     }
 
     /// What became of the store at the start.

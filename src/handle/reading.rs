@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::{ClusterBoard, Filter};
 use crate::commit::Published;
-use crate::model::{ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, Object, Phase, Position, Record, Revision, Scope};
+use crate::model::{ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, Object, Phase, Position, Record, Revision, Scope, Sequence};
 use crate::view::LookupMatch;
 
 /// An immutable moment of the mirror, with what each cluster's task says about itself.
@@ -64,6 +64,19 @@ pub struct Counts {
     pub ipcache: u64,
     /// Keys whose newest bytes could not be used.
     pub rejected: u64,
+}
+
+/// How far back positions reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeedReading {
+    /// The sequence of the newest change.
+    pub head: Sequence,
+    /// The oldest position that can be served.
+    pub floor: Sequence,
+    /// How many deleted keys are remembered.
+    pub tombstone_count: usize,
+    /// When the oldest of them was deleted.
+    pub oldest_tombstone: Option<SystemTime>,
 }
 
 /// One cluster as a whole.
@@ -191,6 +204,18 @@ impl Reading {
             identities: view.object_count(Kind::Identity),
             ipcache: view.object_count(Kind::Ip),
             rejected: view.rejected_count() as u64,
+        }
+    }
+
+    /// How far back positions reach.
+    #[must_use]
+    pub fn feed(&self) -> FeedReading {
+        let feed = &self.published.feed;
+        FeedReading {
+            head: feed.head(),
+            floor: feed.floor(),
+            tombstone_count: feed.tombstone_count(),
+            oldest_tombstone: feed.oldest_tombstone(),
         }
     }
 

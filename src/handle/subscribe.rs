@@ -5,12 +5,17 @@
 //! Pure: whoever calls waits for the signal of new snapshots in between.
 
 mod live;
+mod patch;
+mod place;
 
 use std::sync::Arc;
 
 use super::{Filter, Reading};
 use crate::feed::Changed;
 use crate::model::{Announcement, EntryKey, Kind, Object, Position, Record, Revision, Sequence};
+
+pub use patch::BackendsPatch;
+pub use place::{Place, Stage};
 
 /// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long.
 const SCANNED_KEYS_MAX: usize = 4_096;
@@ -66,6 +71,17 @@ pub enum Item {
         /// The position after it; `None` inside a snapshot, which has none until it is complete.
         position: Option<Position>,
     },
+    /// Only the backends of the service that the key had changed.
+    Patch {
+        /// The key.
+        key: EntryKey,
+        /// How.
+        patch: BackendsPatch,
+        /// The source's revision.
+        revision: Option<Revision>,
+        /// The position after it; never inside a snapshot.
+        position: Option<Position>,
+    },
     /// The key is gone, or no longer matches.
     Delete {
         /// The key.
@@ -110,6 +126,8 @@ pub struct Subscription {
     reset: Option<ResetReason>,
     /// Whether a gap is open whose closing must be told.
     owes_synced: bool,
+    /// Whether the reader takes patches.
+    patches: bool,
 }
 
 impl Subscription {
@@ -117,8 +135,7 @@ impl Subscription {
     #[must_use]
     pub fn new(filter: Filter, start: &Start, reading: &Reading) -> Self {
         let head = reading.position();
-        let mut subscription =
-            Self { filter, mode: Mode::Live, sent: head.sequence, sync_mode: SyncMode::Replay, count: 0, reset: None, owes_synced: false };
+        let mut subscription = Self::at_head(filter, reading);
         match start {
             Start::Now => subscription.owes_synced = true,
             Start::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
@@ -142,6 +159,20 @@ impl Subscription {
         check(text, reading).map(|_| ())
     }
 
+    /// The same reader, told of changed backends of a service by patches. Before the first [`Subscription::next`]. A reader that begins
+    /// with what happens from now on holds nothing that a patch could apply to, and gets none.
+    #[must_use]
+    pub fn with_patches(mut self) -> Self {
+        self.patches = !matches!(self.mode, Mode::Live);
+        self
+    }
+
+    fn at_head(filter: Filter, reading: &Reading) -> Self {
+        let sent = reading.position().sequence;
+        let (mode, sync_mode) = (Mode::Live, SyncMode::Replay);
+        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: false, patches: false }
+    }
+
     fn restart(&mut self, reason: ResetReason, head: Sequence) {
         self.reset = Some(reason);
         self.mode = Mode::Scanning(None);
@@ -161,42 +192,58 @@ impl Subscription {
     #[must_use]
     pub fn bookmark(&self, reading: &Reading) -> Option<Position> {
         let settled = matches!(self.mode, Mode::Live) && !self.owes_synced && self.reset.is_none();
-        settled.then(|| Position { epoch: reading.position().epoch, sequence: self.sent })
+        settled.then(|| self.position(reading))
+    }
+
+    /// Everything up to here was sent; inside a snapshot the position that it began with.
+    #[must_use]
+    pub fn position(&self, reading: &Reading) -> Position {
+        Position { epoch: reading.position().epoch, sequence: self.sent }
     }
 
     /// The next piece of what the reader lacks. Empty and [`Subscription::is_current`]: wait for the signal.
     pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
+        self.next_up_to(reading, SCANNED_KEYS_MAX)
+    }
+
+    /// The same with so many upserts, patches and deletes at most; at least 1.
+    pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
         let mut items = Vec::new();
         if let Some(reason) = self.reset.take() {
             items.push(Item::Reset(reason));
         }
         match self.mode {
-            Mode::Scanning(_) => self.scan(reading, &mut items),
-            Mode::Replaying => self.replay(reading, &mut items),
-            Mode::Live => self.follow(reading, &mut items),
+            Mode::Scanning(_) => self.scan(reading, change_count_max, &mut items),
+            Mode::Replaying => self.replay(reading, change_count_max, &mut items),
+            Mode::Live => self.follow(reading, change_count_max, &mut items),
         }
         items
     }
 
-    fn scan(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+    fn scan(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
         let Mode::Scanning(next) = &mut self.mode else { return };
         let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::ALL[0]));
         let start = next.take().unwrap_or(lowest);
         let mut records = reading.published().view.records_from(&start);
+        let full = items.len() + change_count_max;
         for record in records.by_ref().take(SCANNED_KEYS_MAX) {
             if let Some(object) = matching(&self.filter, record) {
                 self.count += 1;
                 items.push(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None });
+            }
+            if items.len() >= full {
+                break;
             }
         }
         self.mode = records.next().map_or(Mode::Replaying, |record| Mode::Scanning(Some(record.key.clone())));
     }
 
     /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.
-    fn replay(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+    fn replay(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
         let published = reading.published();
         if published.feed.floor() > self.sent {
             self.restart(ResetReason::Expired, published.feed.head());
+            items.extend(self.reset.take().map(Item::Reset));
             return;
         }
         let mut changes = published.feed.index_after(self.sent);
@@ -207,6 +254,9 @@ impl Subscription {
             let item = self.replayed(changed, position, reading);
             self.count += u64::from(item.is_some());
             items.extend(item);
+            if items.len() >= change_count_max {
+                break;
+            }
         }
         let finished = changes.next().is_none();
         self.sent = if finished { published.feed.head() } else { last };
@@ -228,7 +278,7 @@ impl Subscription {
         }
     }
 
-    fn follow(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+    fn follow(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
         if self.owes_synced {
             self.settle(reading, items);
         }
@@ -240,16 +290,21 @@ impl Subscription {
             self.count = 0;
             return;
         };
+        let full = items.len() + change_count_max;
         for announcement in announcements.take(SCANNED_KEYS_MAX) {
             self.sent = announcement.sequence;
-            let position = Some(Position { epoch: reading.position().epoch, sequence: announcement.sequence });
-            items.extend(told(&self.filter, announcement, position));
+            let position = Some(self.position(reading));
+            let item = told(&self.filter, announcement, position);
+            items.extend(item.map(|item| if self.patches { item.shortened(&self.filter, announcement) } else { item }));
+            if items.len() >= full {
+                break;
+            }
         }
     }
 
     /// Tells that the gap is closed.
     fn settle(&mut self, reading: &Reading, items: &mut Vec<Item>) {
-        let position = Position { epoch: reading.position().epoch, sequence: self.sent };
+        let position = self.position(reading);
         items.push(Item::Synced { mode: self.sync_mode, count: self.count, position });
         self.mode = Mode::Live;
         self.owes_synced = false;
@@ -265,7 +320,11 @@ impl Subscription {
 
 /// Whether a position can be served: of a start that is known, not above what is vouched for, not below the floor of the tombstones.
 fn check(text: &str, reading: &Reading) -> Result<Sequence, ResetReason> {
-    let position: Position = text.parse().map_err(|_| ResetReason::Malformed)?;
+    servable(text.parse().map_err(|_| ResetReason::Malformed)?, reading)
+}
+
+/// The same of a position that was read.
+fn servable(position: Position, reading: &Reading) -> Result<Sequence, ResetReason> {
     let head = reading.position();
     let newest = if position.epoch == head.epoch {
         head.sequence

@@ -55,6 +55,7 @@ async fn the_generated_python_client_reads_every_list() {
     for kind in ["nodes", "services", "identities", "ipcache"] {
         assert_eq!(sorted(&read, kind), expected(&truth, kind), "{kind}");
     }
+    assert_eq!(sorted(&read, "changes"), truth.objects.keys().cloned().collect::<Vec<_>>());
     assert_eq!(sorted(&read, "entries"), truth.raw.keys().cloned().collect::<Vec<_>>());
     assert_eq!((sorted(&read, "clusters"), sorted(&read, "rejected")), (scene.names(), Vec::new()));
 }

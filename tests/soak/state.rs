@@ -210,8 +210,8 @@ impl State {
             }
             "error" => {
                 let problem = event.problem.map(serde_json::value::RawValue::get).unwrap_or_default();
-                // the store is loading: the stream ends and the next one waits
-                if !problem.contains("loading") {
+                // the store is loading, or a snapshot is cut short by a planned end: the stream ends and the next one waits
+                if !["loading", "stopping"].iter().any(|code| problem.contains(code)) {
                     self.broken(&format!("an error event: {problem}"));
                 }
             }

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::api::dto::objects::{AnyObject, ClusterIds};
+use crate::api::dto::objects::{AnyObject, Backend, ClusterIds};
 use crate::api::dto::status::{ClusterAge, readings};
 use crate::api::one_line::to_line;
 use crate::api::problem::{Problem, ProblemDocument};
-use crate::handle::{Item, Reading, ResetReason, SyncMode};
+use crate::handle::{BackendsPatch, Item, Reading, ResetReason, SyncMode};
 use crate::model::{EntryKey, Position, Revision};
 
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
@@ -31,19 +31,22 @@ pub(crate) enum Encoding {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WatchEvent {
-    /// `reset`, `upsert`, `delete`, `synced`, `bookmark` or `error`.
+    /// `reset`, `upsert`, `patch`, `delete`, `synced`, `bookmark` or `error`.
     #[serde(rename = "type")]
     event_type: &'static str,
-    /// Of `upsert` and `delete`: `node`, `service`, `identity` or `ipcache`.
+    /// Of `upsert`, `patch` and `delete`: `node`, `service`, `identity` or `ipcache`.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
-    /// Of `upsert` and `delete`: the key in cache form.
+    /// Of `upsert`, `patch` and `delete`: the key in cache form.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// Of `upsert`: the whole object, as the lists of its kind show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     object: Option<AnyObject>,
+    /// Of `patch`: how the backends changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backends: Option<BackendChanges>,
     /// Of `delete`: `deleted`, `leftFilter`, `clusterRemoved` or `unknown`. Of `reset`: `initial`, `expired`, `foreignEpoch`,
     /// `rolledBack` or `malformed`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,12 +63,22 @@ pub(crate) struct WatchEvent {
     /// Of `synced` and `bookmark`: how old each cluster is.
     #[serde(skip_serializing_if = "Option::is_none")]
     clusters: Option<Vec<ClusterAge>>,
-    /// Of `upsert` and `delete`: where it comes from.
+    /// Of `upsert`, `patch` and `delete`: where it comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<EventMeta>,
     /// Of `error`: what happened; the stream ends after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<ProblemDocument>,
+}
+
+/// How the backends of a service changed.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BackendChanges {
+    /// New or changed backends; each replaces the one with the same address.
+    upserted: Vec<Backend>,
+    /// The addresses of those that are gone.
+    removed: Vec<String>,
 }
 
 /// Where an event comes from.
@@ -114,6 +127,7 @@ impl WatchEvent {
             kind: None,
             key: None,
             object: None,
+            backends: None,
             reason: None,
             mode: None,
             count: None,
@@ -133,11 +147,14 @@ impl WatchEvent {
         Self { kind: Some(key.kind.api_name()), key: Some(key.to_string()), meta: Some(meta), ..Self::new(event_type) }
     }
 
-    fn of(item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> Self {
+    pub(super) fn of(item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> Self {
         match item {
             Item::Reset(reason) => Self { reason: Some(reset_reason(*reason)), ..Self::new("reset") },
             Item::Upsert { key, object, revision, position } => {
                 Self { object: Some(AnyObject::new(key, object, ids)), ..Self::about("upsert", key, *revision, *position) }
+            }
+            Item::Patch { key, patch, revision, position } => {
+                Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }
             }
             Item::Delete { key, reason, position } => Self { reason: Some(reason), ..Self::about("delete", key, None, *position) },
             Item::Synced { mode, count, position } => {
@@ -227,8 +244,17 @@ impl Encoder {
     }
 }
 
+impl From<&BackendsPatch> for BackendChanges {
+    fn from(patch: &BackendsPatch) -> Self {
+        Self {
+            upserted: patch.upserted.iter().map(Backend::from).collect(),
+            removed: patch.removed.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
 /// The name that the API uses.
-const fn reset_reason(reason: ResetReason) -> &'static str {
+pub(super) const fn reset_reason(reason: ResetReason) -> &'static str {
     match reason {
         ResetReason::Initial => "initial",
         ResetReason::Expired => "expired",

@@ -44,6 +44,8 @@ pub(super) struct Common {
     routed: AtomicU64,
     /// Encoded bytes in all groups.
     retained: AtomicUsize,
+    /// How many events were encoded, each once for all readers of a group.
+    pub(super) encoded: AtomicU64,
     /// The writer is gone or the process ends: nothing more comes.
     pub(super) ended: AtomicBool,
 }
@@ -154,6 +156,14 @@ impl Group {
         self.ring().give_up(head, &self.common);
     }
 
+    /// How far its slowest reader is behind `head`.
+    pub(super) fn lag(&self, head: Sequence) -> u64 {
+        let ring = self.ring();
+        let pending = ring.pending.front().filter(|_| ring.readers > 0).map(|first| first.sequence.0 - 1);
+        let lacked = ring.chunks.iter().find(|chunk| chunk.lacking > 0).map(|chunk| chunk.from.0);
+        lacked.or(pending).map_or(0, |position| head.0.saturating_sub(position))
+    }
+
     /// Wakes every reader that waits. Says how many.
     pub(super) fn wake(&self) -> usize {
         let waiting: Vec<Waker> = self.ring().wakers.iter_mut().filter_map(Option::take).collect();
@@ -246,6 +256,8 @@ impl Group {
             && let Some(announcement) = ring.pending.pop_front()
         {
             if let Some(item) = Item::told(&self.key.filter, &announcement, epoch) {
+                let item = if self.key.patch { item.shortened(&self.key.filter, &announcement) } else { item };
+                self.common.encoded.fetch_add(1, Ordering::Relaxed);
                 encoder.item(&item, reading, &ids);
                 let from = range.map_or(Sequence(announcement.sequence.0 - 1), |(from, _)| from);
                 range = Some((from, announcement.sequence));

@@ -97,6 +97,16 @@ impl Hub {
         ticker.spawn(Arc::clone(&self.shared).run());
     }
 
+    /// How far the slowest reader of any group is behind `head`.
+    pub(crate) fn lag(&self, head: Sequence) -> u64 {
+        self.shared.routes().groups.values().map(|group| group.lag(head)).max().unwrap_or_default()
+    }
+
+    /// How many events were encoded for groups.
+    pub(crate) fn encoded_count(&self) -> u64 {
+        self.shared.common.encoded.load(Ordering::Relaxed)
+    }
+
     /// Whether the writer is gone or the process ends.
     pub(super) fn is_ended(&self) -> bool {
         self.shared.common.is_ended() || self.shared.stop.is_cancelled()

@@ -4,9 +4,11 @@
 //! once for all readers of the same filter. [`hub`] has the groups and the tick, [`reader`] pulls, [`encode`] writes, [`places`] counts.
 //! Deliberately lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
 
+pub(crate) mod changes;
 mod encode;
 mod group;
 mod hub;
+mod meter;
 mod places;
 mod reader;
 
@@ -19,14 +21,15 @@ use axum::response::{IntoResponse, Response};
 
 use super::dto::meta::check_age;
 use super::problem::{Code, Problem, ProblemDocument};
-use super::query::{EventsQuery, Parameters};
+use super::query::{EventsQuery, Parameters, StreamParts, StreamQuery};
 use super::state::ApiState;
-use crate::handle::{Filter, Reading, Start, Subscription};
+use crate::handle::{Filter, Reading, ResetReason, Start, Subscription};
 use crate::model::Kind;
 
 pub(crate) use encode::{Encoding, WatchEvent};
 use group::GroupKey;
 pub(crate) use hub::Hub;
+pub(crate) use meter::StreamMeters;
 pub(crate) use places::{Client, Places, STREAM_COUNT_MAX};
 use reader::Reader;
 
@@ -34,7 +37,8 @@ use reader::Reader;
 ///
 /// Server-sent events, or with `Accept: application/x-ndjson` one `WatchEvent` for each line. Whoever applies the events has, at every
 /// `synced` and every `bookmark`, exactly what the lists answer at that position. `reset`: forget everything, a snapshot follows.
-/// `upsert` and `delete`: the newest state of one key; ignore deletes of keys that you do not hold. `error`: a problem, then the end.
+/// `upsert` and `delete`: the newest state of one key; ignore deletes of keys that you do not hold. `patch` (only with `patch=true`): how
+/// the backends of a service that you hold changed. `error`: a problem, then the end.
 #[utoipa::path(get, path = "/v1/events", operation_id = "watchEvents", tag = "events",
     params(
         EventsQuery,
@@ -58,17 +62,20 @@ pub(crate) async fn watch_events(
     let Extension(client) = client.unwrap_or(Extension(Client::Local));
     let encoding = accepted(&headers)?;
     let filter = query.values.filter()?.canonical();
-    let start = start(&headers, &query.values)?;
-    let place = state.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))?;
+    let parts = query.values.parts();
+    let start = start(last_event_id(&headers).or(parts.after), parts)?;
+    let place = place(&state, client)?;
     let reading = state.handle.reading().await?;
-    check_stream_age(query.values.max_age, &filter, &reading)?;
-    if let (Start::After(text), Some("fail")) = (&start, query.values.on_expired.as_deref()) {
-        let expired = "this position can no longer be served: begin again with snapshot=true";
-        Subscription::check_position(text, &reading).map_err(|_| Problem::new(Code::ExpiredPosition, expired))?;
+    check_stream_age(parts.max_age, &filter, &reading)?;
+    if let (Start::After(text), Some("fail")) = (&start, parts.on_expired) {
+        Subscription::check_position(text, &reading).map_err(expired)?;
     }
-    let subscription = Subscription::new(filter.clone(), &start, &reading);
-    let reader = Reader::new(state, GroupKey { filter, encoding, patch: false }, subscription, place);
-    let mut response = Body::from_stream(reader).into_response();
+    let mut subscription = Subscription::new(filter.clone(), &start, &reading);
+    if query.values.patch == Some(true) {
+        subscription = subscription.with_patches();
+    }
+    let key = GroupKey { filter, encoding, patch: subscription.takes_patches() };
+    let mut response = Body::from_stream(Reader::new(state, key, subscription, place)).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -90,18 +97,29 @@ fn accepted(headers: &HeaderMap) -> Result<Encoding, Problem> {
     form.ok_or_else(|| Problem::new(Code::NotAcceptable, "a stream is text/event-stream or application/x-ndjson: accept one of them"))
 }
 
-fn start(headers: &HeaderMap, query: &EventsQuery) -> Result<Start, Problem> {
-    if let Some(other) = query.on_expired.as_deref().filter(|value| !["fail", "reset"].contains(value)) {
+/// A header that is not text cannot be a position, and is answered like any other text that is none.
+fn last_event_id(headers: &HeaderMap) -> Option<&str> {
+    headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
+}
+
+fn start(position: Option<&str>, parts: StreamParts<'_>) -> Result<Start, Problem> {
+    if let Some(other) = parts.on_expired.filter(|value| !["fail", "reset"].contains(value)) {
         return Err(Problem::parameter("onExpired", format!("{other:?} is neither reset nor fail")));
     }
-    // a header that is not text cannot be a position, and is answered like any other text that is none
-    let last_event_id = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?"));
-    let position = last_event_id.filter(|id| !id.is_empty()).or(query.after.as_deref());
     Ok(match position {
         Some(position) => Start::After(position.to_owned()),
-        None if query.snapshot == Some(true) => Start::Snapshot,
+        None if parts.snapshot => Start::Snapshot,
         None => Start::Now,
     })
+}
+
+/// A place among the streams.
+fn place(state: &ApiState, client: Client) -> Result<places::Place, Problem> {
+    state.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
+}
+
+fn expired(_: ResetReason) -> Problem {
+    Problem::new(Code::ExpiredPosition, "this position can no longer be served: begin again with snapshot=true")
 }
 
 fn check_stream_age(max_age: Option<u64>, filter: &Filter, reading: &Reading) -> Result<(), Problem> {

@@ -17,6 +17,7 @@ use tokio::time::{Instant, Sleep};
 use super::encode::Encoder;
 use super::group::{GroupKey, Taken};
 use super::hub::Member;
+use super::meter::Meter;
 use super::places::Place;
 use crate::api::problem::{Code, Problem};
 use crate::api::state::ApiState;
@@ -34,6 +35,7 @@ pub(super) struct Reader {
     ready: VecDeque<Bytes>,
     /// Until the next bookmark. Kept between waits, so that a busy stream does not set a timer with every event.
     bookmark: Pin<Box<Sleep>>,
+    meter: Meter,
     _place: Place,
 }
 
@@ -62,7 +64,8 @@ impl Reader {
     pub(super) fn new(state: ApiState, key: GroupKey, subscription: Subscription, place: Place) -> Self {
         let ready = key.encoding.preamble().into_iter().collect();
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
-        Self { state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, _place: place }
+        let meter = state.meters.open(key.encoding, subscription.sent());
+        Self { meter, state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, _place: place }
     }
 
     fn look(&mut self, context: &mut Context<'_>) -> Looked {
@@ -81,7 +84,12 @@ impl Reader {
                 Taken::Nothing if due => self.bookmark(),
                 Taken::Nothing => Looked::Nothing,
                 Taken::Lost => {
-                    let behind = Subscription::behind(member.key().filter.clone(), member.position());
+                    let mut behind = Subscription::behind(member.key().filter.clone(), member.position());
+                    if member.key().patch {
+                        behind = behind.with_patches();
+                    }
+                    self.state.meters.lost();
+                    self.meter.at(Some(behind.sent()));
                     self.stage = Stage::Alone(Box::new((member.key().clone(), behind)));
                     Looked::More
                 }
@@ -95,10 +103,14 @@ impl Reader {
         let (key, subscription) = alone.as_mut();
         let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
         let mut encoder = Encoder::new(key.encoding);
-        encoder.items(&subscription.next(&reading), &reading);
+        let items = subscription.next(&reading);
+        self.state.meters.told(&items);
+        self.meter.at(Some(subscription.sent()));
+        encoder.items(&items, &reading);
         self.ready.extend(encoder.finish());
         let member = if subscription.is_current(&reading) { self.state.hub.join(key, subscription.sent(), &reading) } else { None };
         if let Some(member) = member {
+            self.meter.at(None);
             self.stage = Stage::Sharing(member);
         }
         match (due, self.ready.is_empty()) {
@@ -125,21 +137,28 @@ impl Reader {
         Looked::More
     }
 
-    /// The planned end: a last bookmark.
+    /// The planned end: a last bookmark, or where a gap is open, which allows none, a problem. Never silence.
     fn finish(&mut self) -> Looked {
-        let looked = self.bookmark();
+        self.bookmark();
+        if self.ready.is_empty() {
+            return self.end_with(Problem::new(Code::Stopping, "meshkeep is shutting down: connect again in a moment"));
+        }
         self.stage = Stage::Ended;
-        looked
+        Looked::More
     }
 
     fn fail(&mut self) -> Looked {
+        self.end_with(Problem::new(Code::Loading, "the store is loading again: connect again in a moment"))
+    }
+
+    fn end_with(&mut self, problem: Problem) -> Looked {
         let encoding = match &self.stage {
             Stage::Alone(alone) => alone.0.encoding,
             Stage::Sharing(member) => member.key().encoding,
             Stage::Ended => return Looked::Nothing,
         };
         let mut encoder = Encoder::new(encoding);
-        encoder.error(Problem::new(Code::Loading, "the store is loading again: connect again in a moment"));
+        encoder.error(problem);
         self.ready.extend(encoder.finish());
         self.stage = Stage::Ended;
         Looked::More
@@ -152,6 +171,7 @@ impl Stream for Reader {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(chunk) = self.ready.pop_front() {
+                self.state.meters.sent(chunk.len());
                 return Poll::Ready(Some(Ok(chunk)));
             }
             if matches!(self.stage, Stage::Ended) {

@@ -4,6 +4,7 @@ pub(crate) mod clusters;
 pub(crate) mod documents;
 pub(crate) mod entries;
 pub(crate) mod ipcache;
+pub(crate) mod metrics;
 pub(crate) mod objects;
 pub(crate) mod probes;
 

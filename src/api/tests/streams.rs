@@ -11,15 +11,15 @@ use super::fixture::{Fixture, identity, key, node, pod, put};
 use crate::model::{Change, Kind};
 
 /// One event as a client sees it: name, id and data, ages taken out.
-type Event = (String, Option<String>, Value);
+pub(super) type Event = (String, Option<String>, Value);
 
-struct Client {
+pub(super) struct Client {
     body: BodyDataStream,
     text: String,
 }
 
 impl Client {
-    async fn open(fixture: &Fixture, uri: &str, headers: &[(&str, &str)]) -> Self {
+    pub(super) async fn open(fixture: &Fixture, uri: &str, headers: &[(&str, &str)]) -> Self {
         let mut request = Request::get(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -32,7 +32,7 @@ impl Client {
     }
 
     /// The next block up to an empty line, or `None` at the end.
-    async fn block(&mut self, separator: &str) -> Option<String> {
+    pub(super) async fn block(&mut self, separator: &str) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.text.split_once(separator) {
                 let block = block.to_owned();
@@ -54,7 +54,7 @@ impl Client {
         Some((name, field("id"), data))
     }
 
-    async fn until(&mut self, last: &str) -> Vec<Event> {
+    pub(super) async fn until(&mut self, last: &str) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(event) = self.event().await {
             let done = event.0 == last;
@@ -219,4 +219,21 @@ async fn more_streams_than_there_are_places_are_told_to_come_back() {
     drop(open);
     Client::open(&fixture, "/v1/events", &[]).await;
     drop(taken);
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_early_says_why() {
+    let fixture = Fixture::new();
+    let mut open = Client::open(&fixture, "/v1/events?snapshot=true", &[]).await;
+    fixture.stop.cancel();
+    let events = open.rest().await;
+    let problem = &events.last().unwrap().2["problem"];
+    assert_eq!((names(&events), &problem["code"]), (vec!["retry", "error"], &json!("stopping")));
+
+    let fixture = Fixture::new();
+    let mut open = Client::open(&fixture, "/v1/events?snapshot=true", &[]).await;
+    fixture.unload();
+    let events = open.rest().await;
+    let problem = &events.last().unwrap().2["problem"];
+    assert_eq!((names(&events), &problem["code"], &problem["status"]), (vec!["retry", "error"], &json!("loading"), &json!(503)));
 }

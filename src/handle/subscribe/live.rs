@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Item, Mode, Subscription, SyncMode, told};
+use super::{BackendsPatch, Item, Mode, Subscription, SyncMode, told};
 use crate::handle::{Filter, Reading};
 use crate::model::{Announcement, Epoch, Position, Sequence};
 
@@ -19,12 +19,31 @@ impl Item {
     pub(crate) fn told(filter: &Filter, announcement: &Announcement, epoch: Epoch) -> Option<Self> {
         told(filter, announcement, Some(Position { epoch, sequence: announcement.sequence }))
     }
+
+    /// The patch that says the same as an upsert, where only the backends of a service changed that a reader with this filter holds.
+    pub(crate) fn shortened(self, filter: &Filter, announcement: &Announcement) -> Self {
+        match (self, &announcement.old) {
+            (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, old) => {
+                match BackendsPatch::between(old, &object) {
+                    Some(patch) => Self::Patch { key, patch, revision, position },
+                    None => Self::Upsert { key, object, revision, position },
+                }
+            }
+            (item, _) => item,
+        }
+    }
 }
 
 impl Subscription {
     /// A reader that has everything up to `sent` and fell out of what is shared: it is in replay until the next `synced`.
     pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
-        Self { filter, mode: Mode::Replaying, sent, sync_mode: SyncMode::Replay, count: 0, reset: None, owes_synced: true }
+        let (mode, sync_mode) = (Mode::Replaying, SyncMode::Replay);
+        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: true, patches: false }
+    }
+
+    /// Whether it sends patches: it was asked to, and the reader holds what they apply to.
+    pub(crate) fn takes_patches(&self) -> bool {
+        self.patches
     }
 
     /// Everything up to here was sent.

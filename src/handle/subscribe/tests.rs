@@ -1,6 +1,8 @@
 //! Readers against random lives of a mirror: at every `synced`, and whenever they are current, they hold exactly what the view
 //! holds and their filter lets pass.
 
+mod pieces;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -116,6 +118,7 @@ impl Reader {
                     self.held.remove(&key);
                     self.advance(position);
                 }
+                Item::Patch { .. } => panic!("a patch must be asked for"),
                 Item::Synced { position, .. } => self.advance(Some(position)),
             }
         }

@@ -11,6 +11,7 @@ Every list is read page by page; the first things of each are also read one by o
     ipcache     cluster/prefix, with " host" behind host entries
     entries     keys in cache form
     rejected    keys in cache form
+    changes     keys in cache form of everything usable, from /v1/changes
     lookup      address=cluster/prefix for the address of every host entry
     counts      what /v1/status counts
 """
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "target" / "tools" 
 from meshkeep_client import Client  # noqa: E402
 from meshkeep_client.api.clusters import get_cluster, list_clusters  # noqa: E402
 from meshkeep_client.api.entries import get_entry, list_entries, list_rejected  # noqa: E402
+from meshkeep_client.api.events import list_changes  # noqa: E402
 from meshkeep_client.api.identities import get_identity, list_identities, list_identity_ips  # noqa: E402
 from meshkeep_client.api.ipcache import get_ipcache_entry, list_ipcache, lookup_ip, lookup_ips  # noqa: E402
 from meshkeep_client.api.nodes import get_node, list_nodes  # noqa: E402
@@ -61,6 +63,25 @@ def read(module, client, limit, **parameters):
         if isinstance(page.next_page_token, Unset):
             return items
         token = page.next_page_token
+
+
+def follow(client, limit):
+    """The keys that somebody holds who applies the change stream, answer by answer, from a snapshot on."""
+    held, parameters = set(), {"snapshot": True}
+    while True:
+        answer = answered(list_changes.sync(client=client, limit=limit, **parameters), "changes")
+        for event in answer.events:
+            if event.type_ == "reset":
+                held.clear()
+            elif event.type_ == "upsert":
+                held.add(event.key)
+            elif event.type_ == "delete":
+                held.discard(event.key)
+        if not answer.more:
+            assert answer.events[-1].type_ == "synced", answer.events[-1]
+            assert answer.events[-1].position == answer.next_position
+            return sorted(held)
+        parameters = {"after": answer.next_position}
 
 
 def without(members, *names):
@@ -137,6 +158,7 @@ def main(url, limit=PAGE_LIMIT):
         "ipcache": [f"{entry.cluster}/{entry.prefix}{' host' if entry.host else ''}" for entry in found["ipcache"]],
         "entries": [entry.key for entry in found["entries"]],
         "rejected": [entry.key for entry in found["rejected"]],
+        "changes": follow(client, limit),
         "lookup": lookups(client, found["ipcache"]),
         "counts": status.counts.to_dict(),
     }

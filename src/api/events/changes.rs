@@ -1,0 +1,232 @@
+//! The long-poll twin of the stream: the same events in single answers, for clients that cannot read a stream.
+//!
+//! Each answer is a [`Subscription`] of its own: it begins where the last one ended, ends when there is something to tell or the wait is
+//! over, and is forgotten. What a client must bring along is in `nextPosition`: a position, or inside a snapshot a [`Place`].
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use super::encode::reset_reason;
+use super::{Client, WatchEvent, check_stream_age, expired, place as take_place, start};
+use crate::api::dto::objects::ClusterIds;
+use crate::api::paging::checked_limit;
+use crate::api::problem::{Problem, ProblemDocument};
+use crate::api::query::{ChangesQuery, Parameters, StreamQuery};
+use crate::api::state::ApiState;
+use crate::handle::{Item, Place, Reading, Stage, Start, Subscription, SyncMode};
+use crate::model::{EntryKey, Sequence};
+
+/// How long an answer may wait (api.md): as long as the idle time after which proxies drop a connection.
+const WAIT_SECONDS_MAX: u32 = 60;
+
+/// What a place begins with, so that it cannot be taken for a position.
+const PLACE_PREFIX: &str = "c1.";
+
+/// A part of the change stream.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Changes {
+    /// What the stream would have sent, in order; the last one is `synced` unless `more` is true.
+    events: Vec<WatchEvent>,
+    /// Where the next answer begins, as `after=`, with the same filters. Opaque; inside a snapshot only good here.
+    next_position: String,
+    /// There is more: ask again at once.
+    more: bool,
+    /// Why everything that you hold must be forgotten before the events are applied; the first event, a `reset`, says the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset: Option<&'static str>,
+}
+
+/// One answer in the making.
+#[derive(Debug)]
+struct Poll {
+    state: ApiState,
+    subscription: Subscription,
+    signal: watch::Receiver<Sequence>,
+    writer_gone: bool,
+    /// How many upserts and deletes it may hold.
+    limit: usize,
+    deadline: Instant,
+    events: Vec<WatchEvent>,
+    change_count: usize,
+    reset: Option<&'static str>,
+    /// How many upserts and deletes a snapshot took that this answer completes.
+    snapshot_count: Option<u64>,
+}
+
+/// The change stream in single answers.
+///
+/// The same filters, positions and events as `/v1/events`. Answers as soon as there is something to tell, at the latest after `waitSeconds`.
+/// Begin with `snapshot=true`, then give each `nextPosition` as `after`: whoever applies all events has, at each answer with `more` false,
+/// exactly what the lists answer at that position.
+#[utoipa::path(get, path = "/v1/changes", operation_id = "listChanges", tag = "events", params(ChangesQuery),
+    responses(
+        (status = 200, description = "What there is to tell.", body = Changes),
+        (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = ProblemDocument),
+        (status = 429, description = "Too many streams are open.", body = ProblemDocument)
+    ))]
+pub(crate) async fn list_changes(
+    State(state): State<ApiState>,
+    client: Option<Extension<Client>>,
+    query: Parameters<ChangesQuery>,
+) -> Result<impl IntoResponse, Problem> {
+    let values = &query.values;
+    let parts = values.parts();
+    let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
+    let start = start(parts.after, parts)?;
+    let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
+    let _taken = take_place(&state, client.map_or(Client::Local, |Extension(client)| client))?;
+    let signal = state.handle.signal().await?;
+    let reading = state.handle.reading().await?;
+    check_stream_age(parts.max_age, &filter, &reading)?;
+    if parts.on_expired == Some("fail") {
+        match (&place, &start) {
+            (Some(place), _) => Subscription::check_place(place, &reading).map_err(expired)?,
+            (None, Start::After(text)) => Subscription::check_position(text, &reading).map_err(expired)?,
+            (None, Start::Now | Start::Snapshot) => {}
+        }
+    }
+    let subscription = match &place {
+        Some(place) => Subscription::resumed(filter, place, &reading),
+        None => Subscription::new(filter, &start, &reading),
+    };
+    let answer = Poll::new(state, subscription, signal, (limit, wait)).answer(&query.fingerprint).await?;
+    Ok(([(CACHE_CONTROL, "no-store")], Json(answer)))
+}
+
+impl Poll {
+    fn new(state: ApiState, subscription: Subscription, signal: watch::Receiver<Sequence>, (limit, wait): (usize, Duration)) -> Self {
+        Self {
+            state,
+            subscription,
+            signal,
+            writer_gone: false,
+            limit,
+            deadline: Instant::now() + wait,
+            events: Vec::new(),
+            change_count: 0,
+            reset: None,
+            snapshot_count: None,
+        }
+    }
+
+    async fn answer(mut self, fingerprint: &str) -> Result<Changes, Problem> {
+        let reading = self.gather().await?;
+        let more = !self.subscription.is_current(&reading);
+        if !more {
+            let (mode, count) = match self.snapshot_count {
+                Some(count) => (SyncMode::Snapshot, count),
+                None => (SyncMode::Replay, self.change_count as u64),
+            };
+            let synced = Item::Synced { mode, count, position: self.subscription.position(&reading) };
+            self.events.push(WatchEvent::of(&synced, &reading, &ClusterIds::new(&reading)));
+        }
+        let next_position = match self.subscription.place(&reading) {
+            Some(place) => write_place(&place, fingerprint),
+            None => self.subscription.position(&reading).to_string(),
+        };
+        Ok(Changes { events: self.events, next_position, more, reset: self.reset })
+    }
+
+    /// Looks at snapshots until there is something to tell, or the wait is over. The reading is the one that was seen last.
+    async fn gather(&mut self) -> Result<Reading, Problem> {
+        loop {
+            // before the snapshot is taken, so that what comes after it wakes us
+            self.signal.borrow_and_update();
+            let reading = self.state.handle.reading().await?;
+            self.take(&reading);
+            let current = self.subscription.is_current(&reading);
+            if self.change_count >= self.limit || (current && self.is_due()) {
+                return Ok(reading);
+            }
+            if current {
+                self.wait().await;
+            } else {
+                // a long scan that matches nothing must not hold the thread
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn take(&mut self, reading: &Reading) {
+        let ids = ClusterIds::new(reading);
+        for item in self.subscription.next_up_to(reading, self.limit - self.change_count) {
+            match &item {
+                Item::Reset(reason) => {
+                    self.events.clear();
+                    self.change_count = 0;
+                    self.reset = Some(reset_reason(*reason));
+                    self.state.meters.reset(*reason);
+                }
+                Item::Synced { mode, count, .. } => {
+                    self.snapshot_count = (*mode == SyncMode::Snapshot).then_some(*count);
+                    continue;
+                }
+                Item::Upsert { .. } | Item::Patch { .. } | Item::Delete { .. } => self.change_count += 1,
+            }
+            self.events.push(WatchEvent::of(&item, reading, &ids));
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let told = !self.events.is_empty() || self.snapshot_count.is_some();
+        told || self.writer_gone || self.state.stop.is_cancelled() || Instant::now() >= self.deadline
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            changed = self.signal.changed() => self.writer_gone = changed.is_err(),
+            () = tokio::time::sleep_until(self.deadline) => {}
+            () = self.state.stop.cancelled() => {}
+        }
+    }
+}
+
+fn wait(seconds: Option<u32>) -> Result<Duration, Problem> {
+    let seconds = seconds.unwrap_or(0);
+    if seconds > WAIT_SECONDS_MAX {
+        return Err(Problem::parameter("waitSeconds", format!("{seconds} is not between 0 and {WAIT_SECONDS_MAX}")));
+    }
+    Ok(Duration::from_secs(seconds.into()))
+}
+
+fn same_filters(fingerprint: &str, place: Place, query: &Parameters<ChangesQuery>) -> Result<Place, Problem> {
+    let other = "goes on with a snapshot of other filters: repeat those of the request before, or begin again with snapshot=true";
+    if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::parameter("after", other)) }
+}
+
+/// A place as text, with the fingerprint of the filters that it belongs to.
+fn write_place(place: &Place, fingerprint: &str) -> String {
+    let Place { sent, seen, stage, count } = place;
+    let (stage, key) = match stage {
+        Stage::Scan(None) => ("begin", String::new()),
+        Stage::Scan(Some(key)) => ("scan", key.to_string()),
+        Stage::Replay => ("replay", String::new()),
+    };
+    format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{stage}\n{key}")))
+}
+
+/// The fingerprint and the place in a text; `None` where it holds none, which makes it a malformed position.
+fn read_place(text: &str) -> Option<(String, Place)> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;
+    let mut parts = text.splitn(6, '\n');
+    let mut part = || parts.next();
+    let (fingerprint, sent, seen, count) = (part()?, part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);
+    let stage = match (part()?, part()?) {
+        ("begin", "") => Stage::Scan(None),
+        ("scan", key) => Stage::Scan(Some(EntryKey::from_cache_form(key)?)),
+        ("replay", "") => Stage::Replay,
+        _ => return None,
+    };
+    Some((fingerprint.to_owned(), Place { sent, seen, stage, count }))
+}

@@ -1,0 +1,144 @@
+//! What streams do, counted for `/metrics`: gauges that each stream keeps, and counters since the start.
+//!
+//! A stream costs one slot here. The slot holds a position only while the stream reads by itself; how far those that share are behind
+//! is known to their groups.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::encode::{Encoding, reset_reason};
+use crate::handle::{Item, ResetReason};
+use crate::model::Sequence;
+
+/// What a slot holds while its stream shares bytes with others.
+const SHARING: u64 = u64::MAX;
+
+/// All reasons, for counters that are there from the start.
+const RESET_REASONS: [ResetReason; 5] =
+    [ResetReason::Initial, ResetReason::Expired, ResetReason::ForeignEpoch, ResetReason::RolledBack, ResetReason::Malformed];
+
+/// Counters over all streams. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StreamMeters {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    slots: Mutex<Slots>,
+    resets: [AtomicU64; RESET_REASONS.len()],
+    lost: AtomicU64,
+    events: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    next: u64,
+    by_number: HashMap<u64, Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    encoding: Encoding,
+    position: Arc<AtomicU64>,
+}
+
+/// One stream's slot; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Meter {
+    meters: StreamMeters,
+    number: u64,
+    position: Arc<AtomicU64>,
+}
+
+/// The counters as they are now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StreamCounts {
+    pub(crate) sse: u64,
+    pub(crate) ndjson: u64,
+    /// By reason.
+    pub(crate) resets: Vec<(&'static str, u64)>,
+    /// How often a live stream fell so far behind that it had to replay.
+    pub(crate) lost: u64,
+    /// Events encoded for single streams.
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+    /// Of the streams that read by themselves.
+    pub(crate) oldest: Option<Sequence>,
+}
+
+impl StreamMeters {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream opens.
+    pub(super) fn open(&self, encoding: Encoding, position: Sequence) -> Meter {
+        let position = Arc::new(AtomicU64::new(position.0));
+        let mut slots = self.slots();
+        let number = slots.next;
+        slots.next += 1;
+        slots.by_number.insert(number, Slot { encoding, position: Arc::clone(&position) });
+        Meter { meters: self.clone(), number, position }
+    }
+
+    /// A reader must forget what it holds.
+    pub(super) fn reset(&self, reason: ResetReason) {
+        let number = RESET_REASONS.iter().position(|one| *one == reason);
+        if let Some(counter) = number.and_then(|number| self.shared.resets.get(number)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A stream that was live has to replay.
+    pub(super) fn lost(&self) {
+        self.shared.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Items were encoded for one stream.
+    pub(super) fn told(&self, items: &[Item]) {
+        self.shared.events.fetch_add(items.len() as u64, Ordering::Relaxed);
+        for item in items {
+            if let Item::Reset(reason) = item {
+                self.reset(*reason);
+            }
+        }
+    }
+
+    /// A socket took bytes.
+    pub(super) fn sent(&self, byte_count: usize) {
+        self.shared.bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+    }
+
+    /// The counters as they are now.
+    pub(crate) fn counts(&self) -> StreamCounts {
+        let slots = self.slots();
+        let of = |encoding| slots.by_number.values().filter(|slot| slot.encoding == encoding).count() as u64;
+        let positions = slots.by_number.values().map(|slot| slot.position.load(Ordering::Relaxed));
+        let resets = RESET_REASONS.iter().zip(&self.shared.resets);
+        StreamCounts {
+            sse: of(Encoding::Sse),
+            ndjson: of(Encoding::NdJson),
+            resets: resets.map(|(reason, count)| (reset_reason(*reason), count.load(Ordering::Relaxed))).collect(),
+            lost: self.shared.lost.load(Ordering::Relaxed),
+            events: self.shared.events.load(Ordering::Relaxed),
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+            oldest: positions.filter(|position| *position != SHARING).min().map(Sequence),
+        }
+    }
+}
+
+impl Meter {
+    /// Where the stream is; `None` while it shares.
+    pub(super) fn at(&self, position: Option<Sequence>) {
+        self.position.store(position.map_or(SHARING, |position| position.0), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.meters.slots().by_number.remove(&self.number);
+    }
+}
