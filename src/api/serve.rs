@@ -118,10 +118,11 @@ impl Server {
                 let caller = (Transport::Tcp, Client::at(peer.ip()));
                 self.own(place, async move {
                     match server.tls.clone() {
-                        None => server.connection(stream, caller).await,
+                        None => Box::pin(server.connection(stream, caller)).await,
+                        // each boxed: a plain connection must not have the room that TLS needs
                         Some(tls) => {
-                            if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
-                                server.connection(stream, caller).await;
+                            if let Ok(Ok(stream)) = Box::pin(tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream))).await {
+                                Box::pin(server.connection(stream, caller)).await;
                             }
                         }
                     }
@@ -136,9 +137,11 @@ impl Server {
         Ok(())
     }
 
-    /// Runs a connection until it ends or the grace is over.
+    /// Runs a connection until it ends or the grace is over. It is boxed because an async block that takes a future has room for it twice,
+    /// and most connections are streams that wait.
     fn own(&self, place: OwnedSemaphorePermit, connection: impl Future<Output = ()> + Send + 'static) {
         let abort = self.abort.clone();
+        let connection = Box::pin(connection);
         self.tasks.spawn(async move {
             abort.run_until_cancelled(connection).await;
             drop(place);
@@ -155,8 +158,7 @@ impl Server {
         let mut builder = Builder::new(Tracked(self.tasks));
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
-        let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream)), service);
-        tokio::pin!(connection);
+        let mut connection = Box::pin(builder.serve_connection(TokioIo::new(Stallable::new(stream)), service));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = self.stop.cancelled() => {
