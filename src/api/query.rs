@@ -308,8 +308,8 @@ fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
 }
 
 fn kind(name: &str) -> Result<Kind, Problem> {
-    let unknown = || Problem::parameter("kind", format!("{name:?} is none of node, service, identity and ipcache"));
-    Kind::ALL.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
+    let unknown = || Problem::parameter("kind", format!("{name:?} is none of node, service, identity, ipcache and cluster"));
+    Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
 }
 
 fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {

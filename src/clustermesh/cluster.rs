@@ -57,6 +57,12 @@ pub(super) struct Memory {
 impl ClusterTask {
     /// Runs until it is dropped.
     pub(super) async fn run(self) {
+        let reporter = self.surroundings.reporter.clone();
+        let commands = self.surroundings.commands.clone();
+        tokio::join!(self.live(), reporter.tell_phases(commands));
+    }
+
+    async fn live(self) {
         let mut file_changes = self.content.clone();
         let mut memory = self.remember();
         let mut backoff = Backoff::new(&self.options.timing);

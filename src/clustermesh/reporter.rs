@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use crate::model::{ClusterName, ClusterStatus, Kind, Phase, ResourceStatus};
+use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, ResourceStatus};
 
 /// The writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -33,6 +33,25 @@ impl Reporter {
         });
         if changed {
             tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase");
+        }
+    }
+
+    /// Tells the writer each phase, so that it has a place among all changes. Short ones may be left out. Runs until the writer is gone.
+    pub(super) async fn tell_phases(self, commands: mpsc::Sender<Command>) {
+        let mut status = self.status.subscribe();
+        let mut told = None;
+        loop {
+            let phase = status.borrow_and_update().phase;
+            if told != Some(phase) {
+                let command = Command::Phase { cluster: self.cluster.clone(), phase };
+                if commands.send(command).await.is_err() {
+                    return;
+                }
+                told = Some(phase);
+            }
+            if status.changed().await.is_err() {
+                return;
+            }
         }
     }
 

@@ -99,7 +99,7 @@ fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Fac
                 visit(&Facet::Name(name.to_owned()));
             }
         }
-        Object::Identity(_) => {}
+        Object::Identity(_) | Object::Cluster(_) => {}
         Object::Ip(entry) => {
             visit(&Facet::Namespace(entry.namespace.clone()));
             visit(&Facet::Pod(entry.pod_name.clone()));

@@ -111,6 +111,15 @@ impl Filter {
                     && self.labels.as_ref().is_none_or(|labels| labels.matches_sourced(&identity.labels))
                     && self.scope.is_none_or(|scope| scope == IdentityScope::of(identity.id))
             }
+            Object::Cluster(_) => {
+                self.namespace.is_none()
+                    && self.name.is_none()
+                    && self.labels.is_none()
+                    && self.ip.is_none()
+                    && self.scope.is_none()
+                    && self.is_not_about_services()
+                    && self.is_not_about_ips()
+            }
             Object::Ip(entry) => {
                 self.name.is_none()
                     && self.labels.is_none()
@@ -142,7 +151,7 @@ impl Filter {
             Kind::Service => {
                 key.name.split_once('/').is_none_or(|(namespace, name)| part(&self.namespace, namespace) && part(&self.name, name))
             }
-            Kind::Identity | Kind::Ip => true,
+            Kind::Identity | Kind::Ip | Kind::Cluster => true,
         };
         (self.kinds.is_empty() || self.kinds.contains(&key.kind))
             && (self.clusters.is_empty() || self.clusters.contains(&key.cluster))

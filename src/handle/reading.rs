@@ -84,6 +84,8 @@ pub struct FeedReading {
 pub struct ClusterReading {
     /// Its name.
     pub name: ClusterName,
+    /// Where it is in its life at this position, as the change stream tells it; `None` where no task has said so since the start.
+    pub phase: Option<Phase>,
     /// The newest word of its task; `None` where it has no file at the moment.
     pub status: Option<ClusterStatus>,
     /// What is remembered of it.
@@ -219,12 +221,16 @@ impl Reading {
         }
     }
 
-    /// Every cluster that has a file or of which anything is held, in order.
+    /// Every cluster that has a file, in order.
+    #[must_use]
+    pub fn configured_clusters(&self) -> Vec<ClusterName> {
+        self.board.keys().cloned().collect()
+    }
+
+    /// Every cluster that is known at this position, in order.
     #[must_use]
     pub fn cluster_names(&self) -> Vec<ClusterName> {
-        let mut names = self.published.view.cluster_names();
-        names.extend(self.board.keys().cloned());
-        names.into_iter().collect()
+        self.published.view.cluster_names().into_iter().collect()
     }
 
     /// One cluster as a whole, if it has a file or anything is held of it.
@@ -236,6 +242,7 @@ impl Reading {
             status.is_some() || view.cluster(name).is_some() || Kind::ALL.into_iter().any(|kind| view.scope(&scope(name, kind)).is_some());
         known.then(|| ClusterReading {
             name: name.clone(),
+            phase: view.phase(name),
             status,
             record: view.cluster(name).cloned().unwrap_or_default(),
             resources: Kind::ALL.into_iter().map(|kind| self.resource(name, kind)).collect(),
@@ -270,7 +277,7 @@ impl Reading {
             cluster: cluster.clone(),
             kind,
             origin: if state.is_some_and(|state| state.confirmed) { Origin::Live } else { Origin::Restored },
-            phase: status.as_ref().map(|status| status.phase),
+            phase: view.phase(cluster),
             last_contact,
             age,
             revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision),

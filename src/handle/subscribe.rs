@@ -222,8 +222,11 @@ impl Subscription {
 
     fn scan(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
         let Mode::Scanning(next) = &mut self.mode else { return };
-        let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::ALL[0]));
+        let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::STREAMED[0]));
         let start = next.take().unwrap_or(lowest);
+        if start.kind == Kind::Cluster {
+            return self.scan_clusters(reading, &start, change_count_max, items);
+        }
         let mut records = reading.published().view.records_from(&start);
         let full = items.len() + change_count_max;
         for record in records.by_ref().take(SCANNED_KEYS_MAX) {
@@ -235,7 +238,20 @@ impl Subscription {
                 break;
             }
         }
-        self.mode = records.next().map_or(Mode::Replaying, |record| Mode::Scanning(Some(record.key.clone())));
+        match records.next() {
+            Some(record) => self.mode = Mode::Scanning(Some(record.key.clone())),
+            None => self.scan_clusters(reading, &EntryKey::lowest_of(Kind::Cluster), full - items.len(), items),
+        }
+    }
+
+    /// The clusters themselves, behind all that they hold.
+    fn scan_clusters(&mut self, reading: &Reading, start: &EntryKey, change_count_max: usize, items: &mut Vec<Item>) {
+        let mut clusters = reading.published().view.clusters_from(start).filter(|(key, object)| self.filter.matches(key, object));
+        for (key, object) in clusters.by_ref().take(change_count_max) {
+            self.count += 1;
+            items.push(Item::Upsert { key, object: Arc::clone(object), revision: None, position: None });
+        }
+        self.mode = clusters.next().map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key)));
     }
 
     /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.
@@ -268,6 +284,13 @@ impl Subscription {
     fn replayed(&self, changed: Changed, position: Option<Position>, reading: &Reading) -> Option<Item> {
         match changed {
             Changed::Gone(key, reason) => self.filter.may_match(&key).then(|| Item::Delete { key, reason: reason.api_name(), position }),
+            Changed::Live(key) if key.kind == Kind::Cluster => {
+                let object = reading.published().view.cluster_object(&key.cluster)?;
+                match self.filter.matches(&key, object) {
+                    true => Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position }),
+                    false => None,
+                }
+            }
             Changed::Live(key) => {
                 let record = reading.record(&key)?;
                 match matching(&self.filter, record) {

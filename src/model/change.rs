@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Revision, Sequence, SourceStamp};
+use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Revision, Sequence, SourceStamp};
 
 /// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,6 +173,13 @@ pub enum Command {
         cluster: ClusterName,
         /// What to keep.
         record: ClusterRecord,
+    },
+    /// Shows and announces where a cluster is in its life, and remembers that there is such a cluster.
+    Phase {
+        /// The cluster.
+        cluster: ClusterName,
+        /// Where it is.
+        phase: Phase,
     },
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {

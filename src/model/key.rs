@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use super::ClusterName;
 
-/// The kinds of mirrored keys. The order is that of their cache prefixes, so that ordered maps run in key order.
+/// Where clusters say what they are (`pkg/clustermesh/utils`): the same in a cluster's own etcd and in a copy.
+const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
+
+/// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `identities/v1`: a numeric identity and its labels.
@@ -17,11 +20,16 @@ pub enum Kind {
     Node,
     /// `services/v1`: a global service as one cluster exports it.
     Service,
+    /// A cluster itself. Not mirrored but made here: it has a key only so that its changes have places among the others.
+    Cluster,
 }
 
 impl Kind {
-    /// Every kind, in key order.
+    /// Every kind that is mirrored, in key order.
     pub const ALL: [Self; 4] = [Self::Identity, Self::Ip, Self::Node, Self::Service];
+
+    /// Every kind that the change stream tells of, in key order.
+    pub const STREAMED: [Self; 5] = [Self::Identity, Self::Ip, Self::Node, Self::Service, Self::Cluster];
 
     /// The prefix below `cilium/cache/` and `cilium/state/`, as Cilium names it (`pkg/clustermesh/kvstoremesh/reflector`).
     #[must_use]
@@ -31,6 +39,7 @@ impl Kind {
             Self::Ip => "ip/v1",
             Self::Node => "nodes/v1",
             Self::Service => "services/v1",
+            Self::Cluster => "cluster-config",
         }
     }
 
@@ -42,6 +51,7 @@ impl Kind {
             Self::Ip => "ipcache",
             Self::Node => "node",
             Self::Service => "service",
+            Self::Cluster => "cluster",
         }
     }
 
@@ -49,7 +59,7 @@ impl Kind {
     const fn infix(self) -> &'static str {
         match self {
             Self::Identity => "id/",
-            Self::Ip | Self::Node | Self::Service => "",
+            Self::Ip | Self::Node | Self::Service | Self::Cluster => "",
         }
     }
 }
@@ -77,6 +87,12 @@ impl EntryKey {
         Self { kind, cluster, name: name.into() }
     }
 
+    /// The key that stands for a cluster itself: that of its cluster config.
+    #[must_use]
+    pub fn of_cluster(cluster: ClusterName) -> Self {
+        Self::new(Kind::Cluster, cluster, "")
+    }
+
     /// A key that sorts before every real one of the lowest kind: where scans begin.
     #[must_use]
     pub fn lowest() -> Self {
@@ -92,6 +108,9 @@ impl EntryKey {
     /// Reads the cache form back. `None` where the text is not the key of a known kind.
     #[must_use]
     pub fn from_cache_form(text: &str) -> Option<Self> {
+        if let Some(cluster) = text.strip_prefix(CLUSTER_CONFIG_PREFIX) {
+            return Some(Self::of_cluster(ClusterName::parse(cluster).ok()?));
+        }
         let below = text.strip_prefix("cilium/cache/")?;
         let kind = Kind::ALL.into_iter().find(|kind| below.strip_prefix(kind.base()).is_some_and(|rest| rest.starts_with('/')))?;
         let (cluster, rest) = below.get(kind.base().len() + 1..)?.split_once('/')?;
@@ -105,7 +124,10 @@ impl EntryKey {
 
 impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cilium/cache/{}/{}/{}{}", self.kind.base(), self.cluster, self.kind.infix(), self.name)
+        match self.kind {
+            Kind::Cluster => write!(f, "{CLUSTER_CONFIG_PREFIX}{}", self.cluster),
+            kind => write!(f, "cilium/cache/{}/{}/{}{}", kind.base(), self.cluster, kind.infix(), self.name),
+        }
     }
 }
 
@@ -133,6 +155,7 @@ mod tests {
             "cilium/cache/services/v1/paris/shop/cart",
             "cilium/cache/identities/v1/paris/id/68352",
             "cilium/cache/ip/v1/paris/10.1.200.0/24",
+            "cilium/cluster-config/paris",
         ] {
             assert_eq!(EntryKey::from_cache_form(text).map(|key| key.to_string()).as_deref(), Some(text));
         }
@@ -147,6 +170,9 @@ mod tests {
             "cilium/cache/nodes/v12/paris/a",
             "cilium/cache/identities/v1/paris/value/k8s:app=a;/10.0.0.1",
             "cilium/cache/nodes/v1/Paris/a",
+            "cilium/cache/cluster-config/paris/a",
+            "cilium/cluster-config/",
+            "cilium/cluster-config/paris/a",
         ] {
             assert_eq!(EntryKey::from_cache_form(text), None, "{text}");
         }

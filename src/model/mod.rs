@@ -19,7 +19,8 @@ pub use cluster::{
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;
 pub use object::{
-    Backend, BackendZone, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service,
+    Backend, BackendZone, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port,
+    Service,
 };
 pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};

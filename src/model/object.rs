@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Kind;
+use super::{Kind, Phase};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -21,6 +21,15 @@ pub enum Object {
     Identity(Identity),
     /// From `ip/v1`.
     Ip(IpEntry),
+    /// Made here: a cluster and where it is in its life.
+    Cluster(ClusterPhase),
+}
+
+/// What the change stream tells of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClusterPhase {
+    /// Where it is; `None` where it is known from the store alone.
+    pub phase: Option<Phase>,
 }
 
 impl Object {
@@ -32,6 +41,7 @@ impl Object {
             Self::Service(_) => Kind::Service,
             Self::Identity(_) => Kind::Identity,
             Self::Ip(_) => Kind::Ip,
+            Self::Cluster(_) => Kind::Cluster,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From the store and the journal to the mirror: every record decoded again, nothing confirmed, and announced anew what the
 //! process that ended had announced and not stored (design.md, invariant 6).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::commit::{Published, Vouched, first_reservation, vouch};
 use crate::feed::{Feed, Retention};
 use crate::model::{
-    ClusterId, ClusterName, DeleteReason, EntryKey, Epoch, EpochSpan, MaxConnectedClusters, Record, Rejection, Sequence, Tombstone,
+    ClusterId, ClusterName, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, MaxConnectedClusters, Record, Rejection, Sequence, Tombstone,
 };
 use crate::store::{Group, Journal, Loaded, Store, StoreError, read_journals};
 use crate::view::View;
@@ -34,7 +34,9 @@ pub(super) fn restore(store: &Store, max: MaxConnectedClusters, retention: Reten
     });
     let vouched = vouch(&loaded.epochs, loaded.covered, loaded.floor, &runs);
     let (restored_count, damaged_count) = (loaded.records.len() as u64, loaded.damaged_count);
-    let (mut group, head) = announce_anew(&mut loaded, &vouched);
+    let (mut group, announced) = announce_anew(&mut loaded, &vouched);
+    let clusters = known_clusters(&loaded);
+    let head = Sequence(announced.0 + clusters.len() as u64);
     let epoch = Epoch(rand::random());
     let (journal, begun) = Journal::begin(store.data_directory(), epoch, head);
     report("begin the announce journal", begun);
@@ -50,7 +52,7 @@ pub(super) fn restore(store: &Store, max: MaxConnectedClusters, retention: Reten
         // not know it
         Err(error) => tracing::error!(%error, "cannot write to the store: serving what it holds, storing is tried again"),
     }
-    let published = publish(loaded, Start { head, epoch, max, retention }, vouched);
+    let published = publish(loaded, Start { head, epoch, max, retention, clusters }, vouched);
     Ok(Restored { published, journal, reserved, restored_count, damaged_count })
 }
 
@@ -60,6 +62,20 @@ struct Start {
     epoch: Epoch,
     max: MaxConnectedClusters,
     retention: Retention,
+    /// Their phases are announced anew, with the last sequences up to the head.
+    clusters: BTreeSet<ClusterName>,
+}
+
+/// Every cluster that the store knows.
+fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
+    let mut known: BTreeSet<ClusterName> =
+        loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();
+    for record in &loaded.records {
+        if !known.contains(&record.key.cluster) {
+            known.insert(record.key.cluster.clone());
+        }
+    }
+    known
 }
 
 fn report(what: &str, outcome: io::Result<()>) {
@@ -83,7 +99,9 @@ fn announce_anew(loaded: &mut Loaded, vouched: &Vouched) -> (Group, Sequence) {
         }
         !replaced
     });
-    for key in &vouched.keys {
+    let known = known_clusters(loaded);
+    let is_known_cluster = |key: &EntryKey| key.kind == Kind::Cluster && known.contains(&key.cluster);
+    for key in vouched.keys.iter().filter(|key| !is_known_cluster(key)) {
         head = head.next();
         if let Some(at) = places.get(key) {
             let record = &mut loaded.records[*at];
@@ -105,6 +123,12 @@ fn publish(loaded: Loaded, start: Start, vouched: Vouched) -> Published {
         loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id))).collect();
     for (name, record) in loaded.clusters {
         view.restore_cluster(name, record);
+    }
+    let mut sequence = Sequence(start.head.0 - start.clusters.len() as u64);
+    for name in start.clusters {
+        sequence = sequence.next();
+        feed.restore_live(sequence, EntryKey::of_cluster(name.clone()));
+        view.restore_phase(name, sequence);
     }
     for record in loaded.records {
         let cluster_id = ids.get(&record.key.cluster).copied().unwrap_or_default();

@@ -120,7 +120,7 @@ pub(super) fn read_key(stored: &[u8]) -> Option<StoredKey> {
     }
     let text = std::str::from_utf8(rest).ok()?;
     match *tag {
-        ENTRY => EntryKey::from_cache_form(text).map(StoredKey::Entry),
+        ENTRY => EntryKey::from_cache_form(text).filter(|key| key.kind != Kind::Cluster).map(StoredKey::Entry),
         CURSOR => read_scope(text).map(StoredKey::Cursor),
         CLUSTER => ClusterName::parse(text).ok().map(StoredKey::Cluster),
         _ => None,

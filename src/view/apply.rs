@@ -48,6 +48,7 @@ impl View {
                     self.clusters.insert(cluster, record);
                 }
             }
+            Command::Phase { cluster, phase } => self.set_phase(cluster, phase, &mut effects),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
         }
         effects
@@ -96,6 +97,10 @@ impl View {
         }
         if self.clusters.remove(cluster).is_some() {
             effects.clusters.insert(cluster.clone(), None);
+        }
+        // a cluster that is drained because its id changed stays one of the mesh
+        if reason == DeleteReason::ClusterRemoved {
+            self.remove_phase(cluster, reason, effects);
         }
     }
 

@@ -112,7 +112,8 @@ impl View {
     /// Every cluster that anything is known of, in order.
     #[must_use]
     pub fn cluster_names(&self) -> std::collections::BTreeSet<ClusterName> {
-        self.clusters.keys().chain(self.scopes.keys().map(|scope| &scope.cluster)).cloned().collect()
+        let scopes = self.scopes.keys().map(|scope| &scope.cluster);
+        self.clusters.keys().chain(self.phases.keys()).chain(scopes).cloned().collect()
     }
 
     /// How many keys are mirrored, usable or not.
@@ -139,7 +140,7 @@ impl View {
 fn ip_entry(record: &Record) -> Option<&IpEntry> {
     match record.object.as_deref()? {
         Object::Ip(entry) => Some(entry),
-        Object::Node(_) | Object::Service(_) | Object::Identity(_) => None,
+        Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Cluster(_) => None,
     }
 }
 

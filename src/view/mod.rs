@@ -8,6 +8,7 @@
 mod apply;
 mod ipcache;
 mod lookup;
+mod phases;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub struct View {
     rejected: OrdSet<EntryKey>,
     scopes: OrdMap<Scope, ScopeState>,
     clusters: OrdMap<ClusterName, ClusterRecord>,
+    phases: OrdMap<ClusterName, phases::Placed>,
     /// How many records of a kind have an object.
     object_counts: [u64; Kind::ALL.len()],
     sequence: Sequence,
@@ -121,7 +123,7 @@ impl View {
                     self.node_addresses.insert((address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) => {}
+            Object::Service(_) | Object::Cluster(_) => {}
         }
     }
 
@@ -145,7 +147,7 @@ impl View {
                     self.node_addresses.remove(&(address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) => {}
+            Object::Service(_) | Object::Cluster(_) => {}
         }
     }
 }

@@ -31,6 +31,7 @@ pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String
         (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
         (Kind::Ip, false) => format!("{root}{base}/default/"),
         (Kind::Ip, true) | (Kind::Node | Kind::Service, _) => format!("{root}{base}/{cluster}/"),
+        (Kind::Cluster, _) => cluster_config_key(cluster),
     }
 }
 

@@ -50,6 +50,7 @@ pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Obj
         Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
         Kind::Node => node::decode(&key.name, value, context).map(Object::Node),
         Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
+        Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
     };
     object.map_err(|reason| bounded(&reason))
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::meta::ItemMeta;
+use super::status::Cluster;
 use super::{non_empty, reserved};
 use crate::handle::{IdentityScope, LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, Object, Record};
@@ -269,6 +270,7 @@ pub(crate) enum AnyObject {
     Service(Service),
     Identity(Identity),
     Ipcache(IpcacheEntry),
+    Cluster(Box<Cluster>),
 }
 
 impl AnyObject {
@@ -278,6 +280,7 @@ impl AnyObject {
             Object::Service(service) => Self::Service(Service::new(key, service)),
             Object::Identity(identity) => Self::Identity(Identity::new(key, identity, ids)),
             Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
+            Object::Cluster(told) => Self::Cluster(Box::new(Cluster::told(&key.cluster, *told, ids.reading))),
         }
     }
 }
@@ -308,7 +311,7 @@ impl Node {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Node(node) => Some(Self::new(&record.key, node)),
-            Object::Service(_) | Object::Identity(_) | Object::Ip(_) => None,
+            Object::Service(_) | Object::Identity(_) | Object::Ip(_) | Object::Cluster(_) => None,
         }
     }
 }
@@ -335,7 +338,7 @@ impl Service {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Service(service) => Some(Self::new(&record.key, service)),
-            Object::Node(_) | Object::Identity(_) | Object::Ip(_) => None,
+            Object::Node(_) | Object::Identity(_) | Object::Ip(_) | Object::Cluster(_) => None,
         }
     }
 }
@@ -374,7 +377,7 @@ impl Identity {
     pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Identity(identity) => Some(Self::new(&record.key, identity, ids)),
-            Object::Node(_) | Object::Service(_) | Object::Ip(_) => None,
+            Object::Node(_) | Object::Service(_) | Object::Ip(_) | Object::Cluster(_) => None,
         }
     }
 
@@ -411,7 +414,7 @@ impl IpcacheEntry {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Ip(entry) => Some(Self::new(&record.key, entry)),
-            Object::Node(_) | Object::Service(_) | Object::Identity(_) => None,
+            Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Cluster(_) => None,
         }
     }
 

@@ -10,7 +10,7 @@ use super::meta::{ItemMeta, origin_name};
 use super::{rfc3339, seconds};
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
-use crate::model::{ClusterConfig, ClusterStatus};
+use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, Phase};
 
 /// The process as a whole.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -218,7 +218,7 @@ impl Status {
     pub(crate) fn new(handle: &Handle, reading: Option<&Reading>) -> Self {
         let mut clusters = BTreeMap::new();
         for cluster in reading.into_iter().flat_map(readings) {
-            let phase = cluster.status.as_ref().map_or("noFile", |status| status.phase.api_name());
+            let phase = cluster.phase.map_or("noFile", Phase::api_name);
             *clusters.entry(phase).or_insert(0) += 1;
         }
         let directory = handle.directory();
@@ -263,6 +263,16 @@ impl StoreStatus {
     }
 }
 
+impl Cluster {
+    /// A cluster as the change stream tells of it: the phase is that of the event, everything else is the newest.
+    pub(crate) fn told(name: &ClusterName, told: ClusterPhase, reading: &Reading) -> Self {
+        let gone =
+            || ClusterReading { name: name.clone(), phase: None, status: None, record: ClusterRecord::default(), resources: Vec::new() };
+        let newest = reading.cluster(name).unwrap_or_else(gone);
+        Self::from(&ClusterReading { phase: told.phase, ..newest })
+    }
+}
+
 impl From<&ClusterReading> for Cluster {
     fn from(cluster: &ClusterReading) -> Self {
         let now = Instant::now();
@@ -274,7 +284,7 @@ impl From<&ClusterReading> for Cluster {
         Self {
             name: cluster.name.to_string(),
             cluster_id: config.map(|config| config.id.0).filter(|id| *id != 0),
-            phase: status.map(|status| status.phase.api_name()),
+            phase: cluster.phase.map(Phase::api_name),
             phase_seconds: status.map(|status| seconds(now.saturating_duration_since(status.phase_since))),
             origin: origin_name(if is_live { Origin::Live } else { Origin::Restored }),
             last_contact: age.last_contact,
@@ -342,7 +352,7 @@ impl From<&ClusterReading> for ClusterAge {
         let facts = cluster.resources.first().map(SourceFacts::from).unwrap_or_default();
         Self {
             cluster: cluster.name.to_string(),
-            phase: cluster.status.as_ref().map(|status| status.phase.api_name()),
+            phase: cluster.phase.map(Phase::api_name),
             age_seconds: facts.age_seconds,
             last_contact: facts.last_contact,
         }

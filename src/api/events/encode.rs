@@ -9,7 +9,7 @@ use crate::api::dto::status::{ClusterAge, readings};
 use crate::api::one_line::to_line;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::handle::{BackendsPatch, Item, Reading, ResetReason, SyncMode};
-use crate::model::{EntryKey, Position, Revision};
+use crate::model::{EntryKey, Kind, Position, Revision};
 
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
 /// delay what follows.
@@ -31,16 +31,16 @@ pub(crate) enum Encoding {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WatchEvent {
-    /// `reset`, `upsert`, `patch`, `delete`, `synced`, `bookmark` or `error`.
+    /// `reset`, `upsert`, `patch`, `delete`, `cluster`, `synced`, `bookmark` or `error`.
     #[serde(rename = "type")]
     event_type: &'static str,
-    /// Of `upsert`, `patch` and `delete`: `node`, `service`, `identity` or `ipcache`.
+    /// Of `upsert`, `patch`, `delete` and `cluster`: `node`, `service`, `identity`, `ipcache` or `cluster`.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
-    /// Of `upsert`, `patch` and `delete`: the key in cache form.
+    /// Of `upsert`, `patch`, `delete` and `cluster`: the key in cache form, for a cluster that of its cluster config.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Of `upsert`: the whole object, as the lists of its kind show it.
+    /// Of `upsert` and `cluster`: the whole object, as the lists of its kind show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     object: Option<AnyObject>,
@@ -63,7 +63,7 @@ pub(crate) struct WatchEvent {
     /// Of `synced` and `bookmark`: how old each cluster is.
     #[serde(skip_serializing_if = "Option::is_none")]
     clusters: Option<Vec<ClusterAge>>,
-    /// Of `upsert`, `patch` and `delete`: where it comes from.
+    /// Of `upsert`, `patch`, `delete` and `cluster`: where it comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<EventMeta>,
     /// Of `error`: what happened; the stream ends after it.
@@ -151,7 +151,8 @@ impl WatchEvent {
         match item {
             Item::Reset(reason) => Self { reason: Some(reset_reason(*reason)), ..Self::new("reset") },
             Item::Upsert { key, object, revision, position } => {
-                Self { object: Some(AnyObject::new(key, object, ids)), ..Self::about("upsert", key, *revision, *position) }
+                let event_type = if key.kind == Kind::Cluster { "cluster" } else { "upsert" };
+                Self { object: Some(AnyObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
             }
             Item::Patch { key, patch, revision, position } => {
                 Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }

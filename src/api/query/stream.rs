@@ -32,7 +32,7 @@ macro_rules! stream_query {
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
-            /// Only of this kind (`node`, `service`, `identity`, `ipcache`); may be repeated.
+            /// Only of this kind (`node`, `service`, `identity`, `ipcache`, `cluster`); may be repeated.
             #[serde(default)]
             pub(crate) kind: Vec<String>,
             /// Only of this cluster; may be repeated.

@@ -127,7 +127,7 @@ fn phases(page: &mut Page, all: &[ClusterReading]) {
     let mut counts: BTreeMap<&str, u64> = Phase::ALL.iter().map(|phase| (phase.api_name(), 0)).collect();
     counts.insert("noFile", 0);
     for cluster in all {
-        *counts.entry(cluster.status.as_ref().map_or("noFile", |status| status.phase.api_name())).or_default() += 1;
+        *counts.entry(cluster.phase.map_or("noFile", Phase::api_name)).or_default() += 1;
     }
     let mut clusters = page.gauge("meshkeep_clusters", "Clusters in each phase; noFile: data is held, but there is no file.");
     for (phase, count) in counts {

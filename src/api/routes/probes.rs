@@ -5,7 +5,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum_extra::extract::Query;
 
-use crate::api::dto::status::readings;
 use crate::api::problem::{Code, Problem};
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Origin};
@@ -80,21 +79,23 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
         let directory = state.handle.directory();
         let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
         checks.push(check("directory", (!directory.readable).then(unreadable)));
-        checks.extend(reading.iter().flat_map(readings).filter_map(|cluster| cluster_check(&cluster)));
+        if let Some(reading) = &reading {
+            let configured = reading.configured_clusters().into_iter().filter_map(|name| reading.cluster(&name));
+            checks.extend(configured.map(|cluster| cluster_check(&cluster)));
+        }
     }
     checks
 }
 
 /// Whether a cluster that has a file is live and everything of it confirmed.
-fn cluster_check(cluster: &ClusterReading) -> Option<Check> {
-    let phase = cluster.status.as_ref()?.phase;
+fn cluster_check(cluster: &ClusterReading) -> Check {
     let restored = cluster.resources.iter().find(|resource| resource.source.origin == Origin::Restored);
-    let trouble = match (phase, restored) {
-        (Phase::Live, None) => None,
-        (Phase::Live, Some(resource)) => Some(format!("{} not confirmed yet", resource.kind)),
-        _ => Some(phase.api_name().to_owned()),
+    let trouble = match (cluster.phase, restored) {
+        (Some(Phase::Live), None) => None,
+        (Some(Phase::Live), Some(resource)) => Some(format!("{} not confirmed yet", resource.kind)),
+        (phase, _) => Some(phase.map_or("not begun yet", Phase::api_name).to_owned()),
     };
-    Some(check(&format!("cluster/{}", cluster.name), trouble))
+    check(&format!("cluster/{}", cluster.name), trouble)
 }
 
 fn check(name: &str, trouble: Option<String>) -> Check {

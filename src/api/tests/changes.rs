@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Duration;
 
 use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use super::streams::name_and_phase;
 use crate::model::{Backend, Change, Kind, Object, Port, Service};
 
 fn types(answer: &Value) -> Vec<&str> {
@@ -38,6 +39,7 @@ impl Client {
             match event["type"].as_str().unwrap() {
                 "reset" => self.held.clear(),
                 "upsert" => drop(self.held.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
+                "cluster" => drop(self.held.insert(event["key"].as_str().unwrap().to_owned(), name_and_phase(&event["object"]))),
                 "delete" => drop(self.held.remove(event["key"].as_str().unwrap())),
                 "synced" => assert_eq!(event["position"], answer["nextPosition"]),
                 other => panic!("{other}"),
@@ -55,6 +57,7 @@ async fn listed(fixture: &Fixture, filter: &str) -> Vec<Value> {
     for list in ["identities", "ipcache", "nodes", "services"] {
         listed.extend(fixture.json(&format!("/v1/{list}?{filter}")).await["items"].as_array().unwrap().clone());
     }
+    listed.extend(fixture.json(&format!("/v1/clusters?{filter}")).await["items"].as_array().unwrap().iter().map(name_and_phase));
     listed
 }
 

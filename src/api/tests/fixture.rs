@@ -120,7 +120,12 @@ impl Fixture {
             Change::Put { key, .. } | Change::Delete { key } => key,
         };
         let scope = Scope { cluster: key.cluster.clone(), kind: key.kind };
-        self.commands.send(Command::Apply { scope, changes: vec![change], cursor: None }).await.unwrap();
+        self.command(Command::Apply { scope, changes: vec![change], cursor: None }).await;
+    }
+
+    /// Gives the writer a command.
+    pub(in crate::api) async fn command(&self, command: Command) {
+        self.commands.send(command).await.unwrap();
     }
 
     /// Gives the writer a change and waits until it is visible.
@@ -257,7 +262,9 @@ fn restored(key: EntryKey, object: Object, sequence: u64) -> Record {
 }
 
 fn mesh() -> View {
-    let mut view = View::starting_at(Sequence(100));
+    let mut view = View::starting_at(Sequence(99));
+    view.apply(Command::Phase { cluster: cluster("paris"), phase: Phase::Live }, SystemTime::now());
+    view.restore_phase(cluster("tokyo"), Sequence(40));
     view.restore_cluster(cluster("tokyo"), ClusterRecord { config: None, last_contact: Some(contact_time()) });
     view.restore(restored(key(Kind::Node, "tokyo", "tokyo-worker-1"), node("tokyo-worker-1", "172.18.2.2", "b"), 41));
     view.restore(restored(key(Kind::Identity, "tokyo", "68352"), identity(68352, "cart"), 42));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, StatusCode};
 use futures_util::StreamExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -109,8 +109,12 @@ async fn readers_that_share_come_and_go_and_end_with_the_truth() {
             tokio::task::yield_now().await;
         }
     }
-    // the first id is taken by the last change that is visible for sure
-    fixture.change(put(key(Kind::Identity, "paris", "99999"), identity(99_999, "last"), 9_999)).await;
+    // the lists are final once they show the last change
+    fixture.send_change(put(key(Kind::Identity, "paris", "99999"), identity(99_999, "last"), 9_999)).await;
+    let mut signal = fixture.handle.signal().await.unwrap();
+    while fixture.get("/v1/identities/99999").await.status != StatusCode::OK {
+        signal.changed().await.unwrap();
+    }
     let deadline = Instant::now() + Duration::from_secs(30);
     for (number, one) in held.iter().enumerate() {
         let listed = fixture.json(FILTERS[number % FILTERS.len()].1).await["items"].as_array().unwrap().clone();

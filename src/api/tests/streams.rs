@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::Duration;
 use tower::ServiceExt;
 
-use super::fixture::{Fixture, identity, key, node, pod, put};
-use crate::model::{Change, Kind};
+use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::model::{Change, Command, DeleteReason, Kind, Phase};
 
 /// One event as a client sees it: name, id and data, ages taken out.
 pub(super) type Event = (String, Option<String>, Value);
@@ -163,7 +163,8 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
         let mut client = Client::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
         let events = client.until("synced").await;
         assert_eq!(events[1], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
-        assert_eq!((names(&events).last(), events.iter().filter(|event| event.0 == "upsert").count()), (Some(&"synced"), 9));
+        let told = |name: &str| events.iter().filter(|event| event.0 == name).count();
+        assert_eq!((names(&events).last(), told("upsert"), told("cluster")), (Some(&"synced"), 9, 2));
         let refused = fixture.get(&format!("/v1/events?after={after}&onExpired=fail")).await;
         assert_eq!((refused.status, refused.json()["code"].clone()), (StatusCode::GONE, json!("expiredPosition")));
     }
@@ -179,6 +180,7 @@ async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
         match event["type"].as_str().unwrap() {
             "reset" => held.clear(),
             "upsert" => drop(held.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
+            "cluster" => drop(held.insert(event["key"].as_str().unwrap().to_owned(), name_and_phase(&event["object"]))),
             "synced" => break,
             other => panic!("{other}"),
         }
@@ -187,7 +189,36 @@ async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
     for list in ["identities", "ipcache", "nodes", "services"] {
         listed.extend(fixture.json(&format!("/v1/{list}")).await["items"].as_array().unwrap().clone());
     }
+    listed.extend(fixture.json("/v1/clusters").await["items"].as_array().unwrap().iter().map(name_and_phase));
     assert_eq!(held.into_values().collect::<Vec<_>>(), listed);
+}
+
+/// What a cluster in the stream and in its list have in common (api.md): the rest is as new as can be.
+pub(super) fn name_and_phase(cluster: &Value) -> Value {
+    json!([cluster["name"], cluster.get("phase")])
+}
+
+#[tokio::test]
+async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_deleted() {
+    let fixture = Fixture::new();
+    let mut client = Client::open(&fixture, "/v1/events?snapshot=true&kind=cluster", &[]).await;
+    let events = client.until("synced").await;
+    let told: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
+    assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", null])]);
+    assert_eq!((&events[1].0, &events.last().unwrap().2["count"]), (&"reset".to_owned(), &json!(2)));
+    fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff }).await;
+    let (name, id, data) = client.event().await.unwrap();
+    assert_eq!((name.as_str(), id), ("cluster", Some(position(108))));
+    assert_eq!((&data["kind"], &data["key"]), (&json!("cluster"), &json!("cilium/cluster-config/paris")));
+    assert_eq!((&data["object"]["phase"], &data["object"]["clusterID"]), (&json!("backingOff"), &json!(1)));
+    assert_eq!(fixture.json("/v1/clusters/paris").await["phase"], json!("backingOff"), "the list agrees with the stream");
+    fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff }).await;
+    fixture.command(Command::Remove { cluster: cluster("paris"), reason: DeleteReason::ClusterRemoved }).await;
+    let (name, _, data) = client.event().await.unwrap();
+    assert_eq!((name.as_str(), &data["reason"], &data["key"]), ("delete", &json!("clusterRemoved"), &json!("cilium/cluster-config/paris")));
+    let mut late = Client::open(&fixture, &format!("/v1/events?kind=cluster&after={}", position(107)), &[]).await;
+    let missed = late.until("synced").await;
+    assert_eq!(names(&missed), ["retry", "delete", "synced"]);
 }
 
 #[tokio::test(start_paused = true)]

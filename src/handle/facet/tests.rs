@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::handle::{IdentityScope, Item, LabelSelector};
-use crate::model::{Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Sequence, Service};
+use crate::model::{ClusterPhase, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Sequence, Service};
 
 fn one_of<T: Clone>(random: &mut StdRng, all: &[T]) -> T {
     all.choose(random).expect("must not be empty").clone()
@@ -71,14 +71,16 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             service_account: String::new(),
             named_ports: Vec::new(),
         }),
+        Kind::Cluster => Object::Cluster(ClusterPhase { phase: Some(one_of(random, &Phase::ALL)) }),
     }
 }
 
 fn change(random: &mut StdRng) -> Announcement {
-    let kind = one_of(random, &Kind::ALL);
+    let kind = one_of(random, &Kind::STREAMED);
     let name = match kind {
         Kind::Service => one_of(random, &["a/b", "b/a", "a/a", "a"]).to_owned(),
         Kind::Node | Kind::Identity | Kind::Ip => word(random),
+        Kind::Cluster => String::new(),
     };
     let mut side = || random.random_bool(0.7).then(|| Arc::new(object(random, kind)));
     let (old, new) = (side(), side());

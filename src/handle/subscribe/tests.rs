@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
-use crate::model::{Change, ClusterName, Command, DeleteReason, Epoch, Identity, LabelSet, Scope, SourceStamp};
+use crate::model::{Change, ClusterName, Command, DeleteReason, Epoch, Identity, LabelSet, Phase, Scope, SourceStamp};
 use crate::view::View;
 
 /// A mirror that random commands change.
@@ -76,7 +76,10 @@ impl World {
 
     fn truth(&self, filter: &Filter) -> BTreeMap<EntryKey, Arc<Object>> {
         let page = self.reading().list(Kind::Identity, filter, None, 10_000);
-        page.records.into_iter().filter_map(|record| Some((record.key.clone(), record.object.clone()?))).collect()
+        let records = page.records.into_iter().filter_map(|record| Some((record.key.clone(), record.object.clone()?)));
+        let clusters = self.published.view.clusters_from(&EntryKey::lowest_of(Kind::Cluster));
+        let clusters = clusters.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key, Arc::clone(object)));
+        records.chain(clusters).collect()
     }
 }
 
@@ -147,6 +150,7 @@ fn filters() -> Vec<Filter> {
     vec![
         Filter::default(),
         Filter { clusters: vec![cluster(1)], ..Filter::default() },
+        Filter { kinds: vec![Kind::Cluster], ..Filter::default() },
         Filter { labels: selector("app=a"), ..Filter::default() },
         Filter { labels: selector("app!=a"), clusters: vec![cluster(0)], ..Filter::default() },
     ]
@@ -160,7 +164,10 @@ fn random_change(world: &mut World, random: &mut StdRng) {
         _ if random.random_ratio(1, 20) => {
             world.apply(Command::Remove { cluster: cluster(cluster_index), reason: DeleteReason::ClusterRemoved });
         }
-        _ => {}
+        _ => {
+            let phase = Phase::ALL[random.random_range(0..3)];
+            world.apply(Command::Phase { cluster: cluster(cluster_index), phase });
+        }
     }
 }
 
@@ -222,7 +229,7 @@ fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
 #[test]
 fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
     let mut world = World::new(10);
-    let filter = filters().remove(2);
+    let filter = filters().remove(3);
     let mut subscription = Subscription::new(filter, &Start::Now, &world.reading());
     subscription.next(&world.reading());
     world.put(0, 1, "b");

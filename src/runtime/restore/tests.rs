@@ -63,7 +63,13 @@ fn vouched(restored: &Restored) -> Vec<Option<Sequence>> {
 }
 
 fn after(restored: &Restored, position: u64) -> Vec<(u64, Changed)> {
-    restored.published.feed.index_after(Sequence(position)).map(|(sequence, changed)| (sequence.0, changed)).collect()
+    let changes = restored.published.feed.index_after(Sequence(position)).map(|(sequence, changed)| (sequence.0, changed));
+    changes.filter(|(_, changed)| *changed != paris()).collect()
+}
+
+/// That the phase of the only cluster is not known, which is announced behind everything else.
+fn paris() -> Changed {
+    Changed::Live(EntryKey::of_cluster(ClusterName::parse("paris").unwrap()))
 }
 
 #[test]
@@ -75,7 +81,8 @@ fn a_key_announced_lost_in_the_crash_and_deleted_meanwhile_stays_with_nobody() {
     let told =
         [(1_001, Changed::Live(key(256))), (1_002, Changed::Live(key(257))), (1_003, Changed::Gone(key(258), DeleteReason::Deleted))];
     assert_eq!(after(&restored, 15), told);
-    assert_eq!(restored.published.position().sequence, Sequence(1_003));
+    assert_eq!(restored.published.feed.index_after(Sequence(1_003)).collect::<Vec<_>>(), [(Sequence(1_004), paris())]);
+    assert_eq!(restored.published.position().sequence, Sequence(1_004));
     let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
     let object = restored.published.view.record(&key(256)).unwrap().object.clone();
     assert_eq!(object.as_deref(), Some(&crate::model::Object::Identity(crate::model::Identity { id: 256, labels })));
@@ -116,6 +123,23 @@ fn two_starts_from_one_copy_have_no_position_in_common() {
     let (first, second) = (start(original.path()), start(copy.path()));
     assert_ne!(first.published.epoch, second.published.epoch);
     assert!(second.published.earlier.iter().all(|span| span.epoch != first.published.epoch));
+}
+
+#[test]
+fn a_cluster_announced_and_lost_in_the_crash_stays_with_nobody_and_a_known_one_is_told_anew() {
+    let directory = crashed(&[]);
+    let [paris_key, tokyo] = ["paris", "tokyo"].map(|name| EntryKey::of_cluster(ClusterName::parse(name).unwrap()));
+    let (mut written, begun) = Journal::begin(directory.path(), EPOCH, Sequence(10));
+    begun.unwrap();
+    written.append([(Sequence(13), Some(&tokyo)), (Sequence(14), Some(&paris_key))].into_iter());
+    drop(written);
+    let restored = start(directory.path());
+    assert_eq!(vouched(&restored), [Some(Sequence(14))]);
+    let told: Vec<Changed> = restored.published.feed.index_after(Sequence(14)).map(|(_, changed)| changed).collect();
+    assert_eq!(told, [Changed::Gone(tokyo.clone(), DeleteReason::Deleted), paris()]);
+    assert_eq!(restored.published.view.phase(&paris_key.cluster), None);
+    assert!(restored.published.view.cluster_object(&paris_key.cluster).is_some());
+    assert!(restored.published.view.cluster_object(&tokyo.cluster).is_none());
 }
 
 fn copy_tree(from: &Path, to: &Path) {
