@@ -15,7 +15,6 @@ use super::decode::{ChangesAnswer, Lines, SseBlock};
 use super::spec::{Form, Manner, Spec};
 use super::state::{Held, Lost, State};
 use crate::harness::meshkeep::http;
-use crate::harness::truth::reduce;
 
 /// How long a checker waits before it connects again: a client's own delay, shortened.
 const RECONNECT_DELAY_MS: std::ops::Range<u64> = 1..60;
@@ -235,7 +234,7 @@ impl Checker {
             position.get_or_insert(list.position);
             for item in list.items {
                 let value: Value = serde_json::from_str(item.get()).ok()?;
-                objects.push((reduce(kind.name(), &value).0, Held { kind: *kind, text: item.get().into() }));
+                objects.push((kind.key(&value), Held { kind: *kind, text: kind.compared(item.get()) }));
             }
         }
         self.shared.state().load(objects, &position?);

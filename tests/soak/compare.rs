@@ -78,7 +78,7 @@ impl Snapshot {
             if list.position != text {
                 return None;
             }
-            objects.insert(kind, list.items.iter().map(|item| item.get().to_owned()).collect());
+            objects.insert(kind, list.items.iter().map(|item| kind.compared(item.get()).into_string()).collect());
         }
         Some(Self { url: url.to_owned(), position: Position::parse(&text)?, text, objects })
     }
@@ -113,7 +113,8 @@ impl Snapshot {
         for kind in watched.spec.kinds {
             let path = format!("{}?limit=10000{}", kind.path(), watched.spec.list_filter());
             let list = read_list(&self.url, &path).await.ok_or_else(|| format!("{path} is not answered"))?;
-            let items = list.items.iter().map(|item| item.get()).collect();
+            let items: Vec<Box<str>> = list.items.iter().map(|item| kind.compared(item.get())).collect();
+            let items = items.iter().map(|item| &**item).collect();
             if list.position == self.text
                 && let Some(difference) = difference(self.expected(watched, *kind), items)
             {

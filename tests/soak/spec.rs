@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::harness::truth::reduce;
+
 /// How a checker reads the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -53,12 +55,13 @@ pub(super) enum Kind {
     Service,
     Identity,
     Ipcache,
+    Cluster,
 }
 
-use Kind::{Identity, Ipcache, Node, Service};
+use Kind::{Cluster, Identity, Ipcache, Node, Service};
 
 /// All kinds.
-pub(super) const KINDS: [Kind; 4] = [Node, Service, Identity, Ipcache];
+pub(super) const KINDS: [Kind; 5] = [Node, Service, Identity, Ipcache, Cluster];
 
 impl Kind {
     /// The name in events.
@@ -68,6 +71,7 @@ impl Kind {
             Service => "service",
             Identity => "identity",
             Ipcache => "ipcache",
+            Cluster => "cluster",
         }
     }
 
@@ -78,6 +82,32 @@ impl Kind {
             Service => "/v1/services",
             Identity => "/v1/identities",
             Ipcache => "/v1/ipcache",
+            Cluster => "/v1/clusters",
+        }
+    }
+
+    /// The event that carries one.
+    pub(super) const fn event(self) -> &'static str {
+        match self {
+            Node | Service | Identity | Ipcache => "upsert",
+            Cluster => "cluster",
+        }
+    }
+
+    /// What lists and the stream must agree on: all of an object, and the name and phase of a cluster (api.md).
+    pub(super) fn compared(self, text: &str) -> Box<str> {
+        if self != Cluster {
+            return text.into();
+        }
+        let cluster: Value = serde_json::from_str(text).unwrap_or_default();
+        serde_json::json!({ "name": cluster["name"], "phase": cluster["phase"] }).to_string().into()
+    }
+
+    /// The key of an object in a list.
+    pub(super) fn key(self, object: &Value) -> String {
+        match self {
+            Cluster => format!("cilium/cluster-config/{}", text(object, "name")),
+            _ => reduce(self.name(), object).0,
         }
     }
 }
@@ -155,6 +185,7 @@ fn filtered() -> Vec<Spec> {
             ..spec("changes-namespace", "&namespace=ns-2", &[Service, Ipcache], |o| text(o, "namespace") == "ns-2")
         },
         spec("pod", "&pod=pod-2", &[Ipcache], |o| text(o, "podName") == "pod-2"),
+        spec("clusters", "&kind=cluster&cluster=c02&cluster=c01", &[Cluster], |o| matches!(text(o, "name"), "c01" | "c02")),
         spec("name", "&kind=service&name=svc-1", &[Service], |o| text(o, "name") == "svc-1"),
         spec("cluster", "&cluster=c02&cluster=c03&labelSelector=flavour%20notin%20(f0,f1)", &[Node, Service, Identity], |o| {
             matches!(text(o, "cluster"), "c02" | "c03") && !matches!(flavour(o), Some("f0" | "f1"))

@@ -187,7 +187,7 @@ impl State {
         }
         match event.name {
             "reset" => self.reset(event.reason.unwrap_or_default()),
-            "upsert" => {
+            "upsert" | "cluster" => {
                 self.count(event);
                 self.upsert(event);
             }
@@ -328,7 +328,7 @@ impl State {
     }
 
     fn upsert(&mut self, event: &Event<'_>) {
-        let kind = KINDS.into_iter().find(|kind| Some(kind.name()) == event.kind);
+        let kind = KINDS.into_iter().find(|kind| Some(kind.name()) == event.kind && kind.event() == event.name);
         let (Some(kind), Some(key), Some(object)) = (kind, &event.key, event.object) else {
             self.broken(&format!("an upsert without kind, key or object: {event:?}"));
             return;
@@ -339,8 +339,10 @@ impl State {
                 self.broken(&format!("an object that the filter {} does not let through: {value}", self.spec.filter));
             }
         }
-        let before = self.held.insert(key.to_string(), Held { kind, text: object.get().into() });
-        self.tally.idle += u64::from(self.phase == Phase::Synced && before.is_some_and(|before| *before.text == *object.get()));
+        let text = kind.compared(object.get());
+        let idle = self.phase == Phase::Synced && self.held.get(key.as_ref()).is_some_and(|before| before.text == text);
+        self.tally.idle += u64::from(idle);
+        self.held.insert(key.to_string(), Held { kind, text });
     }
 
     fn patch(&mut self, event: &Event<'_>) {
