@@ -25,6 +25,15 @@ pub struct Retention {
     pub count_max: usize,
 }
 
+/// How many tombstones went since the start because of each bound: the one that bites decides how far back positions reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrimmedCounts {
+    /// Older than [`Retention::age_max`].
+    pub by_age: u64,
+    /// More than [`Retention::count_max`].
+    pub by_count: u64,
+}
+
 /// What the index says of one change.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Changed {
@@ -56,6 +65,7 @@ pub struct Feed {
     floor: Sequence,
     head: Sequence,
     retention: Retention,
+    trimmed: TrimmedCounts,
 }
 
 impl Feed {
@@ -70,6 +80,7 @@ impl Feed {
             floor: start,
             head: start,
             retention,
+            trimmed: TrimmedCounts::default(),
         }
     }
 
@@ -125,8 +136,10 @@ impl Feed {
     fn trim(&mut self, now: SystemTime, effects: &mut TombstoneEffects) {
         while let Some((sequence, oldest)) = self.tombstones.get_min() {
             let age = now.duration_since(oldest.time).unwrap_or(Duration::ZERO);
-            if self.tombstones.len() <= self.retention.count_max && age <= self.retention.age_max {
-                return;
+            match (age > self.retention.age_max, self.tombstones.len() > self.retention.count_max) {
+                (false, false) => return,
+                (true, _) => self.trimmed.by_age += 1,
+                (false, true) => self.trimmed.by_count += 1,
             }
             let (sequence, key) = (*sequence, oldest.key.clone());
             self.floor = sequence;
@@ -147,6 +160,12 @@ impl Feed {
     #[must_use]
     pub fn floor(&self) -> Sequence {
         self.floor
+    }
+
+    /// Which bound took tombstones away.
+    #[must_use]
+    pub fn trimmed(&self) -> TrimmedCounts {
+        self.trimmed
     }
 
     /// How many tombstones are kept.
@@ -248,6 +267,7 @@ mod tests {
         assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(101), 1));
         feed.trim(start + Duration::from_secs(61), &mut TombstoneEffects::default());
         assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(102), 0));
+        assert_eq!(feed.trimmed(), TrimmedCounts { by_age: 1, by_count: 1 });
     }
 
     #[test]

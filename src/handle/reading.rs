@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::{ClusterBoard, Filter};
 use crate::commit::Published;
+use crate::feed::TrimmedCounts;
 use crate::model::{ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, Object, Phase, Position, Record, Revision, Scope, Sequence};
 use crate::view::LookupMatch;
 
@@ -77,6 +78,8 @@ pub struct FeedReading {
     pub tombstone_count: usize,
     /// When the oldest of them was deleted.
     pub oldest_tombstone: Option<SystemTime>,
+    /// Which bound took earlier ones away.
+    pub trimmed: TrimmedCounts,
 }
 
 /// One cluster as a whole.
@@ -218,6 +221,7 @@ impl Reading {
             floor: feed.floor(),
             tombstone_count: feed.tombstone_count(),
             oldest_tombstone: feed.oldest_tombstone(),
+            trimmed: feed.trimmed(),
         }
     }
 

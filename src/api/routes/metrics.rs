@@ -183,6 +183,9 @@ fn mirror(page: &mut Page, reading: &Reading) {
     page.gauge("meshkeep_feed_head_sequence", "The sequence of the newest change.").sample(&[], feed.head);
     page.gauge("meshkeep_feed_floor_sequence", "The oldest sequence that a stream can go on from.").sample(&[], feed.floor);
     page.gauge("meshkeep_feed_tombstones", "Deleted keys that are remembered for streams.").sample(&[], feed.tombstone_count);
+    let mut trimmed = page.counter("meshkeep_feed_trimmed_tombstones_total", "Tombstones that went, by the bound that took them.");
+    trimmed.sample(&[("bound", "age")], feed.trimmed.by_age);
+    trimmed.sample(&[("bound", "count")], feed.trimmed.by_count);
     let age = feed.oldest_tombstone.map_or(Duration::ZERO, |time| SystemTime::now().duration_since(time).unwrap_or_default());
     page.gauge("meshkeep_feed_oldest_tombstone_age_seconds", "How long ago the oldest of them was deleted; 0 if there is none.")
         .sample(&[], age.as_secs_f64());
