@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::DirectoryEvent;
 use super::cluster::{ClusterTask, MeshOptions};
+use super::gate::{Gates, start_wait};
 use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
@@ -33,6 +34,7 @@ pub struct Mesh {
     mirror: Subscriber,
     board: watch::Sender<Board>,
     ids: Arc<ClusterIds>,
+    gates: Gates,
     members: BTreeMap<ClusterName, Member>,
     tasks: JoinSet<()>,
 }
@@ -54,7 +56,7 @@ impl Mesh {
         let view = &mirror.current().view;
         let stored = view.cluster_names().into_iter().filter_map(|name| Some((view.cluster(&name)?.config.as_ref()?.id, name.clone())));
         let ids = Arc::new(ClusterIds::new(stored));
-        Self { options, commands, mirror, board, ids, members: BTreeMap::new(), tasks: JoinSet::new() }
+        Self { options, commands, mirror, board, ids, gates: Gates::default(), members: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
     /// Runs until it is told to stop, or the directory's watcher ends. Every cluster's task has ended then.
@@ -83,7 +85,7 @@ impl Mesh {
                 }
                 None => {
                     tracing::info!(%cluster, path = %path.display(), "cluster added");
-                    self.start(cluster, content, Duration::ZERO);
+                    self.start(cluster, content, start_wait(self.members.len() + 1, rand::random()));
                 }
             },
             DirectoryEvent::Removed { cluster } => self.remove(&cluster).await,
@@ -104,6 +106,7 @@ impl Mesh {
             mirror: self.mirror.clone(),
             reporter: reporter.clone(),
             timing: self.options.timing.clone(),
+            gates: self.gates.clone(),
         };
         let task = ClusterTask { name: cluster.clone(), options: self.options.clone(), ids: Arc::clone(&self.ids), content, surroundings };
         let abort = self.tasks.spawn(async move {

@@ -7,6 +7,7 @@
 mod attempt;
 mod cluster;
 mod directory;
+mod gate;
 mod ids;
 mod mesh;
 mod reporter;

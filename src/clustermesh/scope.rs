@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
+use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{PROGRESS_INTERVAL, Timing, WATCH_SILENCE_MAX};
@@ -24,6 +25,7 @@ pub(super) struct Surroundings {
     pub(super) mirror: Subscriber,
     pub(super) reporter: Reporter,
     pub(super) timing: Timing,
+    pub(super) gates: Gates,
 }
 
 /// What a connection brings to each kind.
@@ -121,7 +123,9 @@ impl ScopeTask<'_> {
     /// Reads what changed since, and compares counts with what is held once the writer has done all that was asked of it.
     async fn list_changes(&mut self, after: Revision) -> Result<Option<Request>, AttemptError> {
         let prefix = self.watched_prefix();
+        let place = self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await;
         let changed = self.link.connection.changes_since(&prefix, after).await?;
+        drop(place);
         let mirror = self.settled_mirror().await;
         let held = mirror.view.scope(&self.scope).map_or(0, |state| state.entry_count);
         let puts = changed.iter().flat_map(|changed| &changed.puts);
@@ -133,6 +137,7 @@ impl ScopeTask<'_> {
     /// Reads the keys alone, as of the revision of the changes before.
     async fn list_keys(&mut self) -> Result<Option<Request>, AttemptError> {
         let Some(changed) = self.changed.take() else { return self.feed(Input::HistoryLost).await };
+        let place = self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await;
         let mut pages = self.link.connection.list_keys(&self.watched_prefix(), &changed);
         let mut listed = Vec::new();
         loop {
@@ -143,6 +148,7 @@ impl ScopeTask<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
+        drop(place);
         let mirror = self.settled_mirror().await;
         let held = mirror.view.in_scope(&self.scope).map(|record| record.key.clone()).collect();
         self.feed(Input::Keys { listed, held }).await
@@ -159,6 +165,7 @@ impl ScopeTask<'_> {
     }
 
     async fn list(&mut self) -> Result<Option<Request>, AttemptError> {
+        let _place = self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await;
         let mut pages = self.link.connection.list(&self.watched_prefix());
         loop {
             match pages.next_page().await {

@@ -1,0 +1,77 @@
+//! How many remotes are asked for much at once: lists of one etcd wait for each other, and starts are spread.
+//!
+//! Many clusters often stand behind one etcd (a KVStoreMesh's), so lists are counted for each etcd, by the id that its replies carry,
+//! and not for each file. A remote that does not answer holds no place of another etcd.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::model::EtcdClusterId;
+
+/// Lists at once for each etcd: from 4 to 16 the rate of partitioned lists hardly grows (measurements.md §2: 390–555k and 440–600k
+/// keys/s), while every list costs the server memory and delays its other clients.
+const LISTS_PER_ETCD_MAX: usize = 8;
+
+/// Between two starts on average, so that 511 clusters take a second and one takes no time that anybody sees. Each start costs some
+/// 2 ms of processor time: a connection, perhaps a TLS handshake, and five small reads.
+const START_SPACING: Duration = Duration::from_millis(2);
+
+/// The places at every etcd. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gates {
+    etcds: Arc<Mutex<BTreeMap<u64, Arc<Semaphore>>>>,
+}
+
+impl Gates {
+    /// A place for a list of an etcd; waits for one. It is given back when dropped.
+    pub(super) async fn list(&self, etcd: EtcdClusterId) -> Option<OwnedSemaphorePermit> {
+        let places = {
+            let mut etcds = self.etcds.lock().unwrap_or_else(PoisonError::into_inner);
+            // an etcd that nobody lists any more is forgotten: remotes that are recreated again and again leave nothing behind
+            etcds.retain(|_, places| places.available_permits() < LISTS_PER_ETCD_MAX || Arc::strong_count(places) > 1);
+            Arc::clone(etcds.entry(etcd.0).or_insert_with(|| Arc::new(Semaphore::new(LISTS_PER_ETCD_MAX))))
+        };
+        // never closed, so there is always a place in the end
+        places.acquire_owned().await.ok()
+    }
+}
+
+/// How long a cluster that is one of so many waits before its first attempt. `chance` is 0 to 1.
+pub(super) fn start_wait(cluster_count: usize, chance: f64) -> Duration {
+    let others = u32::try_from(cluster_count.saturating_sub(1)).unwrap_or(u32::MAX);
+    START_SPACING.saturating_mul(others).mul_f64(chance.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lists_of_one_etcd_wait_for_each_other_and_for_no_other_etcd() {
+        let gates = Gates::default();
+        let mut held = Vec::new();
+        for _ in 0..LISTS_PER_ETCD_MAX {
+            held.push(gates.list(EtcdClusterId(1)).now_or_never().expect("must be free"));
+        }
+        assert!(gates.list(EtcdClusterId(1)).now_or_never().is_none(), "all places are taken");
+        assert!(gates.list(EtcdClusterId(2)).now_or_never().is_some(), "another etcd has places of its own");
+        held.pop();
+        assert!(gates.list(EtcdClusterId(1)).now_or_never().is_some());
+        held.clear();
+        drop(gates.list(EtcdClusterId(3)).await);
+        assert_eq!(gates.etcds.lock().unwrap().keys().copied().collect::<Vec<_>>(), [3], "what is not listed is forgotten");
+    }
+
+    #[test]
+    fn starts_are_spread_by_how_many_there_are() {
+        assert_eq!(start_wait(1, 1.0), Duration::ZERO);
+        assert_eq!(start_wait(511, 1.0), Duration::from_millis(1_020));
+        assert_eq!(start_wait(511, 0.5), Duration::from_millis(510));
+        assert_eq!(start_wait(0, f64::NAN.min(1.0)), Duration::ZERO);
+    }
+}
