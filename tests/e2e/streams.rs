@@ -181,3 +181,55 @@ async fn a_reader_that_falls_behind_ends_with_the_truth() {
     proxy.allow_bytes(u64::MAX);
     slow.wait("the slow reader to hold the truth", |followed| (followed.objects == truth).then_some(())).await;
 }
+
+/// The phases that a follower was told of a cluster since an index, `deleted` where it went.
+fn told_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
+    let key = format!("cilium/cluster-config/{cluster}");
+    let followed = follower.now();
+    let about = followed.events[from..].iter().filter(|event| event.data["key"] == *key);
+    about
+        .map(|event| match event.name.as_str() {
+            "cluster" => event.data["object"]["phase"].as_str().unwrap_or("unknown").to_owned(),
+            name => format!("{name}: {}", event.data["reason"].as_str().unwrap_or_default()),
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn clusters_are_told_of_over_an_outage_a_crash_and_their_removal_meanwhile() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
+    follower.synced_after(0).await;
+    assert_eq!((told_of(&follower, "c01", 0), told_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
+    let seen = follower.now().events.len();
+    let changes = |follower: &Follower| follower.now().changes_since(seen);
+    scene.remotes[0].proxy.cut().await;
+    follower
+        .wait("the outage", |followed| {
+            followed.named("cluster", seen).any(|event| event.data["object"]["phase"] == "backingOff").then_some(())
+        })
+        .await;
+    scene.remotes[0].proxy.restore().await;
+    follower
+        .wait("the return", |followed| followed.named("cluster", seen).any(|event| event.data["object"]["phase"] == "live").then_some(()))
+        .await;
+    assert_eq!(changes(&follower), [].into(), "an outage changes no object");
+    assert_eq!(told_of(&follower, "c02", seen), Vec::<String>::new(), "nor another cluster");
+
+    let position = follower.now().position.clone().unwrap();
+    scene.kill_meshkeep();
+    scene.home.remove_cluster("c02");
+    scene.start_meshkeep().await;
+    let again = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+    let gone = |event: &crate::harness::stream::Event| event.data["key"] == "cilium/cluster-config/c02" && event.name == "delete";
+    again.wait("the removed cluster", |followed| followed.events.iter().any(gone).then_some(())).await;
+    again
+        .wait("the one that stayed", |followed| {
+            followed.named("cluster", 0).any(|event| event.data["object"]["phase"] == "live").then_some(())
+        })
+        .await;
+    assert_eq!(again.now().named("reset", 0).count(), 0, "positions survive a kill");
+    let told = told_of(&again, "c02", 0);
+    assert_eq!(told.last().map(String::as_str), Some("delete: clusterRemoved"), "{told:?}");
+    assert_eq!(again.now().named("upsert", 0).count(), 0, "c01 did not change");
+}
