@@ -46,6 +46,10 @@ pub(super) struct Common {
     retained: AtomicUsize,
     /// How many events were encoded, each once for all readers of a group.
     pub(super) encoded: AtomicU64,
+    /// The most changes that ever waited for a group.
+    pub(super) pending_mark: AtomicUsize,
+    /// The most bytes that all groups ever kept.
+    pub(super) retained_mark: AtomicUsize,
     /// The writer is gone or the process ends: nothing more comes.
     pub(super) ended: AtomicBool,
 }
@@ -145,6 +149,7 @@ impl Group {
         }
         let first = ring.pending.is_empty();
         ring.pending.push_back(Arc::clone(announcement));
+        self.common.pending_mark.fetch_max(ring.pending.len(), Ordering::Relaxed);
         if ring.pending.len() > PENDING_COUNT_MAX {
             ring.give_up(announcement.sequence, &self.common);
         }
@@ -266,7 +271,8 @@ impl Group {
         if let Some((from, to)) = range {
             // one chunk: the encoder closes it at the length that ends the loop
             let bytes = encoder.finish().pop().unwrap_or_default();
-            self.common.retained.fetch_add(bytes.len(), Ordering::Relaxed);
+            let retained = self.common.retained.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+            self.common.retained_mark.fetch_max(retained, Ordering::Relaxed);
             ring.chunks.push_back(Chunk { from, to, bytes, lacking: ring.readers });
             while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX && ring.chunks.len() > 1 {
                 ring.drop_oldest(&self.common);

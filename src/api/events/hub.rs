@@ -102,6 +102,14 @@ impl Hub {
         self.shared.routes().groups.values().map(|group| group.lag(head)).max().unwrap_or_default()
     }
 
+    /// The most that the groups' queues ever held, by name: changes that wait to be encoded for one group, and bytes that lagging
+    /// readers of all groups lack.
+    pub(crate) fn queue_marks(&self) -> [(&'static str, usize); 2] {
+        let common = &self.shared.common;
+        let [pending, retained] = [&common.pending_mark, &common.retained_mark].map(|mark| mark.load(Ordering::Relaxed));
+        [("stream_pending", pending), ("stream_retained_bytes", retained)]
+    }
+
     /// How many events were encoded for groups.
     pub(crate) fn encoded_count(&self) -> u64 {
         self.shared.common.encoded.load(Ordering::Relaxed)

@@ -37,7 +37,7 @@ struct Page {
 pub(crate) async fn get_metrics(State(state): State<ApiState>) -> impl IntoResponse {
     let reading = state.handle.try_reading();
     let mut page = Page::default();
-    process(&mut page, &state.handle, reading.is_some());
+    process(&mut page, &state, reading.is_some());
     store(&mut page, &state.handle);
     streams(&mut page, &state, reading.as_ref());
     if let Some(reading) = &reading {
@@ -76,12 +76,13 @@ impl Family<'_> {
     }
 }
 
-fn process(page: &mut Page, handle: &Handle, loaded: bool) {
+fn process(page: &mut Page, state: &ApiState, loaded: bool) {
+    let handle = &state.handle;
     page.gauge("meshkeep_build_info", "The version that runs; always 1.").sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.gauge("meshkeep_uptime_seconds", "How long it has been running.").sample(&[], handle.uptime().as_secs_f64());
     page.gauge("meshkeep_loaded", "Whether everything of the store is in memory.").sample(&[], u8::from(loaded));
     let mut marks = page.gauge("meshkeep_queue_high_water_mark", "The most that each queue ever held.");
-    for (queue, length) in handle.queue_marks() {
+    for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()) {
         marks.sample(&[("queue", queue)], length);
     }
 }
