@@ -3,6 +3,8 @@
 //! Not `axum::serve`: with a stream open that never shuts down, and it has neither TLS, unix sockets nor a time-out for headers
 //! (http.md §4).
 
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -10,10 +12,16 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::response::Response;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +53,15 @@ const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 
 /// How long to wait when a connection cannot be accepted (too many open files), so that trying again does not burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an HTTP/2 connection without TLS begins with, and no request of HTTP/1.1 (RFC 9113 §3.4).
+const HTTP2_BEGINNING: &[u8] = b"PRI ";
+
+/// Who asks, and over what.
+type Caller = (Transport, Client);
+
+/// A connection from its first byte to its end.
+type Conversation = BoxFuture<'static, ()>;
 
 /// What every connection needs. Cheap to clone.
 #[derive(Clone)]
@@ -114,60 +131,104 @@ impl Server {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                let server = self.clone();
-                let caller = (Transport::Tcp, Client::at(peer.ip()));
-                self.own(place, async move {
-                    match server.tls.clone() {
-                        None => Box::pin(server.connection(stream, caller)).await,
-                        // each boxed: a plain connection must not have the room that TLS needs
-                        Some(tls) => {
-                            if let Ok(Ok(stream)) = Box::pin(tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream))).await {
-                                Box::pin(server.connection(stream, caller)).await;
-                            }
-                        }
-                    }
-                });
+                let (server, caller) = (self.clone(), (Transport::Tcp, Client::at(peer.ip())));
+                let connection = match server.tls.clone() {
+                    None => server.plain(stream, caller),
+                    Some(tls) => server.tls(tls, stream, caller),
+                };
+                self.own(place, connection);
             }
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                let server = self.clone();
-                self.own(place, async move { server.connection(stream, (Transport::Unix, Client::Local)).await });
+                self.own(place, self.clone().either(stream, (Transport::Unix, Client::Local)));
             }
         }
         Ok(())
     }
 
-    /// Runs a connection until it ends or the grace is over. It is boxed because an async block that takes a future has room for it twice,
-    /// and most connections are streams that wait.
-    fn own(&self, place: OwnedSemaphorePermit, connection: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a connection until it ends or the grace is over.
+    fn own(&self, place: OwnedSemaphorePermit, connection: Conversation) {
         let abort = self.abort.clone();
-        let connection = Box::pin(connection);
         self.tasks.spawn(async move {
             abort.run_until_cancelled(connection).await;
             drop(place);
         });
     }
 
-    async fn connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, (transport, client): (Transport, Client)) {
-        let router = self.router;
-        let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(transport);
-            request.extensions_mut().insert(client);
-            router.clone().oneshot(request.map(Body::new))
-        });
-        let mut builder = Builder::new(Tracked(self.tasks));
+    /// A connection without TLS. Its first bytes tell which HTTP it speaks (RFC 9113 §3.4).
+    fn plain(self, stream: TcpStream, caller: Caller) -> Conversation {
+        Box::pin(async move {
+            let mut first = [0; HTTP2_BEGINNING.len()];
+            let peeked = self.stop.run_until_cancelled(tokio::time::timeout(HEADER_TIMEOUT, stream.peek(&mut first))).await;
+            let Some(Ok(Ok(length))) = peeked else { return };
+            if HTTP2_BEGINNING.starts_with(&first[..length]) {
+                self.either(stream, caller).await;
+            } else {
+                self.http1(stream, caller).await;
+            }
+        })
+    }
+
+    /// A connection with TLS, which agrees on one HTTP or the other in its handshake.
+    fn tls(self, tls: TlsAcceptor, stream: TcpStream, caller: Caller) -> Conversation {
+        Box::pin(async move {
+            let Ok(Ok(stream)) = Box::pin(tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream))).await else { return };
+            if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                self.either(stream, caller).await;
+            } else {
+                self.http1(stream, caller).await;
+            }
+        })
+    }
+
+    /// HTTP/1.1 alone, which is what most streams speak: it takes half the room of what can be both.
+    fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HTTP1_BUFFER_BYTES);
+        let service = hyper::service::service_fn(requests(self.router, caller));
+        conversation(self.stop, builder.serve_connection(TokioIo::new(Stallable::new(stream)), service))
+    }
+
+    /// HTTP/1.1 or HTTP/2, whichever the client begins with.
+    fn either(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
+        let mut builder = auto::Builder::new(Tracked(self.tasks));
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
-        let mut connection = Box::pin(builder.serve_connection(TokioIo::new(Stallable::new(stream)), service));
+        let service = hyper::service::service_fn(requests(self.router, caller));
+        let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream)), service).into_owned();
+        conversation(self.stop, connection)
+    }
+}
+
+/// Answers requests of one caller. The answer in the making is boxed: a connection keeps room for it as long as it stands.
+fn requests(
+    router: Router,
+    (transport, client): Caller,
+) -> impl Fn(hyper::Request<Incoming>) -> BoxFuture<'static, Result<Response, Infallible>> {
+    move |mut request| {
+        request.extensions_mut().insert(transport);
+        request.extensions_mut().insert(client);
+        router.clone().oneshot(request.map(Body::new)).boxed()
+    }
+}
+
+/// Lets a connection go on until it ends, or finish what it has once `stop` is cancelled.
+fn conversation<C>(stop: CancellationToken, connection: C) -> Conversation
+where
+    C: GracefulConnection<Error: Display + Send> + Send + 'static,
+{
+    // boxed here and not in the block, which would have room for it twice
+    let mut connection = Box::pin(connection);
+    Box::pin(async move {
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = self.stop.cancelled() => {
+            () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(error, "a connection ended");
+            tracing::debug!(%error, "a connection ended");
         }
-    }
+    })
 }
