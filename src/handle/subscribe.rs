@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{Filter, Reading};
 use crate::feed::Changed;
-use crate::model::{Announcement, EntryKey, Kind, Object, Position, Record, Revision, Sequence};
+use crate::model::{Announcement, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
 
 pub use patch::BackendsPatch;
 pub use place::{Place, Stage};
@@ -69,7 +69,7 @@ pub enum Item {
         /// The source's revision.
         revision: Option<Revision>,
         /// The position after it; `None` inside a snapshot, which has none until it is complete.
-        position: Option<Position>,
+        position: Option<ReaderPosition>,
     },
     /// Only the backends of the service that the key had changed.
     Patch {
@@ -79,8 +79,8 @@ pub enum Item {
         patch: BackendsPatch,
         /// The source's revision.
         revision: Option<Revision>,
-        /// The position after it; never inside a snapshot.
-        position: Option<Position>,
+        /// The position after it.
+        position: Option<ReaderPosition>,
     },
     /// The key is gone, or no longer matches.
     Delete {
@@ -89,7 +89,7 @@ pub enum Item {
         /// `deleted`, `leftFilter`, `clusterRemoved` or `unknown`.
         reason: &'static str,
         /// The position after it; `None` inside a snapshot.
-        position: Option<Position>,
+        position: Option<ReaderPosition>,
     },
     /// Everything up to here was sent.
     Synced {
@@ -281,7 +281,7 @@ impl Subscription {
         }
     }
 
-    fn replayed(&self, changed: Changed, position: Option<Position>, reading: &Reading) -> Option<Item> {
+    fn replayed(&self, changed: Changed, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
         match changed {
             Changed::Gone(key, reason) => self.filter.may_match(&key).then(|| Item::Delete { key, reason: reason.api_name(), position }),
             Changed::Live(key) if key.kind == Kind::Cluster => {
@@ -316,7 +316,7 @@ impl Subscription {
         let full = items.len() + change_count_max;
         for announcement in announcements.take(SCANNED_KEYS_MAX) {
             self.sent = announcement.sequence;
-            let position = Some(self.position(reading));
+            let position = Some(self.position(reading).into());
             let item = told(&self.filter, announcement, position);
             items.extend(item.map(|item| if self.patches { item.shortened(&self.filter, announcement) } else { item }));
             if items.len() >= full {
@@ -335,15 +335,23 @@ impl Subscription {
         self.count = 0;
     }
 
-    /// Inside a snapshot nothing has a position, so that a broken connection repeats the snapshot.
-    fn position_at(&self, reading: &Reading, sequence: Sequence) -> Option<Position> {
-        (self.sync_mode == SyncMode::Replay).then(|| Position { epoch: reading.position().epoch, sequence })
+    /// Inside a snapshot nothing has a position, so that a broken connection repeats the snapshot; inside a replay it says what was seen.
+    fn position_at(&self, reading: &Reading, sequence: Sequence) -> Option<ReaderPosition> {
+        let head = reading.position();
+        let position = Position { sequence, ..head };
+        let seen = (sequence < head.sequence).then_some(head.sequence);
+        (self.sync_mode == SyncMode::Replay).then_some(ReaderPosition { position, seen })
     }
 }
 
-/// Whether a position can be served: of a start that is known, not above what is vouched for, not below the floor of the tombstones.
+/// Whether a position can be served: of a start that is known, neither it nor what was seen above what is vouched for, not below the
+/// floor of the tombstones.
 fn check(text: &str, reading: &Reading) -> Result<Sequence, ResetReason> {
-    servable(text.parse().map_err(|_| ResetReason::Malformed)?, reading)
+    let ReaderPosition { position, seen } = text.parse().map_err(|_| ResetReason::Malformed)?;
+    if let Some(seen) = seen {
+        servable(Position { sequence: seen, ..position }, reading)?;
+    }
+    servable(position, reading)
 }
 
 /// The same of a position that was read.
@@ -369,7 +377,7 @@ fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
 }
 
 /// What a live reader is told of one change: entering and leaving the filter are an upsert and a delete.
-fn told(filter: &Filter, announcement: &Announcement, position: Option<Position>) -> Option<Item> {
+fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<Item> {
     let key = &announcement.key;
     let passes = |object: &&Arc<Object>| filter.matches(key, object);
     let old = announcement.old.as_ref().filter(passes);

@@ -22,5 +22,5 @@ pub use object::{
     Backend, BackendZone, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port,
     Service,
 };
-pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, Revision, Sequence};
+pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};

@@ -95,6 +95,48 @@ impl FromStr for Position {
     }
 }
 
+/// Where a reader is. Inside a replay what it was told may be newer than its position: a key that changed twice is told once, as it
+/// is now. A store that lost the newer change could not tell the older one any more, so such a position also says what was seen:
+/// `v1.<epoch and the newest sequence seen, 16 hexadecimal digits each>.<sequence>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReaderPosition {
+    /// Up to here nothing is lacking.
+    pub position: Position,
+    /// Inside a replay: nothing newer than this was told.
+    pub seen: Option<Sequence>,
+}
+
+impl From<Position> for ReaderPosition {
+    fn from(position: Position) -> Self {
+        Self { position, seen: None }
+    }
+}
+
+impl fmt::Display for ReaderPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { epoch, sequence } = self.position;
+        match self.seen {
+            None => self.position.fmt(f),
+            Some(seen) => write!(f, "v1.{:016x}{:016x}.{sequence}", epoch.0, seen.0),
+        }
+    }
+}
+
+impl FromStr for ReaderPosition {
+    type Err = MalformedPosition;
+
+    fn from_str(text: &str) -> Result<Self, MalformedPosition> {
+        // "v1." and the epoch, which the sequence seen may follow
+        let (head, tail) = text.split_at_checked(19).ok_or(MalformedPosition)?;
+        let Some((seen, rest)) = tail.split_once('.').filter(|(seen, _)| !seen.is_empty()) else {
+            return Ok(text.parse::<Position>()?.into());
+        };
+        let is_hexadecimal = seen.len() == 16 && seen.bytes().all(|b| b.is_ascii_hexdigit());
+        let seen = u64::from_str_radix(seen, 16).ok().filter(|_| is_hexadecimal).ok_or(MalformedPosition)?;
+        Ok(Self { position: format!("{head}.{rest}").parse()?, seen: Some(Sequence(seen)) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +146,21 @@ mod tests {
         let position = Position { epoch: Epoch(0xdead_beef), sequence: Sequence(42) };
         assert_eq!(position.to_string(), "v1.00000000deadbeef.42");
         assert_eq!(position.to_string().parse(), Ok(position));
+    }
+
+    #[test]
+    fn a_reader_s_position_reads_back_as_it_was_written() {
+        let position = Position { epoch: Epoch(0xdead_beef), sequence: Sequence(42) };
+        for (seen, text) in [(None, "v1.00000000deadbeef.42"), (Some(Sequence(255)), "v1.00000000deadbeef00000000000000ff.42")] {
+            let position = ReaderPosition { position, seen };
+            assert_eq!(position.to_string(), text);
+            assert_eq!(text.parse(), Ok(position));
+        }
+        for text in
+            ["v1.00000000deadbeefff.42", "v1.00000000deadbeef+0000000000000ff.42", "v1.00000000deadbeéf.42", "v1.00000000deadbeef", ""]
+        {
+            assert_eq!(text.parse::<ReaderPosition>(), Err(MalformedPosition), "{text}");
+        }
     }
 
     #[test]
@@ -120,6 +177,7 @@ mod tests {
             "v1.00000000deadbeef.99999999999999999999",
         ] {
             assert_eq!(text.parse::<Position>(), Err(MalformedPosition), "{text}");
+            assert_eq!(text.parse::<ReaderPosition>(), Err(MalformedPosition), "{text}");
         }
     }
 }

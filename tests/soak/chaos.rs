@@ -172,7 +172,7 @@ impl Sidecar {
         let directory = tempfile::Builder::new().prefix("meshkeep-copy-").tempdir().unwrap();
         copy_directory(&self.home.data_directory(), directory.path());
         signal(meshkeep, "CONT");
-        let Position { epoch, sequence } = head(meshkeep.url()).await;
+        let Position { epoch, sequence, .. } = head(meshkeep.url()).await;
         self.copy = Some(Copy { directory, epoch, bound: sequence, later: Vec::new() });
     }
 

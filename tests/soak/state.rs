@@ -14,6 +14,9 @@ const VIOLATIONS_KEPT: usize = 5;
 /// Every so many upserts the object is read and tested against the filter; comparisons look at all of them.
 const FILTER_TESTED_EVERY: u64 = 16;
 
+/// How many hexadecimal digits an epoch has.
+const EPOCH_DIGITS: usize = 16;
+
 /// How far each epoch can be vouched for by a server that lost or never had what came later: sequences by epoch.
 pub(super) type Lost = BTreeMap<String, u64>;
 
@@ -22,6 +25,8 @@ pub(super) type Lost = BTreeMap<String, u64>;
 pub(super) struct Position {
     pub(super) epoch: String,
     pub(super) sequence: u64,
+    /// The newest sequence that may have been seen with it.
+    seen: u64,
 }
 
 /// Where a checker is in the stream.
@@ -86,8 +91,11 @@ pub(super) struct State {
 impl Position {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix("v1.")?.split('.');
-        let (epoch, sequence) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
-        parts.next().is_none().then_some(Self { epoch, sequence })
+        let (epoch, sequence) = (parts.next()?, parts.next()?.parse().ok()?);
+        // inside a replay the newest sequence that was seen follows the epoch
+        let (epoch, seen) = epoch.split_at_checked(EPOCH_DIGITS)?;
+        let seen = if seen.is_empty() { sequence } else { u64::from_str_radix(seen, 16).ok()? };
+        parts.next().is_none().then_some(Self { epoch: epoch.to_owned(), sequence, seen })
     }
 }
 
@@ -230,7 +238,7 @@ impl State {
         if self.partial {
             self.broken("a position is honoured that was answered with a reset before");
         }
-        if self.lost.get(&sent.epoch).is_some_and(|bound| sent.sequence > *bound) {
+        if self.lost.get(&sent.epoch).is_some_and(|bound| sent.seen > *bound) {
             self.broken(&format!("the position {sent:?} is honoured, which this store does not have: {:?}", self.lost));
         }
         self.tally.resumes += 1;

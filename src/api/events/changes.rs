@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::encode::reset_reason;
+use super::encode::{reset_reason, sync_mode};
 use super::{Client, WatchEvent, check_stream_age, expired, place as take_place, start};
 use crate::api::dto::objects::ClusterIds;
 use crate::api::paging::checked_limit;
@@ -207,26 +207,28 @@ fn same_filters(fingerprint: &str, place: Place, query: &Parameters<ChangesQuery
 
 /// A place as text, with the fingerprint of the filters that it belongs to.
 fn write_place(place: &Place, fingerprint: &str) -> String {
-    let Place { sent, seen, stage, count } = place;
+    let Place { sent, seen, mode, stage, count } = place;
+    let mode = sync_mode(*mode);
     let (stage, key) = match stage {
         Stage::Scan(None) => ("begin", String::new()),
         Stage::Scan(Some(key)) => ("scan", key.to_string()),
         Stage::Replay => ("replay", String::new()),
     };
-    format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{stage}\n{key}")))
+    format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
 }
 
 /// The fingerprint and the place in a text; `None` where it holds none, which makes it a malformed position.
 fn read_place(text: &str) -> Option<(String, Place)> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;
-    let mut parts = text.splitn(6, '\n');
+    let mut parts = text.splitn(7, '\n');
     let mut part = || parts.next();
     let (fingerprint, sent, seen, count) = (part()?, part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);
+    let mode = [SyncMode::Snapshot, SyncMode::Replay].into_iter().zip([part()?; 2]).find(|(mode, name)| sync_mode(*mode) == *name)?.0;
     let stage = match (part()?, part()?) {
         ("begin", "") => Stage::Scan(None),
         ("scan", key) => Stage::Scan(Some(EntryKey::from_cache_form(key)?)),
         ("replay", "") => Stage::Replay,
         _ => return None,
     };
-    Some((fingerprint.to_owned(), Place { sent, seen, stage, count }))
+    Some((fingerprint.to_owned(), Place { sent, seen, mode, stage, count }))
 }

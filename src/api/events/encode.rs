@@ -9,7 +9,7 @@ use crate::api::dto::status::{ClusterAge, readings};
 use crate::api::one_line::to_line;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::handle::{BackendsPatch, Item, Reading, ResetReason, SyncMode};
-use crate::model::{EntryKey, Kind, Position, Revision};
+use crate::model::{EntryKey, Kind, Position, ReaderPosition, Revision};
 
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
 /// delay what follows.
@@ -138,7 +138,7 @@ impl WatchEvent {
         }
     }
 
-    fn about(event_type: &'static str, key: &EntryKey, revision: Option<Revision>, position: Option<Position>) -> Self {
+    fn about(event_type: &'static str, key: &EntryKey, revision: Option<Revision>, position: Option<ReaderPosition>) -> Self {
         let meta = EventMeta {
             cluster: key.cluster.to_string(),
             revision: revision.map(|revision| revision.0),
@@ -159,11 +159,7 @@ impl WatchEvent {
             }
             Item::Delete { key, reason, position } => Self { reason: Some(reason), ..Self::about("delete", key, None, *position) },
             Item::Synced { mode, count, position } => {
-                let mode = Some(match mode {
-                    SyncMode::Snapshot => "snapshot",
-                    SyncMode::Replay => "replay",
-                });
-                Self { mode, count: Some(*count), ..Self::mark("synced", *position, reading) }
+                Self { mode: Some(sync_mode(*mode)), count: Some(*count), ..Self::mark("synced", *position, reading) }
             }
         }
     }
@@ -251,6 +247,14 @@ impl From<&BackendsPatch> for BackendChanges {
             upserted: patch.upserted.iter().map(Backend::from).collect(),
             removed: patch.removed.iter().map(ToString::to_string).collect(),
         }
+    }
+}
+
+/// The name that the API uses.
+pub(super) const fn sync_mode(mode: SyncMode) -> &'static str {
+    match mode {
+        SyncMode::Snapshot => "snapshot",
+        SyncMode::Replay => "replay",
     }
 }
 

@@ -17,7 +17,7 @@ impl Reading {
 impl Item {
     /// What a live reader with this filter is told of a change, if anything.
     pub(crate) fn told(filter: &Filter, announcement: &Announcement, epoch: Epoch) -> Option<Self> {
-        told(filter, announcement, Some(Position { epoch, sequence: announcement.sequence }))
+        told(filter, announcement, Some(Position { epoch, sequence: announcement.sequence }.into()))
     }
 
     /// The patch that says the same as an upsert, where only the backends of a service changed that a reader with this filter holds.

@@ -1,6 +1,7 @@
 //! Readers against random lives of a mirror: at every `synced`, and whenever they are current, they hold exactly what the view
 //! holds and their filter lets pass.
 
+mod lost_tail;
 mod pieces;
 
 use std::collections::BTreeMap;
@@ -88,7 +89,7 @@ struct Reader {
     filter: Filter,
     subscription: Subscription,
     held: BTreeMap<EntryKey, Arc<Object>>,
-    last_id: Option<Position>,
+    last_id: Option<ReaderPosition>,
     resets: Vec<ResetReason>,
 }
 
@@ -106,32 +107,39 @@ impl Reader {
     /// Takes the next piece; true when it ended with `synced` or left the reader current.
     fn take(&mut self, reading: &Reading) -> bool {
         for item in self.subscription.next(reading) {
-            match item {
-                Item::Reset(reason) => {
-                    self.held.clear();
-                    self.last_id = None;
-                    self.resets.push(reason);
-                }
-                Item::Upsert { key, object, position, .. } => {
-                    assert!(self.filter.matches(&key, &object), "an upsert must pass the filter");
-                    self.held.insert(key, object);
-                    self.advance(position);
-                }
-                Item::Delete { key, position, .. } => {
-                    self.held.remove(&key);
-                    self.advance(position);
-                }
-                Item::Patch { .. } => panic!("a patch must be asked for"),
-                Item::Synced { position, .. } => self.advance(Some(position)),
-            }
+            self.apply(item);
         }
         self.subscription.is_current(reading)
     }
 
-    fn advance(&mut self, position: Option<Position>) {
-        if let Some(position) = position {
-            assert!(self.last_id.is_none_or(|last| last.sequence <= position.sequence), "positions must not go back");
-            self.last_id = Some(position);
+    fn apply(&mut self, item: Item) {
+        match item {
+            Item::Reset(reason) => {
+                self.held.clear();
+                self.last_id = None;
+                self.resets.push(reason);
+            }
+            Item::Upsert { key, object, position, .. } => {
+                assert!(self.filter.matches(&key, &object), "an upsert must pass the filter");
+                self.held.insert(key, object);
+                self.advance(position);
+            }
+            Item::Delete { key, position, .. } => {
+                self.held.remove(&key);
+                self.advance(position);
+            }
+            Item::Patch { .. } => panic!("a patch must be asked for"),
+            Item::Synced { position, .. } => self.advance(Some(position.into())),
+        }
+    }
+
+    fn advance(&mut self, position: Option<ReaderPosition>) {
+        if let Some(ReaderPosition { position, .. }) = position {
+            let same_epoch = self.last_id.map(|last| last.position).filter(|last| last.epoch == position.epoch);
+            assert!(same_epoch.is_none_or(|last| last.sequence <= position.sequence), "positions must not go back");
+        }
+        if position.is_some() {
+            self.last_id = position;
         }
     }
 
@@ -242,8 +250,8 @@ fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
         .next(&world.reading())
         .iter()
         .map(|item| match item {
-            Item::Upsert { position: Some(position), .. } => ("upsert", position.sequence.0),
-            Item::Delete { reason, position: Some(position), .. } => (*reason, position.sequence.0),
+            Item::Upsert { position: Some(position), .. } => ("upsert", position.position.sequence.0),
+            Item::Delete { reason, position: Some(position), .. } => (*reason, position.position.sequence.0),
             other => panic!("unexpected {other:?}"),
         })
         .collect();

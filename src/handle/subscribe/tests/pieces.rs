@@ -84,7 +84,7 @@ fn a_place_that_saw_more_than_there_is_now_is_reset() {
     subscription.next_up_to(&world.reading(), 2);
     let place = subscription.place(&world.reading()).unwrap();
     let (sent, seen) = (before.position(), world.reading().position());
-    assert_eq!(place, Place { sent, seen, stage: Stage::Scan(Some(key(0, 3))), count: 2 });
+    assert_eq!(place, Place { sent, seen, mode: SyncMode::Snapshot, stage: Stage::Scan(Some(key(0, 3))), count: 2 });
     assert_eq!(Subscription::check_place(&place, &world.reading()), Ok(()));
     assert_eq!(Subscription::check_place(&place, &before), Err(ResetReason::RolledBack));
     let items = Subscription::resumed(Filter::default(), &place, &before).next(&before);
@@ -148,7 +148,7 @@ fn only_changed_backends_of_a_service_that_the_reader_holds_are_patched() {
     assert_eq!(told_of(&items), ["patch", "upsert", "delete", "upsert", "patch"]);
     let Item::Patch { patch, position, .. } = &items[0] else { panic!("must be a patch") };
     let expected = BackendsPatch { upserted: vec![backend(2, 81), backend(3, 80)], removed: vec![[10, 0, 0, 1].into()] };
-    assert_eq!((patch, position.unwrap().sequence.0), (&expected, head.sequence.0 - 4));
+    assert_eq!((patch, position.unwrap().position.sequence.0), (&expected, head.sequence.0 - 4));
     for mut other in [plain, holds_nothing] {
         assert_eq!(told_of(&other.next(&world.reading())), ["upsert", "upsert", "delete", "upsert", "upsert"]);
     }

@@ -1,0 +1,87 @@
+//! Readers of a store that goes back to an older copy of itself: what they hold is the truth again once they are current, wherever they
+//! had broken off before.
+
+use super::*;
+use crate::model::{EpochSpan, Tombstone};
+
+/// What a restored copy of the data directory holds, and what the source had then.
+struct Copy {
+    published: Published,
+}
+
+impl World {
+    fn copy(&self) -> Copy {
+        Copy { published: self.published.clone() }
+    }
+
+    /// Goes on from a copy as a start does: the same records, tombstones and floor, positions of the copy's start vouched for up to its
+    /// end, a new epoch, and sequences that nobody has seen.
+    fn go_back(&mut self, copy: Copy, epoch: u64) {
+        let (old, head) = (copy.published, Sequence(self.published.feed.head().0 + 1_000));
+        let mut view = View::starting_at(head);
+        let mut feed = Feed::starting_at(head, Retention { age_max: Duration::from_secs(3600), count_max: 1_000 });
+        for record in old.view.records_from(&EntryKey::lowest()) {
+            feed.restore_live(record.last_sequence, record.key.clone());
+            view.restore(Record { generation: 0, ..(**record).clone() });
+        }
+        for (sequence, changed) in old.feed.index_after(Sequence(0)) {
+            if let Changed::Gone(key, reason) = changed {
+                feed.restore_tombstone(sequence, Tombstone { key, reason, time: SystemTime::UNIX_EPOCH });
+            }
+        }
+        feed.restore_floor(old.feed.floor());
+        let earlier = old.earlier.iter().copied();
+        let own = EpochSpan { epoch: old.epoch, began: Sequence(0), vouched: Some(old.feed.head()) };
+        self.published = Published { view, feed, epoch: Epoch(epoch), earlier: earlier.chain([own]).collect() };
+    }
+}
+
+/// A reader whose connection breaks within what one look gives.
+fn take_some(reader: &mut Reader, reading: &Reading, random: &mut StdRng) {
+    let items = reader.subscription.next_up_to(reading, random.random_range(1..8));
+    let kept = random.random_range(0..=items.len());
+    for item in items.into_iter().take(kept) {
+        reader.apply(item);
+    }
+    reader.reconnect(reading);
+}
+
+#[test]
+fn a_reader_that_broke_off_anywhere_ends_with_the_truth_of_a_restored_copy() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new(1_000);
+        let mut readers: Vec<Reader> = filters().into_iter().map(|filter| Reader::new(filter, &world.reading())).collect();
+        for epoch in 8..12 {
+            let mut copy = None;
+            for round in 0..12 {
+                for _ in 0..random.random_range(0..12) {
+                    // few keys, so that most change again and again
+                    let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..5));
+                    match random.random_range(0..4) {
+                        0 => world.delete(cluster_index, id),
+                        _ => world.put(cluster_index, id, ["a", "b", "c"][random.random_range(0..3)]),
+                    }
+                }
+                if round == 7 {
+                    copy = Some(world.copy());
+                }
+                let reading = world.reading();
+                for reader in &mut readers {
+                    match random.random_range(0..4) {
+                        0 => {}
+                        1 => reader.catch_up(&reading),
+                        _ => take_some(reader, &reading, &mut random),
+                    }
+                }
+            }
+            world.go_back(copy.expect("must have been made"), epoch);
+            let reading = world.reading();
+            for reader in &mut readers {
+                reader.reconnect(&reading);
+                reader.catch_up(&reading);
+                assert_eq!(reader.held, world.truth(&reader.filter), "seed {seed}, epoch {epoch}, filter {:?}", reader.filter);
+            }
+        }
+    }
+}
