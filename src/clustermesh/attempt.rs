@@ -1,5 +1,6 @@
 //! One connection to one remote cluster, from the first byte to the error that ends it.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Instant;
 
@@ -195,6 +196,7 @@ impl Attempt<'_> {
                 surroundings: &self.task.surroundings,
                 changed: None,
                 told_synced: false,
+                gone_leases: BTreeSet::new(),
             }
             .run()
         });
@@ -215,16 +217,20 @@ impl Attempt<'_> {
         match ended.0 {}
     }
 
-    /// Tells each kind of its canary, and of each change of it. The deletion of a canary means nothing (§3.4).
+    /// Tells each kind of its canary, and of each change of it. A canary that is deleted stops nothing (§3.4): it only means that deletes
+    /// are not believed any more (invariant 4).
     async fn watch_canaries(&self, link: &Link, kinds: &[watch::Sender<Option<KeyValue>>]) -> Result<Infallible, AttemptError> {
         if !link.source.canaries {
             return std::future::pending().await;
         }
         let prefix = keys::synced_prefix(&self.task.name).into_bytes();
+        let reporter = &self.task.surroundings.reporter;
+        let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, link.source.cached);
         let tell = |canary: KeyValue| {
-            let kind = keys::canary_kind(&canary.key, &self.task.name, link.source.cached);
-            if let Some(sender) = kind.and_then(|kind| kinds.get(kind as usize)) {
+            let kind = kind_of(&canary.key);
+            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind as usize)?))) {
                 sender.send_replace(Some(canary));
+                reporter.sign(Some(kind), false);
             }
         };
         let (found, revision) = list_small(link.connection.list(&prefix)).await?;
@@ -233,20 +239,30 @@ impl Attempt<'_> {
         loop {
             if let WatchMessage::Events { events, .. } = watch.next().await? {
                 for event in events {
-                    if let Event::Put(canary) = event {
-                        tell(canary);
+                    match event {
+                        Event::Put(canary) => tell(canary),
+                        Event::Delete { key, .. } => {
+                            if let Some(kind) = kind_of(&key) {
+                                reporter.sign(Some(kind), true);
+                            }
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Any change of the cluster config means a new connection; its deletion means nothing (`clustercfg.go`).
+    /// Any change of the cluster config means a new connection (`clustercfg.go`). Its deletion ends nothing; deletes are not believed
+    /// any more (invariant 4).
     async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
         loop {
             let WatchMessage::Events { events, .. } = read.watch.next().await? else { continue };
             for event in events {
-                let Event::Put(put) = event else { continue };
+                let Event::Put(put) = event else {
+                    self.task.surroundings.reporter.sign(None, read.config.is_some());
+                    continue;
+                };
+                self.task.surroundings.reporter.sign(None, false);
                 let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
                 if !known && cluster_config::parse_cluster_config(&put.value).is_ok() {
                     return Err(AttemptError::Cluster("the cluster config changed".to_owned()));

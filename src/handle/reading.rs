@@ -47,6 +47,8 @@ pub struct SourceMeta {
     pub revision: Option<Revision>,
     /// Whether the source is itself a copy, made by a KVStoreMesh: then its own age is not known.
     pub cached: bool,
+    /// Of a single record: the source has lost it, and it is kept all the same (design.md, invariant 4).
+    pub held: bool,
 }
 
 /// How much is mirrored.
@@ -275,6 +277,7 @@ impl Reading {
             age,
             revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision),
             cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
+            held: false,
         }
     }
 
@@ -282,7 +285,8 @@ impl Reading {
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
         let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };
-        SourceMeta { origin, revision: Some(record.source.mod_revision), ..self.source(&record.key.cluster, record.key.kind) }
+        let (held, revision) = (record.source.held, Some(record.source.mod_revision));
+        SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.kind) }
     }
 
     fn status(&self, cluster: &ClusterName) -> Option<ClusterStatus> {

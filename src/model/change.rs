@@ -40,6 +40,11 @@ pub enum Change {
         /// The key.
         key: EntryKey,
     },
+    /// The source has lost the key: it stays, marked (design.md, invariant 4).
+    Hold {
+        /// The key.
+        key: EntryKey,
+    },
 }
 
 /// The newest put of a scope that is stored: its key had exactly these bytes at this revision (measurements.md §2, "M").

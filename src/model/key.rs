@@ -45,6 +45,16 @@ impl Kind {
         }
     }
 
+    /// Whether keys of this kind are given up where their cluster stays away for too long (`--cache-ttl`): what agents send traffic
+    /// by, while nodes, identities and addresses stay (`RevokeCache` in `pkg/clustermesh/remote_cluster.go`).
+    #[must_use]
+    pub const fn is_revocable(self) -> bool {
+        match self {
+            Self::Service => true,
+            Self::Identity | Self::Ip | Self::Node => false,
+        }
+    }
+
     /// What stands between the cluster's name and the object's own in the cache form: only identities have something there.
     const fn infix(self) -> &'static str {
         match self {

@@ -158,6 +158,6 @@ fn scope_of(key: &EntryKey) -> Scope {
 /// The key of a change.
 fn key_of(change: &Change) -> &EntryKey {
     match change {
-        Change::Put { key, .. } | Change::Delete { key } => key,
+        Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
     }
 }

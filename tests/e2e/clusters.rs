@@ -2,7 +2,7 @@
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
-use crate::harness::mesh::{BASES, Form, MeshCluster, SMALL, publish, put_config, rewrite};
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, rewrite};
 use crate::harness::meshkeep::Home;
 use crate::harness::scene::{Remote, Scene, settles};
 use crate::harness::stream::Follower;
@@ -137,20 +137,6 @@ async fn clusters_whose_names_begin_alike_are_kept_apart() {
     scene.home.remove_cluster("eu");
     scene.remotes[0].clusters.remove(0);
     scene.settles("the removal of the shortest").await;
-}
-
-/// The deletion of a cluster config or a canary of a direct peer means nothing to what is read already (protocol.md §3.4, §3.5).
-#[tokio::test]
-async fn losing_config_and_canaries_while_live_stops_nothing() {
-    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
-    let etcd = &scene.remotes[0].etcd;
-    etcd.delete("cilium/cluster-config/c01").await;
-    for base in BASES {
-        etcd.delete(format!("cilium/synced/c01/cilium/state/{base}")).await;
-    }
-    scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
-    scene.settles("the loss of config and canaries").await;
 }
 
 #[tokio::test]
