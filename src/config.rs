@@ -128,6 +128,10 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub hold_margin: Duration,
 
+    /// How long a remote's heartbeat may be silent (Cilium's `etcd.go`: two minutes)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
+    pub heartbeat_silence: Duration,
+
     /// The first wait after a failed attempt (style.md, "Async")
     #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
     pub backoff_min: Duration,

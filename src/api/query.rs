@@ -141,6 +141,18 @@ list_query! {
 }
 
 list_query! {
+    /// Service exports, and endpoint slices.
+    ExportsQuery {
+        /// Only those whose labels match, in kubectl's syntax.
+        label_selector: Option<String>,
+        /// Only in this namespace.
+        namespace: Option<String>,
+        /// Only those of this name.
+        name: Option<String>,
+    }
+}
+
+list_query! {
     /// Identities.
     IdentitiesQuery {
         /// Only identities whose labels match, in kubectl's syntax; a key without a source (`app`) matches any source (`k8s:app`).
@@ -249,6 +261,22 @@ impl ListQuery for ServicesQuery {
             namespace: self.namespace.clone(),
             name: self.name.clone(),
             shared: self.shared,
+            ..Filter::default()
+        })
+    }
+}
+
+impl ListQuery for ExportsQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter {
+            clusters: clusters(&self.cluster)?,
+            labels: labels(self.label_selector.as_deref(), &[])?,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
             ..Filter::default()
         })
     }

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Instant;
 
+use futures_util::future::try_join_all;
 use tokio::sync::watch;
 use tokio::time::{interval, sleep_until};
 
 use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
-use super::timing::{CONTACT_STORED_INTERVAL, HEARTBEAT_SILENCE_MAX};
+use super::timing::CONTACT_STORED_INTERVAL;
 use crate::kvstore::{ClientFile, Connection, Event, KeyValue, KvstoreError, PagedList, Watch, WatchMessage, prefix_end};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
 use crate::wire::{cluster_config, keys};
@@ -68,6 +69,7 @@ impl Attempt<'_> {
         }
         let mut watch = connection.watch(key, Some(&prefix_end(key)), revision.next()).await?;
         let mut last = Instant::now();
+        let silence = self.task.options.timing.heartbeat_silence;
         loop {
             tokio::select! {
                 message = watch.next() => {
@@ -79,8 +81,8 @@ impl Attempt<'_> {
                         beat.send_replace(Some(last));
                     }
                 }
-                () = sleep_until((last + HEARTBEAT_SILENCE_MAX).into()) => {
-                    return Err(AttemptError::Cluster(format!("no heartbeat for {HEARTBEAT_SILENCE_MAX:?}")));
+                () = sleep_until((last + silence).into()) => {
+                    return Err(AttemptError::Cluster(format!("no heartbeat for {silence:?}")));
                 }
             }
         }
@@ -186,7 +188,7 @@ impl Attempt<'_> {
         };
         let link = Link { connection: connection.clone(), source, heartbeat };
         let (canary_senders, canaries): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| watch::channel(None)).unzip();
-        let mut tasks = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
+        let kinds = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
             let scope = Scope { cluster: self.task.name.clone(), kind };
             ScopeTask {
                 scope,
@@ -196,25 +198,19 @@ impl Attempt<'_> {
                 surroundings: &self.task.surroundings,
                 changed: None,
                 told_synced: false,
+                reading: cluster_config::reading_of(kind, &config),
                 gone_leases: BTreeSet::new(),
             }
             .run()
         });
-        let [Some(first), Some(second), Some(third), Some(fourth)] = [tasks.next(), tasks.next(), tasks.next(), tasks.next()] else {
-            return Err(AttemptError::Cluster("a kind is missing".to_owned()));
-        };
-        drop(tasks);
         let ended = tokio::try_join!(
-            first,
-            second,
-            third,
-            fourth,
+            try_join_all(kinds),
             self.watch_canaries(&link, &canary_senders),
             self.watch_config(read),
             self.keep_record(memory.record.clone()),
             self.find_unknown_prefixes(&link),
         )?;
-        match ended.0 {}
+        match ended.1 {}
     }
 
     /// Tells each kind of its canary, and of each change of it. A canary that is deleted stops nothing (§3.4): it only means that deletes

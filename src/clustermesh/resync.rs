@@ -12,7 +12,6 @@ mod holds;
 mod sentinel;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::changes::put_point;
@@ -150,19 +149,11 @@ enum State {
     /// The history is the stored one: reading what changed since. `changed` waits for the keys that it is compared with.
     Differing { cursor: Cursor, compare_keys: bool, changed: Option<ChangedKeys> },
     /// Reading everything.
-    Listing { newest: Option<Newest>, revision: Option<Revision>, history: History },
+    Listing { newest: Option<KeyValue>, revision: Option<Revision>, history: History },
     /// Everything is read: settling what of the held was not. The cursor is set behind that.
     Comparing { cursor: Cursor, history: History },
     /// Complete, and following.
     Watching { prune_owed: bool },
-}
-
-/// The newest put of a list.
-#[derive(Debug)]
-struct Newest {
-    key: Vec<u8>,
-    revision: Revision,
-    value: Arc<[u8]>,
 }
 
 /// The questions of the sentinel check, in the order in which they are asked.
@@ -351,7 +342,7 @@ impl Resync {
         cursor.revision = changed.revision;
         cursor.canary.clone_from(&self.canary);
         if let Some(newest) = changed.puts.iter().max_by_key(|put| put.mod_revision) {
-            cursor.last_put = Some(put_point(&newest.key, newest.mod_revision, &newest.value));
+            cursor.last_put = Some(put_point(newest));
         }
         self.cursor = Some(cursor.clone());
         self.state = State::Watching { prune_owed: false };
@@ -393,9 +384,8 @@ impl Resync {
         let State::Listing { newest, revision, .. } = &mut self.state else { return Step::default() };
         *revision = Some(page.revision);
         for key_value in &page.key_values {
-            if newest.as_ref().is_none_or(|newest| key_value.mod_revision > newest.revision) {
-                *newest =
-                    Some(Newest { key: key_value.key.clone(), revision: key_value.mod_revision, value: Arc::clone(&key_value.value) });
+            if newest.as_ref().is_none_or(|newest| key_value.mod_revision > newest.mod_revision) {
+                *newest = Some(key_value.clone());
             }
         }
         self.apply_puts(page.key_values, None)
@@ -412,7 +402,7 @@ impl Resync {
             etcd_cluster_id: source.etcd_cluster_id,
             revision,
             cached: source.cached,
-            last_put: newest.as_ref().map(|newest| put_point(&newest.key, newest.revision, &newest.value)),
+            last_put: newest.as_ref().map(put_point),
             last_delete: None,
             canary: self.canary.clone(),
         };
@@ -446,7 +436,7 @@ impl Resync {
         for event in &events {
             match event {
                 Event::Put(put) => {
-                    cursor.last_put = Some(put_point(&put.key, put.mod_revision, &put.value));
+                    cursor.last_put = Some(put_point(put));
                 }
                 Event::Delete { key, mod_revision } => {
                     cursor.last_delete = Some(DeletePoint { source_key: key.clone(), revision: *mod_revision });

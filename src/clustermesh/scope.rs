@@ -17,6 +17,7 @@ use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, PROGRESS_IN
 use crate::commit::{Published, Subscriber};
 use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, Watch, WatchMessage};
 use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
+use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
 
 /// What all kinds of a cluster share.
@@ -101,6 +102,8 @@ pub(super) struct ScopeTask<'a> {
     pub(super) changed: Option<ChangedKeys>,
     /// Whether the outside was told that this kind is synced.
     pub(super) told_synced: bool,
+    /// Whether the cluster publishes this kind.
+    pub(super) reading: Reading,
     /// Leases that are known to be gone from this etcd: they never come back.
     pub(super) gone_leases: BTreeSet<LeaseId>,
 }
@@ -108,6 +111,9 @@ pub(super) struct ScopeTask<'a> {
 impl ScopeTask<'_> {
     /// Runs until the connection fails.
     pub(super) async fn run(mut self) -> Result<std::convert::Infallible, AttemptError> {
+        if self.reading == Reading::Absent {
+            return self.stay_away().await;
+        }
         self.memory.deliver(&self.surroundings.commands).await?;
         let mut request = self.feed(Input::Connected(self.link.source.clone())).await?;
         loop {
@@ -134,6 +140,14 @@ impl ScopeTask<'_> {
             };
             self.surroundings.reporter.contact();
         }
+    }
+
+    /// A kind that the cluster does not have counts as complete; what was held of it is given up (Cilium's disabled reflectors).
+    async fn stay_away(self) -> Result<std::convert::Infallible, AttemptError> {
+        self.memory.revoke(&self.scope);
+        self.memory.deliver(&self.surroundings.commands).await?;
+        self.surroundings.reporter.kind_is(self.scope.kind, true, false);
+        std::future::pending().await
     }
 
     async fn await_canary(&mut self) -> Result<Option<Request>, AttemptError> {
@@ -359,8 +373,11 @@ impl ScopeTask<'_> {
 
     /// Tells how far this kind is.
     fn settle(&self) {
-        let (synced, kind) = (self.memory.resync.is_synced(), self.scope.kind);
+        let kind = self.scope.kind;
         let awaits_canary = self.memory.resync.awaits_canary();
+        // whether a cluster that says "off" writes the canary depends on its release (protocol.md §12)
+        let is_off = awaits_canary && self.reading == Reading::Off;
+        let (synced, awaits_canary) = (is_off || self.memory.resync.is_synced(), awaits_canary && !is_off);
         self.surroundings.reporter.holds(kind, self.memory.resync.held_count());
         self.surroundings.reporter.kind_is(kind, synced, awaits_canary);
     }

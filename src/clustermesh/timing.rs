@@ -14,6 +14,9 @@ pub struct Timing {
     pub backoff_min: Duration,
     /// The longest (style.md: 30 s).
     pub backoff_max: Duration,
+    /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
+    /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
+    pub heartbeat_silence: Duration,
     /// How often missing certificate files are looked for (Cilium waits 5 s; looking is cheap and users watch).
     pub files_interval: Duration,
     /// How much longer than a third of a lease's life the signs must stand (invariant 4): etcd revokes up to 1,000 leases a second
@@ -31,16 +34,13 @@ impl Default for Timing {
             legacy_quiet: Duration::from_secs(60),
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
+            heartbeat_silence: Duration::from_secs(120),
             files_interval: Duration::from_secs(1),
             hold_margin: Duration::from_secs(30),
             cache_ttl: None,
         }
     }
 }
-
-/// How long the heartbeat may be silent before the connection counts as dead: Cilium writes it each minute and gives up after two
-/// (`pkg/kvstore/heartbeat`, `etcd.go`).
-pub(super) const HEARTBEAT_SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// How often a watch is asked how far it is. This is what ages are exact to.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);

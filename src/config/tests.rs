@@ -44,6 +44,7 @@ fn nothing_said_means_the_documented_defaults() {
             legacy_wait: Duration::from_secs(180),
             legacy_quiet: Duration::from_secs(60),
             hold_margin: Duration::from_secs(30),
+            heartbeat_silence: Duration::from_secs(120),
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
             store_lock_wait: Duration::from_secs(30),

@@ -60,6 +60,10 @@ pub struct Counts {
     pub nodes: u64,
     /// Usable services.
     pub services: u64,
+    /// Usable service exports.
+    pub service_exports: u64,
+    /// Usable endpoint slices.
+    pub endpoint_slices: u64,
     /// Usable identities.
     pub identities: u64,
     /// Usable ip entries.
@@ -203,6 +207,8 @@ impl Reading {
             entries: view.entry_count() as u64,
             nodes: view.object_count(Kind::Node),
             services: view.object_count(Kind::Service),
+            service_exports: view.object_count(Kind::ServiceExport),
+            endpoint_slices: view.object_count(Kind::EndpointSlice),
             identities: view.object_count(Kind::Identity),
             ipcache: view.object_count(Kind::Ip),
             rejected: view.rejected_count() as u64,

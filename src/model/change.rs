@@ -54,7 +54,7 @@ pub struct PutPoint {
     pub source_key: Vec<u8>,
     /// Its mod revision.
     pub revision: Revision,
-    /// A SHA-256 of its bytes.
+    /// A SHA-256 of its bytes and, where it hung on one, its lease.
     pub value_digest: [u8; 32],
 }
 

@@ -245,7 +245,7 @@ pub struct ClusterStatus {
     /// When the first of its client certificate and its CA runs out.
     pub certificate_expiry: Option<SystemTime>,
     /// One for each kind, in the order of [`Kind::ALL`].
-    pub resources: [ResourceStatus; 4],
+    pub resources: [ResourceStatus; Kind::ALL.len()],
     /// Prefixes found in the source that this version does not know.
     pub unknown_prefixes: Vec<String>,
 }

@@ -139,7 +139,7 @@ impl View {
 fn ip_entry(record: &Record) -> Option<&IpEntry> {
     match record.object.as_deref()? {
         Object::Ip(entry) => Some(entry),
-        Object::Node(_) | Object::Service(_) | Object::Identity(_) => None,
+        Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => None,
     }
 }
 

@@ -121,7 +121,7 @@ impl View {
                     self.node_addresses.insert((address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) => {}
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {}
         }
     }
 
@@ -145,7 +145,7 @@ impl View {
                     self.node_addresses.remove(&(address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) => {}
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {}
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct ListMeta {
 pub(crate) struct Source {
     /// The cluster.
     cluster: String,
-    /// The kind: `node`, `service`, `identity` or `ipcache`.
+    /// The kind: `node`, `service`, `identity`, `ipcache`, `serviceExport` or `endpointSlice`.
     kind: &'static str,
     /// How current it is.
     #[serde(flatten)]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
 use super::{non_empty, reserved};
 use crate::handle::{IdentityScope, LookupMatch, Reading};
@@ -269,6 +270,8 @@ pub(crate) enum AnyObject {
     Service(Service),
     Identity(Identity),
     Ipcache(IpcacheEntry),
+    ServiceExport(ServiceExport),
+    EndpointSlice(EndpointSlice),
 }
 
 impl AnyObject {
@@ -278,6 +281,8 @@ impl AnyObject {
             Object::Service(service) => Self::Service(Service::new(key, service)),
             Object::Identity(identity) => Self::Identity(Identity::new(key, identity, ids)),
             Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
+            Object::ServiceExport(export) => Self::ServiceExport(ServiceExport::new(key, export)),
+            Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, slice)),
         }
     }
 }
@@ -308,7 +313,7 @@ impl Node {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Node(node) => Some(Self::new(&record.key, node)),
-            Object::Service(_) | Object::Identity(_) | Object::Ip(_) => None,
+            Object::Service(_) | Object::Identity(_) | Object::Ip(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => None,
         }
     }
 }
@@ -335,7 +340,7 @@ impl Service {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Service(service) => Some(Self::new(&record.key, service)),
-            Object::Node(_) | Object::Identity(_) | Object::Ip(_) => None,
+            Object::Node(_) | Object::Identity(_) | Object::Ip(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => None,
         }
     }
 }
@@ -374,7 +379,7 @@ impl Identity {
     pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Identity(identity) => Some(Self::new(&record.key, identity, ids)),
-            Object::Node(_) | Object::Service(_) | Object::Ip(_) => None,
+            Object::Node(_) | Object::Service(_) | Object::Ip(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => None,
         }
     }
 
@@ -411,7 +416,7 @@ impl IpcacheEntry {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Ip(entry) => Some(Self::new(&record.key, entry)),
-            Object::Node(_) | Object::Service(_) | Object::Identity(_) => None,
+            Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => None,
         }
     }
 

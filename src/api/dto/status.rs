@@ -46,6 +46,10 @@ pub(crate) struct StatusCounts {
     nodes: u64,
     /// Usable services.
     services: u64,
+    /// Usable service exports.
+    service_exports: u64,
+    /// Usable endpoint slices.
+    endpoint_slices: u64,
     /// Usable identities.
     identities: u64,
     /// Usable ipcache entries.
@@ -245,6 +249,8 @@ impl StatusCounts {
             entries: counts.entries,
             nodes: counts.nodes,
             services: counts.services,
+            service_exports: counts.service_exports,
+            endpoint_slices: counts.endpoint_slices,
             identities: counts.identities,
             ipcache: counts.ipcache,
             rejected: counts.rejected,

@@ -294,6 +294,10 @@ fn mesh() -> View {
         view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: Some(cursor) }, now);
         view.apply(Command::Confirm(scope), now);
     }
+    // paris has neither
+    for kind in [Kind::EndpointSlice, Kind::ServiceExport] {
+        view.apply(Command::Confirm(Scope { cluster: cluster("paris"), kind }), now);
+    }
     let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()) };
     view.apply(Command::Remember { cluster: cluster("paris"), record }, now);
     view

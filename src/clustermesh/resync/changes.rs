@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::holds::History;
 use super::{Resync, Signs, Source, Step};
 use crate::kvstore::{Event, KeyValue};
-use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, Revision, SourceStamp};
+use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, SourceStamp};
 use crate::wire::{self, Context, keys};
 
 impl Resync {
@@ -57,14 +57,20 @@ impl Resync {
     }
 }
 
-pub(super) fn put_point(key: &[u8], revision: Revision, value: &[u8]) -> PutPoint {
-    PutPoint { source_key: key.to_vec(), revision, value_digest: digest(value) }
+pub(super) fn put_point(put: &KeyValue) -> PutPoint {
+    PutPoint { source_key: put.key.clone(), revision: put.mod_revision, value_digest: digest(put) }
 }
 
 pub(super) fn is_value(key_value: &KeyValue, stored: &PutPoint) -> bool {
-    digest(&key_value.value) == stored.value_digest
+    digest(key_value) == stored.value_digest
 }
 
-fn digest(value: &[u8]) -> [u8; 32] {
-    Sha256::digest(value).into()
+/// Of the bytes and the lease: etcd draws the ids of leases at random, so that an etcd that was wiped and filled again in the same
+/// order differs in them even where bytes and revisions are the same.
+fn digest(put: &KeyValue) -> [u8; 32] {
+    let mut digest = Sha256::new_with_prefix(&put.value);
+    if put.lease.0 != 0 {
+        digest.update(put.lease.0.to_be_bytes());
+    }
+    digest.finalize().into()
 }
