@@ -181,13 +181,15 @@ pub struct Resync {
     holds: Holds,
     /// The present comparison interrupts a watch: the quiet time is over, or the holds are.
     settling: bool,
+    /// A list of another history began and none has been complete since: an interruption does not make it the stored one again.
+    is_other: bool,
 }
 
 impl Resync {
     /// Begins with what the store held.
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
-        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds: Holds::default(), settling: false }
+        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds: Holds::default(), settling: false, is_other: false }
     }
 
     /// Forgets what is held, because the cluster was drained.
@@ -375,6 +377,8 @@ impl Resync {
     }
 
     fn list(&mut self, history: History) -> Step {
+        let history = if self.is_other && history == History::Unknown { History::Other } else { history };
+        self.is_other = history == History::Other;
         self.state = State::Listing { newest: None, revision: None, history };
         self.cursor = None;
         Step { commands: vec![Command::BeginList(self.scope.clone())], request: Some(Request::List), ..Step::default() }
@@ -423,7 +427,7 @@ impl Resync {
         let State::Comparing { cursor, history } = &self.state else { return Step::default() };
         let (cursor, history) = (cursor.clone(), *history);
         let gone = self.found_gone(keys, signs, history);
-        self.settling = false;
+        (self.settling, self.is_other) = (false, false);
         self.cursor = Some(cursor.clone());
         self.state = State::Watching { prune_owed: false };
         let request = Some(Request::Watch(cursor.revision.next()));

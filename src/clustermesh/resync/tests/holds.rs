@@ -162,6 +162,21 @@ fn a_new_etcd_behind_a_fresh_canary_prunes_at_once_and_behind_a_dying_one_holds(
     }
 }
 
+#[test]
+fn an_interrupted_list_of_a_new_etcd_prunes_all_the_same() {
+    let (mut etcd, mut mirror) = copy();
+    etcd = Etcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..Etcd::new(2) };
+    revive(&mut etcd, 7);
+    mirror.connect(&etcd);
+    while mirror.request != Some(Request::List) {
+        assert!(mirror.advance(&etcd));
+    }
+    mirror.advance(&etcd);
+    mirror.connected = false;
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
 /// One writer after another; each dies, and its leases expire in any order within the last third of their life.
 fn life_of_losses(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
