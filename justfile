@@ -43,3 +43,7 @@ container-trial:
 # the long run of the change stream's checkers: 10 million changes, or as many as given
 soak *events:
     scripts/soak {{ events }}
+
+# damaged bytes for every decoder, for so many seconds each
+fuzz *seconds:
+    scripts/fuzz {{ seconds }}

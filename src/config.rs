@@ -65,6 +65,10 @@ pub struct Settings {
     #[arg(long, value_name = "COUNT", default_value = "1000000")]
     pub tombstone_max_count: u64,
 
+    /// Remove the services, service exports and endpoint slices of a cluster that cannot be read for so long; 0 keeps them
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
+    pub cache_ttl: Duration,
+
     /// How the HTTP face is protected.
     #[command(flatten)]
     pub security: SecuritySettings,
@@ -118,6 +122,15 @@ pub struct TimingSettings {
     /// Without canaries: how long no restored key may have been put again before leftovers are pruned (design.md, invariant 3)
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub legacy_quiet: Duration,
+
+    /// How much longer than a third of a lease's life a source that had lost keys must stand again before they are deleted
+    /// (design.md, invariant 4)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub hold_margin: Duration,
+
+    /// How long a remote's heartbeat may be silent (Cilium's `etcd.go`: two minutes)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
+    pub heartbeat_silence: Duration,
 
     /// The first wait after a failed attempt (style.md, "Async")
     #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]

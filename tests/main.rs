@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod e2e;
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod kvstore;

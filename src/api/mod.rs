@@ -72,7 +72,7 @@ pub fn openapi_json() -> String {
 
 /// The routes that the OpenAPI document describes.
 fn documented_routes() -> OpenApiRouter<ApiState> {
-    use routes::{clusters, entries, ipcache, metrics, objects, probes};
+    use routes::{clusters, entries, exports, ipcache, metrics, objects, probes};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
         .routes(routes!(clusters::list_clusters))
@@ -81,6 +81,10 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(objects::get_node))
         .routes(routes!(objects::list_services))
         .routes(routes!(objects::get_service))
+        .routes(routes!(exports::list_service_exports))
+        .routes(routes!(exports::get_service_export))
+        .routes(routes!(exports::list_endpoint_slices))
+        .routes(routes!(exports::get_endpoint_slice))
         .routes(routes!(objects::list_identities))
         .routes(routes!(objects::get_identity))
         .routes(routes!(objects::list_identity_ips))

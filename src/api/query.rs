@@ -141,6 +141,18 @@ list_query! {
 }
 
 list_query! {
+    /// Service exports, and endpoint slices.
+    ExportsQuery {
+        /// Only those whose labels match, in kubectl's syntax.
+        label_selector: Option<String>,
+        /// Only in this namespace.
+        namespace: Option<String>,
+        /// Only those of this name.
+        name: Option<String>,
+    }
+}
+
+list_query! {
     /// Identities.
     IdentitiesQuery {
         /// Only identities whose labels match, in kubectl's syntax; a key without a source (`app`) matches any source (`k8s:app`).
@@ -254,6 +266,22 @@ impl ListQuery for ServicesQuery {
     }
 }
 
+impl ListQuery for ExportsQuery {
+    fn parts(&self) -> ListParts<'_> {
+        self.list_parts()
+    }
+
+    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
+        Ok(Filter {
+            clusters: clusters(&self.cluster)?,
+            labels: labels(self.label_selector.as_deref(), &[])?,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            ..Filter::default()
+        })
+    }
+}
+
 impl ListQuery for IdentitiesQuery {
     fn parts(&self) -> ListParts<'_> {
         self.list_parts()
@@ -308,7 +336,7 @@ fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
 }
 
 fn kind(name: &str) -> Result<Kind, Problem> {
-    let unknown = || Problem::parameter("kind", format!("{name:?} is none of node, service, identity, ipcache and cluster"));
+    let unknown = || Problem::parameter("kind", format!("{name:?} is none of node, service, identity, ipcache, serviceExport, endpointSlice and cluster"));
     Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
 }
 

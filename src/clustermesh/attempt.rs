@@ -1,14 +1,16 @@
 //! One connection to one remote cluster, from the first byte to the error that ends it.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Instant;
 
+use futures_util::future::try_join_all;
 use tokio::sync::watch;
 use tokio::time::{interval, sleep_until};
 
 use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
-use super::timing::{CONTACT_STORED_INTERVAL, HEARTBEAT_SILENCE_MAX};
+use super::timing::CONTACT_STORED_INTERVAL;
 use crate::kvstore::{ClientFile, Connection, Event, KeyValue, KvstoreError, PagedList, Watch, WatchMessage, prefix_end};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
 use crate::wire::{cluster_config, keys};
@@ -67,6 +69,7 @@ impl Attempt<'_> {
         }
         let mut watch = connection.watch(key, Some(&prefix_end(key)), revision.next()).await?;
         let mut last = Instant::now();
+        let silence = self.task.options.timing.heartbeat_silence;
         loop {
             tokio::select! {
                 message = watch.next() => {
@@ -78,8 +81,8 @@ impl Attempt<'_> {
                         beat.send_replace(Some(last));
                     }
                 }
-                () = sleep_until((last + HEARTBEAT_SILENCE_MAX).into()) => {
-                    return Err(AttemptError::Cluster(format!("no heartbeat for {HEARTBEAT_SILENCE_MAX:?}")));
+                () = sleep_until((last + silence).into()) => {
+                    return Err(AttemptError::Cluster(format!("no heartbeat for {silence:?}")));
                 }
             }
         }
@@ -185,7 +188,7 @@ impl Attempt<'_> {
         };
         let link = Link { connection: connection.clone(), source, heartbeat };
         let (canary_senders, canaries): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| watch::channel(None)).unzip();
-        let mut tasks = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
+        let kinds = memory.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((memory, canary), kind)| {
             let scope = Scope { cluster: self.task.name.clone(), kind };
             ScopeTask {
                 scope,
@@ -195,36 +198,35 @@ impl Attempt<'_> {
                 surroundings: &self.task.surroundings,
                 changed: None,
                 told_synced: false,
+                reading: cluster_config::reading_of(kind, &config),
+                gone_leases: BTreeSet::new(),
             }
             .run()
         });
-        let [Some(first), Some(second), Some(third), Some(fourth)] = [tasks.next(), tasks.next(), tasks.next(), tasks.next()] else {
-            return Err(AttemptError::Cluster("a kind is missing".to_owned()));
-        };
-        drop(tasks);
         let ended = tokio::try_join!(
-            first,
-            second,
-            third,
-            fourth,
+            try_join_all(kinds),
             self.watch_canaries(&link, &canary_senders),
             self.watch_config(read),
             self.keep_record(memory.record.clone()),
             self.find_unknown_prefixes(&link),
         )?;
-        match ended.0 {}
+        match ended.1 {}
     }
 
-    /// Tells each kind of its canary, and of each change of it. The deletion of a canary means nothing (§3.4).
+    /// Tells each kind of its canary, and of each change of it. A canary that is deleted stops nothing (§3.4): it only means that deletes
+    /// are not believed any more (invariant 4).
     async fn watch_canaries(&self, link: &Link, kinds: &[watch::Sender<Option<KeyValue>>]) -> Result<Infallible, AttemptError> {
         if !link.source.canaries {
             return std::future::pending().await;
         }
         let prefix = keys::synced_prefix(&self.task.name).into_bytes();
+        let reporter = &self.task.surroundings.reporter;
+        let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, link.source.cached);
         let tell = |canary: KeyValue| {
-            let kind = keys::canary_kind(&canary.key, &self.task.name, link.source.cached);
-            if let Some(sender) = kind.and_then(|kind| kinds.get(kind as usize)) {
+            let kind = kind_of(&canary.key);
+            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind as usize)?))) {
                 sender.send_replace(Some(canary));
+                reporter.sign(Some(kind), false);
             }
         };
         let (found, revision) = list_small(link.connection.list(&prefix)).await?;
@@ -233,20 +235,30 @@ impl Attempt<'_> {
         loop {
             if let WatchMessage::Events { events, .. } = watch.next().await? {
                 for event in events {
-                    if let Event::Put(canary) = event {
-                        tell(canary);
+                    match event {
+                        Event::Put(canary) => tell(canary),
+                        Event::Delete { key, .. } => {
+                            if let Some(kind) = kind_of(&key) {
+                                reporter.sign(Some(kind), true);
+                            }
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Any change of the cluster config means a new connection; its deletion means nothing (`clustercfg.go`).
+    /// Any change of the cluster config means a new connection (`clustercfg.go`). Its deletion ends nothing; deletes are not believed
+    /// any more (invariant 4).
     async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
         loop {
             let WatchMessage::Events { events, .. } = read.watch.next().await? else { continue };
             for event in events {
-                let Event::Put(put) = event else { continue };
+                let Event::Put(put) = event else {
+                    self.task.surroundings.reporter.sign(None, read.config.is_some());
+                    continue;
+                };
+                self.task.surroundings.reporter.sign(None, false);
                 let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
                 if !known && cluster_config::parse_cluster_config(&put.value).is_ok() {
                     return Err(AttemptError::Cluster("the cluster config changed".to_owned()));

@@ -43,6 +43,15 @@ pub(super) struct ClusterTask {
     pub(super) surroundings: Surroundings,
 }
 
+/// A cluster that cannot be read.
+#[derive(Debug)]
+struct Away {
+    /// Since when, or since the start.
+    since: Instant,
+    /// What depends on it was given up (`--cache-ttl`).
+    revoked: bool,
+}
+
 /// What a cluster's task remembers between connections.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -67,11 +76,17 @@ impl ClusterTask {
         let mut memory = self.remember();
         let mut backoff = Backoff::new(&self.options.timing);
         self.surroundings.reporter.change(|status| status.config.clone_from(&memory.record.config));
+        let mut away = Away { since: Instant::now(), revoked: false };
         loop {
             let content = Arc::clone(&file_changes.borrow_and_update());
             let started = Instant::now();
             let error = tokio::select! {
                 error = self.attempt(&content, &mut memory) => error,
+                () = self.away_too_long(&away) => {
+                    away.revoked = true;
+                    self.revoke(&mut memory).await;
+                    continue;
+                }
                 changed = file_changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -85,6 +100,9 @@ impl ClusterTask {
             if matches!(error, AttemptError::Stopping) {
                 return;
             }
+            if self.surroundings.reporter.has_config() {
+                away = Away { since: Instant::now(), revoked: false };
+            }
             if started.elapsed() > STABLE_CONNECTION || self.surroundings.reporter.was_live() {
                 backoff.reset(&self.options.timing);
             }
@@ -92,8 +110,34 @@ impl ClusterTask {
             self.surroundings.reporter.failure(&error.to_string(), wait);
             tokio::select! {
                 () = sleep(wait) => {}
+                () = self.away_too_long(&away) => {
+                    away.revoked = true;
+                    self.revoke(&mut memory).await;
+                }
                 // a closed channel means that this task is about to be ended: the next round sees it
                 _ = file_changes.changed() => file_changes.mark_changed(),
+            }
+        }
+    }
+
+    /// Waits until the cluster could not be read for as long as `--cache-ttl` says; for ever where it says nothing, where that has
+    /// been seen to, and once its config is read (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
+    async fn away_too_long(&self, away: &Away) {
+        let Some(ttl) = self.options.timing.cache_ttl.filter(|_| !away.revoked) else { return std::future::pending().await };
+        sleep(ttl.saturating_sub(away.since.elapsed())).await;
+        if self.surroundings.reporter.has_config() {
+            std::future::pending().await
+        }
+    }
+
+    /// Gives up what agents send traffic by.
+    async fn revoke(&self, memory: &mut Memory) {
+        tracing::warn!(cluster = %self.name, "the cluster is away for longer than --cache-ttl: its services, service exports and endpoint slices are removed");
+        for (kind, memory) in Kind::ALL.into_iter().zip(&mut memory.kinds) {
+            if kind.is_revocable() {
+                memory.revoke(&Scope { cluster: self.name.clone(), kind });
+                // a writer that is gone means that the process is about to end
+                let _ = memory.deliver(&self.surroundings.commands).await;
             }
         }
     }

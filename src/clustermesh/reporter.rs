@@ -80,9 +80,11 @@ impl Reporter {
             status.last_error_time = Some(SystemTime::now());
             status.next_retry = Some(Instant::now() + wait);
             status.config_retrieved = false;
+            status.config_gone = false;
             for resource in &mut status.resources {
                 resource.synced = false;
                 resource.awaiting_canary = false;
+                resource.canary_gone = false;
             }
         });
     }
@@ -109,11 +111,45 @@ impl Reporter {
             changed
         });
         if changed {
-            let phase = phase_of(&self.status.borrow().resources);
-            self.phase(phase);
+            self.mirroring();
         }
-        if changed && self.status.borrow().phase == Phase::Live {
+    }
+
+    /// So many keys of a kind stay although the source has lost them.
+    pub(super) fn holds(&self, kind: Kind, held_count: usize) {
+        self.mirrors(|status| std::mem::replace(&mut status.resource_mut(kind).held_count, held_count) != held_count);
+    }
+
+    /// The cluster config, or the canary of a kind, has gone from the source or is there again.
+    pub(super) fn sign(&self, kind: Option<Kind>, gone: bool) {
+        self.mirrors(|status| {
+            let sign = match kind {
+                None => &mut status.config_gone,
+                Some(kind) => &mut status.resource_mut(kind).canary_gone,
+            };
+            std::mem::replace(sign, gone) != gone
+        });
+    }
+
+    /// A change that may decide between live and lost, which matters once everything is read.
+    fn mirrors(&self, change: impl FnOnce(&mut ClusterStatus) -> bool) {
+        let changed = self.status.send_if_modified(change);
+        if changed && matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost) {
+            self.mirroring();
+        }
+    }
+
+    /// The phase follows from the state of all kinds.
+    fn mirroring(&self) {
+        let phase = phase_of(&self.status.borrow());
+        self.phase(phase);
+        if phase == Phase::Live {
             self.change(|status| status.last_error = None);
+        } else if phase == Phase::SourceLost {
+            self.change(|status| {
+                status.last_error = Some(loss_of(status));
+                status.last_error_time = Some(SystemTime::now());
+            });
         }
     }
 
@@ -135,7 +171,12 @@ impl Reporter {
 
     /// Whether everything was synced when the present attempt ended.
     pub(super) fn was_live(&self) -> bool {
-        self.status.borrow().phase == Phase::Live
+        matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost)
+    }
+
+    /// Whether the cluster config was read over the present connection.
+    pub(super) fn has_config(&self) -> bool {
+        self.status.borrow().config_retrieved
     }
 
     pub(super) fn last_contact_time(&self) -> Option<SystemTime> {
@@ -144,12 +185,28 @@ impl Reporter {
 }
 
 /// The phase of a cluster whose kinds are being read.
-fn phase_of(resources: &[ResourceStatus]) -> Phase {
+fn phase_of(status: &ClusterStatus) -> Phase {
+    let resources = &status.resources;
     if resources.iter().any(|resource| resource.awaiting_canary) {
         Phase::WaitingForCanary
-    } else if resources.iter().all(|resource| resource.synced) {
-        Phase::Live
-    } else {
+    } else if !resources.iter().all(|resource| resource.synced) {
         Phase::Listing
+    } else if status.config_gone || resources.iter().any(|resource| resource.canary_gone || resource.held_count > 0) {
+        Phase::SourceLost
+    } else {
+        Phase::Live
     }
+}
+
+/// What the source has lost, for people.
+fn loss_of(status: &ClusterStatus) -> String {
+    let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
+    let canary = status.resources.iter().any(|resource| resource.canary_gone);
+    let gone = match (status.config_gone, canary) {
+        (true, true) => "its cluster config and canaries are gone",
+        (true, false) => "its cluster config is gone",
+        (false, true) => "a canary of its is gone",
+        (false, false) => "leases of its have expired",
+    };
+    format!("{gone}: what it deletes is kept, marked stale, until it has been back for a while ({held} keys now)")
 }

@@ -4,14 +4,19 @@
 //! request for the source. Pure: no IO, no clock, no awaiting; the caller performs the requests. Invariants kept here
 //! (design.md): the cursor is cleared before a list and set after it (1); a stored revision is worth something only in the same
 //! history, which the sentinel check shows (2, measurements.md §2); nothing is pruned unless a list is complete, behind its
-//! canary where there are canaries, and behind a quiet time where there are none and the history is not the same (3).
+//! canary where there are canaries, and behind a quiet time where there are none and the history is not the same (3); what the
+//! source lost is not deleted (4, `holds`).
 
 mod changes;
+mod holds;
+mod sentinel;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use self::changes::{is_value, put_point};
+use self::changes::put_point;
+use self::holds::{History, Holds};
+pub use self::holds::{Sign, Signs};
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{
     Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
@@ -48,6 +53,8 @@ pub enum Request {
     ListKeys(Revision),
     /// List the watched prefix in full.
     List,
+    /// Say which of the held keys the list that is complete did not confirm.
+    Compare,
     /// Watch the watched prefix from this revision on.
     Watch(Revision),
 }
@@ -76,13 +83,40 @@ pub enum Input {
         listed: Vec<Vec<u8>>,
         /// The keys that are held.
         held: Vec<EntryKey>,
+        /// What vouches for the deletion of those that are not listed.
+        signs: Signs,
     },
     /// A page of the list.
     Page(Page),
     /// The list is complete.
     ListEnd,
-    /// Events, complete up to this revision.
-    Events(Vec<Event>, Revision),
+    /// The answer to [`Request::Compare`].
+    Absent {
+        /// The keys that the list did not confirm.
+        keys: Vec<EntryKey>,
+        /// What vouches for their deletion.
+        signs: Signs,
+    },
+    /// Events, complete up to a revision.
+    Events {
+        /// In order.
+        events: Vec<Event>,
+        /// That revision.
+        revision: Revision,
+        /// What vouches for the deletes among them.
+        signs: Signs,
+    },
+    /// The signs of a source of which keys are held, now and then while it is watched.
+    Vigil {
+        /// As they are now.
+        signs: Signs,
+        /// The time.
+        now: Instant,
+        /// How much longer than a third of a lease's life they must stand.
+        margin: Duration,
+    },
+    /// What is held is not to be held any longer (`--cache-ttl`).
+    Revoke,
     /// The list or the watch cannot go on: its revision is compacted.
     HistoryLost,
     /// The quiet time of a cluster without canaries is over (invariant 3).
@@ -110,22 +144,16 @@ enum State {
     Idle,
     /// The cluster announces canaries and this kind's has not been seen over this connection.
     AwaitingCanary,
-    /// Asking whether the history is the stored one.
-    Checking { cursor: Cursor, question: Question },
+    /// Asking whether the history is the stored one; `new_canary`: the canary is not the stored one.
+    Checking { cursor: Cursor, question: Question, new_canary: bool },
     /// The history is the stored one: reading what changed since. `changed` waits for the keys that it is compared with.
     Differing { cursor: Cursor, compare_keys: bool, changed: Option<ChangedKeys> },
     /// Reading everything.
-    Listing { newest: Option<Newest>, revision: Option<Revision>, same_history: bool },
+    Listing { newest: Option<KeyValue>, revision: Option<Revision>, history: History },
+    /// Everything is read: settling what of the held was not. The cursor is set behind that.
+    Comparing { cursor: Cursor, history: History },
     /// Complete, and following.
     Watching { prune_owed: bool },
-}
-
-/// The newest put of a list.
-#[derive(Debug)]
-struct Newest {
-    key: Vec<u8>,
-    revision: Revision,
-    value: Arc<[u8]>,
 }
 
 /// The questions of the sentinel check, in the order in which they are asked.
@@ -150,25 +178,41 @@ pub struct Resync {
     source: Option<Source>,
     canary: Option<Sentinel>,
     state: State,
+    holds: Holds,
+    /// The present comparison interrupts a watch: the quiet time is over, or the holds are.
+    settling: bool,
+    /// A list of another history began and none has been complete since: an interruption does not make it the stored one again.
+    is_other: bool,
 }
 
 impl Resync {
     /// Begins with what the store held.
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
-        Self { scope, cursor, source: None, canary: None, state: State::Idle }
+        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds: Holds::default(), settling: false, is_other: false }
     }
 
     /// Forgets what is held, because the cluster was drained.
     pub fn forget(&mut self) {
         self.cursor = None;
         self.state = State::Idle;
+        self.holds.restart();
+    }
+
+    /// How many keys are held though the source has lost them (invariant 4), as far as the present connection has shown.
+    #[must_use]
+    pub fn held_count(&self) -> usize {
+        self.holds.len()
     }
 
     /// Whether everything that the source has is there, but for what its watch is about to say.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        matches!(self.state, State::Watching { .. })
+        match self.state {
+            State::Watching { .. } => true,
+            State::Differing { .. } | State::Comparing { .. } => self.settling,
+            State::Idle | State::AwaitingCanary | State::Checking { .. } | State::Listing { .. } => false,
+        }
     }
 
     /// What is stored of this kind once the writer has done all that was asked of it.
@@ -197,10 +241,13 @@ impl Resync {
             Input::Together(found, revision) => self.answered_now(&found, revision),
             Input::At(found) => self.answered_then(found),
             Input::Changes { changed, held_count } => self.changes(changed, held_count),
-            Input::Keys { listed, held } => self.keys(&listed, held),
+            Input::Keys { listed, held, signs } => self.keys(&listed, held, &signs),
             Input::Page(page) => self.page(page),
             Input::ListEnd => self.list_end(),
-            Input::Events(events, revision) => self.events(events, revision),
+            Input::Absent { keys, signs } => self.absent(keys, &signs),
+            Input::Events { events, revision, signs } => self.events(events, revision, &signs),
+            Input::Vigil { signs, now, margin } => self.vigil(&signs, now, margin),
+            Input::Revoke => self.revoke(),
             Input::HistoryLost => self.history_lost(),
             Input::Quiet => self.quiet(),
         }
@@ -210,6 +257,8 @@ impl Resync {
         let canaries = source.canaries;
         self.source = Some(source);
         self.canary = None;
+        self.settling = false;
+        self.holds.restart();
         if canaries {
             self.state = State::AwaitingCanary;
             return Step { request: Some(Request::AwaitCanary), ..Step::default() };
@@ -226,11 +275,13 @@ impl Resync {
                 Some(cursor) if cursor.canary.as_ref() != Some(&sentinel) => {
                     cursor.canary = Some(sentinel);
                     let cursor = cursor.clone();
-                    self.apply(Vec::new(), Some(cursor))
+                    self.apply_puts(Vec::new(), Some(cursor))
                 }
                 _ => Step::default(),
             },
-            State::Idle | State::Checking { .. } | State::Differing { .. } | State::Listing { .. } => Step::default(),
+            State::Idle | State::Checking { .. } | State::Differing { .. } | State::Listing { .. } | State::Comparing { .. } => {
+                Step::default()
+            }
         }
     }
 
@@ -243,108 +294,25 @@ impl Resync {
             | State::AwaitingCanary
             | State::Checking { .. }
             | State::Differing { .. }
-            | State::Listing { .. } => self.list(false),
+            | State::Comparing { .. }
+            | State::Listing { .. } => self.list(History::Unknown),
         }
     }
 
-    /// Asks whether the history is the stored one, where the stored cursor could belong to this source at all.
-    fn check(&mut self) -> Step {
-        let Some(source) = &self.source else { return Step::default() };
-        let comparable = |cursor: &&Cursor| {
-            cursor.etcd_cluster_id == source.etcd_cluster_id
-                && cursor.cached == source.cached
-                && cursor.last_put.is_some()
-                && (!source.canaries || cursor.canary.is_some())
-        };
-        let Some(cursor) = self.cursor.as_ref().filter(comparable).cloned() else { return self.list(false) };
-        let mut keys = vec![keys::canary_key(self.scope.kind, &self.scope.cluster, source.cached).into_bytes()];
-        keys.extend(cursor.last_put.as_ref().map(|put| put.source_key.clone()));
-        self.state = State::Checking { cursor, question: Question::Now };
-        Step { request: Some(Request::ReadTogether(keys)), ..Step::default() }
-    }
-
-    fn answered_now(&mut self, found: &[Option<KeyValue>], revision: Revision) -> Step {
-        let State::Checking { cursor, question: Question::Now } = &self.state else { return Step::default() };
-        let (canary, put) = (found.first().and_then(Option::as_ref), found.get(1).and_then(Option::as_ref));
-        let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
-        let same_canary = !canaries
-            || matches!((canary, &cursor.canary), (Some(now), Some(then)) if now.mod_revision == then.revision && now.value[..] == then.value[..]);
-        if revision < cursor.revision || !same_canary {
-            return self.list(false);
-        }
-        let Some(stored) = &cursor.last_put else { return self.list(false) };
-        match put {
-            Some(put) if put.mod_revision == stored.revision => {
-                if is_value(put, stored) {
-                    self.ask_about_delete()
-                } else {
-                    self.list(false)
-                }
-            }
-            Some(put) if put.mod_revision < stored.revision => self.list(false),
-            Some(_) | None => {
-                let (key, at) = (stored.source_key.clone(), stored.revision);
-                self.ask(Question::PutThen, key, at)
-            }
-        }
-    }
-
-    fn answered_then(&mut self, found: Result<Option<KeyValue>, HistoryLost>) -> Step {
-        let State::Checking { cursor, question } = &self.state else { return Step::default() };
-        match (question, found) {
-            (Question::Now, _) => Step::default(),
-            (Question::PutThen, Ok(Some(put))) => {
-                let same = cursor.last_put.as_ref().is_some_and(|stored| put.mod_revision == stored.revision && is_value(&put, stored));
-                if same { self.ask_about_delete() } else { self.list(false) }
-            }
-            (Question::Deleted, Ok(None)) => match cursor.last_delete.clone() {
-                Some(delete) => self.ask(Question::BeforeDelete, delete.source_key, Revision(delete.revision.0 - 1)),
-                None => self.same_history(false),
-            },
-            (Question::BeforeDelete, Ok(Some(_))) => self.same_history(false),
-            // the test of the delete cannot be answered: the keys are compared too
-            (Question::Deleted | Question::BeforeDelete, Err(HistoryLost)) => self.same_history(true),
-            (Question::PutThen | Question::Deleted | Question::BeforeDelete, _) => self.list(false),
-        }
-    }
-
-    /// The third test is needed only where the newest stored change is a delete.
-    fn ask_about_delete(&mut self) -> Step {
-        let State::Checking { cursor, .. } = &self.state else { return Step::default() };
-        let put = cursor.last_put.as_ref().map(|put| put.revision);
-        match cursor.last_delete.clone() {
-            Some(delete) if Some(delete.revision) > put => self.ask(Question::Deleted, delete.source_key, delete.revision),
-            _ => self.same_history(false),
-        }
-    }
-
-    fn ask(&mut self, next: Question, key: Vec<u8>, at: Revision) -> Step {
-        if let State::Checking { question, .. } = &mut self.state {
-            *question = next;
-        }
-        Step { request: Some(Request::ReadAt(key, at)), ..Step::default() }
-    }
-
-    /// The stored state is of this history: read only what changed since. Without canaries just the pruning profits: one of
-    /// two histories that look alike may be the other one, so the list is read all the same.
-    fn same_history(&mut self, compare_keys: bool) -> Step {
-        let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
-        let State::Checking { cursor, .. } = &self.state else { return Step::default() };
-        if !canaries {
-            return self.list(true);
-        }
+    /// Reads what was put since the newest put that is held, and compares.
+    fn differ(&mut self, cursor: Cursor, compare_keys: bool) -> Step {
         // from the newest put that we have, never from the cursor's own revision: a snapshot restored in between would hide
         // changes (measurements.md §2)
         let newest = cursor.last_put.as_ref().map_or(Revision(0), |put| put.revision);
-        self.state = State::Differing { cursor: cursor.clone(), compare_keys, changed: None };
+        self.state = State::Differing { cursor, compare_keys, changed: None };
         Step { request: Some(Request::ListChanges(newest)), ..Step::default() }
     }
 
     /// In the same history what exists is a part of what is held plus what was put since: equal counts mean that nothing was
-    /// deleted (measurements.md §2, "Differential list").
+    /// deleted (measurements.md §2, "Differential list"). Keys that the source has lost and that stay held make them unequal.
     fn changes(&mut self, answer: Option<ChangedKeys>, held_count: u64) -> Step {
         let State::Differing { compare_keys, changed, .. } = &mut self.state else { return Step::default() };
-        let Some(answer) = answer else { return self.list(true) };
+        let Some(answer) = answer else { return self.list(History::Same) };
         if *compare_keys || answer.total_count != held_count {
             let revision = answer.revision;
             *changed = Some(answer);
@@ -355,17 +323,18 @@ impl Resync {
 
     /// Settles the difference both ways: what is held and not listed is gone; what is listed and neither held nor put since
     /// means that the history is not the same after all.
-    fn keys(&mut self, listed: &[Vec<u8>], held: Vec<EntryKey>) -> Step {
+    fn keys(&mut self, listed: &[Vec<u8>], held: Vec<EntryKey>, signs: &Signs) -> Step {
         let State::Differing { changed, .. } = &mut self.state else { return Step::default() };
-        let (Some(changed), Some(source)) = (changed.take(), &self.source) else { return self.list(false) };
+        let (Some(changed), Some(source)) = (changed.take(), &self.source) else { return self.list(History::Unknown) };
         let key_of = |key: &Vec<u8>| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key).ok();
         let listed: BTreeSet<EntryKey> = listed.iter().filter_map(key_of).collect();
         let put: BTreeSet<EntryKey> = changed.puts.iter().filter_map(|put| key_of(&put.key)).collect();
         let held: BTreeSet<EntryKey> = held.into_iter().collect();
         if listed.iter().any(|key| !held.contains(key) && !put.contains(key)) {
-            return self.list(false);
+            return self.list(History::Other);
         }
-        let gone = held.into_iter().filter(|key| !listed.contains(key)).map(|key| Change::Delete { key }).collect();
+        let gone = held.into_iter().filter(|key| !listed.contains(key)).collect();
+        let gone = self.found_gone(gone, signs, History::Same);
         self.finish_differing(changed, gone)
     }
 
@@ -375,18 +344,42 @@ impl Resync {
         cursor.revision = changed.revision;
         cursor.canary.clone_from(&self.canary);
         if let Some(newest) = changed.puts.iter().max_by_key(|put| put.mod_revision) {
-            cursor.last_put = Some(put_point(&newest.key, newest.mod_revision, &newest.value));
+            cursor.last_put = Some(put_point(newest));
         }
         self.cursor = Some(cursor.clone());
         self.state = State::Watching { prune_owed: false };
-        let mut step = self.changed_by(changed.puts.into_iter().map(Event::Put).collect(), gone, Some(cursor));
-        step.commands.push(Command::Confirm(self.scope.clone()));
+        self.settling = false;
+        let mut step = self.apply_puts(changed.puts, None);
+        step.commands.extend(self.settled(gone, cursor));
         step.request = Some(Request::Watch(changed.revision.next()));
         step
     }
 
-    fn list(&mut self, same_history: bool) -> Step {
-        self.state = State::Listing { newest: None, revision: None, same_history };
+    /// The last commands of a list or comparison: what went, that all the rest is confirmed, and then the cursor, so that who finds
+    /// the cursor finds everything.
+    fn settled(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
+        let apply = |changes, cursor| Command::Apply { scope: self.scope.clone(), changes, cursor };
+        let gone = (!gone.is_empty()).then(|| apply(gone, None));
+        gone.into_iter().chain([Command::Confirm(self.scope.clone()), apply(Vec::new(), Some(cursor))]).collect()
+    }
+
+    /// What becomes of keys that a list or comparison found gone.
+    fn found_gone(&mut self, gone: Vec<EntryKey>, signs: &Signs, history: History) -> Vec<Change> {
+        let cached = self.source.as_ref().is_some_and(|source| source.cached);
+        gone.into_iter()
+            .map(|key| {
+                // holds that are over end; what went since the watch's last word is judged like any other
+                let over = self.settling && self.holds.has(&key);
+                let hold = signs.hold(&key, cached && !over, history);
+                self.holds.gone(key, hold, true)
+            })
+            .collect()
+    }
+
+    fn list(&mut self, history: History) -> Step {
+        let history = if self.is_other && history == History::Unknown { History::Other } else { history };
+        self.is_other = history == History::Other;
+        self.state = State::Listing { newest: None, revision: None, history };
         self.cursor = None;
         Step { commands: vec![Command::BeginList(self.scope.clone())], request: Some(Request::List), ..Step::default() }
     }
@@ -395,45 +388,59 @@ impl Resync {
         let State::Listing { newest, revision, .. } = &mut self.state else { return Step::default() };
         *revision = Some(page.revision);
         for key_value in &page.key_values {
-            if newest.as_ref().is_none_or(|newest| key_value.mod_revision > newest.revision) {
-                *newest =
-                    Some(Newest { key: key_value.key.clone(), revision: key_value.mod_revision, value: Arc::clone(&key_value.value) });
+            if newest.as_ref().is_none_or(|newest| key_value.mod_revision > newest.mod_revision) {
+                *newest = Some(key_value.clone());
             }
         }
-        let events = page.key_values.into_iter().map(Event::Put).collect();
-        self.apply(events, None)
+        self.apply_puts(page.key_values, None)
     }
 
+    /// Everything is read. The cursor that goes out first can be told from every real one and is never resumed from; the real one
+    /// follows once what was not confirmed is settled.
     fn list_end(&mut self) -> Step {
-        let (State::Listing { newest, revision: Some(revision), same_history }, Some(source)) = (&self.state, &self.source) else {
-            return self.list(false);
+        let (State::Listing { newest, revision: Some(revision), history }, Some(source)) = (&self.state, &self.source) else {
+            return self.list(History::Unknown);
         };
-        let (revision, prune) = (*revision, source.canaries || *same_history);
-        let last_put = newest.as_ref().map(|newest| put_point(&newest.key, newest.revision, &newest.value));
+        let (history, revision) = (*history, *revision);
         let cursor = Cursor {
             etcd_cluster_id: source.etcd_cluster_id,
             revision,
             cached: source.cached,
-            last_put,
+            last_put: newest.as_ref().map(put_point),
             last_delete: None,
             canary: self.canary.clone(),
         };
-        self.cursor = Some(cursor.clone());
-        self.state = State::Watching { prune_owed: !prune };
-        Step {
-            commands: vec![Command::CompleteList { scope: self.scope.clone(), cursor, prune }],
-            request: Some(Request::Watch(revision.next())),
-            ..Step::default()
-        }
+        let may_prune = source.canaries || history == History::Same;
+        let (first, request) = if may_prune {
+            self.state = State::Comparing { cursor: cursor.clone(), history };
+            (Cursor { revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
+        } else {
+            self.state = State::Watching { prune_owed: true };
+            (cursor, Request::Watch(revision.next()))
+        };
+        self.cursor = Some(first.clone());
+        let complete = Command::CompleteList { scope: self.scope.clone(), cursor: first, prune: false };
+        Step { commands: vec![complete], request: Some(request), ..Step::default() }
     }
 
-    fn events(&mut self, events: Vec<Event>, revision: Revision) -> Step {
+    fn absent(&mut self, keys: Vec<EntryKey>, signs: &Signs) -> Step {
+        let State::Comparing { cursor, history } = &self.state else { return Step::default() };
+        let (cursor, history) = (cursor.clone(), *history);
+        let gone = self.found_gone(keys, signs, history);
+        (self.settling, self.is_other) = (false, false);
+        self.cursor = Some(cursor.clone());
+        self.state = State::Watching { prune_owed: false };
+        let request = Some(Request::Watch(cursor.revision.next()));
+        Step { commands: self.settled(gone, cursor), request, ..Step::default() }
+    }
+
+    fn events(&mut self, events: Vec<Event>, revision: Revision, signs: &Signs) -> Step {
         let Some(cursor) = &mut self.cursor else { return Step::default() };
         cursor.revision = cursor.revision.max(revision);
         for event in &events {
             match event {
                 Event::Put(put) => {
-                    cursor.last_put = Some(put_point(&put.key, put.mod_revision, &put.value));
+                    cursor.last_put = Some(put_point(put));
                 }
                 Event::Delete { key, mod_revision } => {
                     cursor.last_delete = Some(DeletePoint { source_key: key.clone(), revision: *mod_revision });
@@ -441,17 +448,40 @@ impl Resync {
             }
         }
         let cursor = cursor.clone();
-        self.apply(events, Some(cursor))
+        self.apply(events, signs, Some(cursor))
     }
 
+    /// The quiet time is over: what the list did not confirm goes.
     fn quiet(&mut self) -> Step {
-        match &mut self.state {
-            State::Watching { prune_owed } if *prune_owed => {
-                *prune_owed = false;
-                Step { commands: vec![Command::Prune(self.scope.clone())], ..Step::default() }
+        match (&self.state, &self.cursor) {
+            (State::Watching { prune_owed: true }, Some(cursor)) => {
+                self.state = State::Comparing { cursor: cursor.clone(), history: History::Other };
+                self.settling = true;
+                Step { request: Some(Request::Compare), ..Step::default() }
             }
             _ => Step::default(),
         }
+    }
+
+    /// Where the hold is over, the keys are listed once more and those absent go.
+    fn vigil(&mut self, signs: &Signs, now: Instant, margin: Duration) -> Step {
+        match (&self.state, &self.cursor) {
+            (State::Watching { prune_owed: false }, Some(cursor)) if self.holds.is_over(signs, now, margin) => {
+                self.settling = true;
+                let cursor = cursor.clone();
+                self.differ(cursor, true)
+            }
+            _ => Step::default(),
+        }
+    }
+
+    fn revoke(&mut self) -> Step {
+        if !matches!(self.state, State::Watching { .. }) {
+            return Step::default();
+        }
+        let changes = self.holds.take().into_iter().map(|key| Change::Delete { key }).collect();
+        let (scope, cursor) = (self.scope.clone(), self.cursor.clone());
+        Step { commands: vec![Command::Apply { scope, changes, cursor }], ..Step::default() }
     }
 }
 

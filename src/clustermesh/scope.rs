@@ -2,7 +2,9 @@
 //!
 //! Receives a [`Connection`] and the canaries; emits commands to the one writer. Ends only with an error: the caller reconnects.
 
-use std::collections::VecDeque;
+mod signs;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -12,10 +14,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
-use super::timing::{PROGRESS_INTERVAL, Timing, WATCH_SILENCE_MAX};
+use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, PROGRESS_INTERVAL, Timing, WATCH_SILENCE_MAX};
 use crate::commit::{Published, Subscriber};
 use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, Watch, WatchMessage};
-use crate::model::{Command, EntryKey, Revision, Scope};
+use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
+use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
 
 /// What all kinds of a cluster share.
@@ -55,17 +58,38 @@ pub(super) struct KindMemory {
     /// What the state machine has decided and the writer has not taken yet. It outlives a connection that ends in between:
     /// the machine counts on every one of its commands being carried out.
     outbox: VecDeque<Command>,
+    /// Since when keys are held that the source has lost; `None` while none are.
+    held_since: Option<Instant>,
 }
 
 impl KindMemory {
     pub(super) fn new(resync: Resync) -> Self {
-        Self { resync, outbox: VecDeque::new() }
+        Self { resync, outbox: VecDeque::new(), held_since: None }
     }
 
     /// Forgets everything that is held, because it was drained.
     pub(super) fn forget(&mut self) {
         self.resync.forget();
         self.outbox.clear();
+        self.held_since = None;
+    }
+
+    /// Forgets everything that is held, and has the writer remove it (`--cache-ttl`): a list that begins and finds nothing.
+    pub(super) fn revoke(&mut self, scope: &Scope) {
+        self.resync.forget();
+        self.held_since = None;
+        self.outbox.extend([Command::BeginList(scope.clone()), Command::Prune(scope.clone())]);
+    }
+
+    /// Hands the outbox to the writer. May be cut off at any await: what is not taken stays.
+    pub(super) async fn deliver(&mut self, commands: &mpsc::Sender<Command>) -> Result<(), AttemptError> {
+        while !self.outbox.is_empty() {
+            let place = commands.reserve().await.map_err(|_| AttemptError::Stopping)?;
+            if let Some(command) = self.outbox.pop_front() {
+                place.send(command);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -80,12 +104,19 @@ pub(super) struct ScopeTask<'a> {
     pub(super) changed: Option<ChangedKeys>,
     /// Whether the outside was told that this kind is synced.
     pub(super) told_synced: bool,
+    /// Whether the cluster publishes this kind.
+    pub(super) reading: Reading,
+    /// Leases that are known to be gone from this etcd: they never come back.
+    pub(super) gone_leases: BTreeSet<LeaseId>,
 }
 
 impl ScopeTask<'_> {
     /// Runs until the connection fails.
     pub(super) async fn run(mut self) -> Result<std::convert::Infallible, AttemptError> {
-        self.deliver().await?;
+        if self.reading == Reading::Absent {
+            return self.stay_away().await;
+        }
+        self.memory.deliver(&self.surroundings.commands).await?;
         let mut request = self.feed(Input::Connected(self.link.source.clone())).await?;
         loop {
             request = match request.take() {
@@ -105,11 +136,20 @@ impl ScopeTask<'_> {
                 Some(Request::ListChanges(after)) => self.list_changes(after).await?,
                 Some(Request::ListKeys(_)) => self.list_keys().await?,
                 Some(Request::List) => self.list().await?,
+                Some(Request::Compare) => self.compare().await?,
                 Some(Request::Watch(from)) => self.watch(from).await?,
                 None => return Err(AttemptError::Cluster(format!("{}: the resync stands still", self.scope))),
             };
             self.surroundings.reporter.contact();
         }
+    }
+
+    /// A kind that the cluster does not have counts as complete; what was held of it is given up (Cilium's disabled reflectors).
+    async fn stay_away(self) -> Result<std::convert::Infallible, AttemptError> {
+        self.memory.revoke(&self.scope);
+        self.memory.deliver(&self.surroundings.commands).await?;
+        self.surroundings.reporter.kind_is(self.scope.kind, true, false);
+        std::future::pending().await
     }
 
     async fn await_canary(&mut self) -> Result<Option<Request>, AttemptError> {
@@ -150,8 +190,21 @@ impl ScopeTask<'_> {
         }
         drop(place);
         let mirror = self.settled_mirror().await;
-        let held = mirror.view.in_scope(&self.scope).map(|record| record.key.clone()).collect();
-        self.feed(Input::Keys { listed, held }).await
+        let held: Vec<EntryKey> = mirror.view.in_scope(&self.scope).map(|record| record.key.clone()).collect();
+        let existing: BTreeSet<EntryKey> = listed.iter().filter_map(|key| self.entry_key(key)).collect();
+        let gone: Vec<&EntryKey> = held.iter().filter(|key| !existing.contains(*key)).collect();
+        let signs = self.signs_for(&gone).await?;
+        self.feed(Input::Keys { listed, held, signs }).await
+    }
+
+    /// Says which keys the list that is complete did not confirm.
+    async fn compare(&mut self) -> Result<Option<Request>, AttemptError> {
+        let mirror = self.settled_mirror().await;
+        let generation = mirror.view.scope(&self.scope).map_or(0, |state| state.generation);
+        let unconfirmed = mirror.view.in_scope(&self.scope).filter(|record| record.generation < generation);
+        let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();
+        let signs = self.signs_for(&keys.iter().collect::<Vec<_>>()).await?;
+        self.feed(Input::Absent { keys, signs }).await
     }
 
     /// The mirror as the state machine knows it: every command of this kind has been carried out.
@@ -200,6 +253,8 @@ impl ScopeTask<'_> {
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_word = Instant::now();
         let mut quiet_since = Instant::now();
+        let mut vigil = interval((self.surroundings.timing.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
+        vigil.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let quiet_until = quiet_since + self.surroundings.timing.legacy_quiet;
             tokio::select! {
@@ -226,20 +281,31 @@ impl ScopeTask<'_> {
                     }
                 }
                 () = sleep_until(quiet_until.into()), if self.memory.resync.owes_prune() => {
-                    quiet_since = self.quiet_over(quiet_since).await?;
+                    // a heartbeat has to have come, else another quiet time is waited for (invariant 3)
+                    if self.link.heartbeat.borrow().is_some() {
+                        return self.feed(Input::Quiet).await;
+                    }
+                    quiet_since = Instant::now();
+                }
+                _ = vigil.tick(), if self.memory.resync.held_count() > 0 => {
+                    if let Some(request) = self.keep_vigil().await? {
+                        return Ok(Some(request));
+                    }
                 }
                 _ = ask.tick() => self.ask_progress(&mut watch, last_word).await?,
             }
         }
     }
 
-    /// Prunes if a heartbeat has come, else waits for another quiet time (invariant 3).
-    async fn quiet_over(&mut self, quiet_since: Instant) -> Result<Instant, AttemptError> {
-        if self.link.heartbeat.borrow().is_none() {
-            return Ok(Instant::now());
+    /// Looks at the signs of a source of which keys are held: whether the hold is over.
+    async fn keep_vigil(&mut self) -> Result<Option<Request>, AttemptError> {
+        let timing = &self.surroundings.timing;
+        let (margin, ttl) = (timing.hold_margin, timing.cache_ttl.filter(|_| self.scope.kind.is_revocable()));
+        if ttl.is_some_and(|ttl| self.memory.held_since.is_some_and(|since| since.elapsed() >= ttl)) {
+            return self.feed(Input::Revoke).await;
         }
-        self.feed(Input::Quiet).await?;
-        Ok(quiet_since)
+        let signs = self.signs(true).await?;
+        self.feed(Input::Vigil { signs, now: Instant::now(), margin }).await
     }
 
     async fn ask_progress(&self, watch: &mut Watch, last_word: Instant) -> Result<(), AttemptError> {
@@ -264,7 +330,8 @@ impl ScopeTask<'_> {
                     resource.last_event_time = Some(SystemTime::now());
                     resource.revision = Some(revision);
                 });
-                Input::Events(events, revision)
+                let signs = self.signs_of_events(&events).await?;
+                Input::Events { events, revision, signs }
             }
         };
         self.surroundings.reporter.contact();
@@ -298,7 +365,9 @@ impl ScopeTask<'_> {
             tracing::warn!(cluster = %self.scope.cluster, kind = %self.scope.kind, reason, "a key of the source was left out");
         }
         self.memory.outbox.extend(step.commands);
-        self.deliver().await?;
+        self.memory.deliver(&self.surroundings.commands).await?;
+        let held = self.memory.resync.held_count() > 0;
+        self.memory.held_since = if held { self.memory.held_since.or_else(|| Some(Instant::now())) } else { None };
         let synced = self.memory.resync.is_synced();
         if synced && !self.told_synced {
             // who hears that everything is there must find it there
@@ -309,21 +378,14 @@ impl ScopeTask<'_> {
         Ok(step.request)
     }
 
-    /// Hands the outbox to the writer. May be cut off at any await: what is not taken stays.
-    async fn deliver(&mut self) -> Result<(), AttemptError> {
-        while !self.memory.outbox.is_empty() {
-            let place = self.surroundings.commands.reserve().await.map_err(|_| AttemptError::Stopping)?;
-            if let Some(command) = self.memory.outbox.pop_front() {
-                place.send(command);
-            }
-        }
-        Ok(())
-    }
-
     /// Tells how far this kind is.
     fn settle(&self) {
-        let (synced, kind) = (self.memory.resync.is_synced(), self.scope.kind);
+        let kind = self.scope.kind;
         let awaits_canary = self.memory.resync.awaits_canary();
+        // whether a cluster that says "off" writes the canary depends on its release (protocol.md §12)
+        let is_off = awaits_canary && self.reading == Reading::Off;
+        let (synced, awaits_canary) = (is_off || self.memory.resync.is_synced(), awaits_canary && !is_off);
+        self.surroundings.reporter.holds(kind, self.memory.resync.held_count());
         self.surroundings.reporter.kind_is(kind, synced, awaits_canary);
     }
 

@@ -14,8 +14,17 @@ pub struct Timing {
     pub backoff_min: Duration,
     /// The longest (style.md: 30 s).
     pub backoff_max: Duration,
+    /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
+    /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
+    pub heartbeat_silence: Duration,
     /// How often missing certificate files are looked for (Cilium waits 5 s; looking is cheap and users watch).
     pub files_interval: Duration,
+    /// How much longer than a third of a lease's life the signs must stand (invariant 4): etcd revokes up to 1,000 leases a second
+    /// (`lease/lessor.go`), and clients renew with the delay of a few round trips.
+    pub hold_margin: Duration,
+    /// How long the services, service exports and endpoint slices of a cluster that cannot be read are kept; `None` is for ever
+    /// (Cilium's `clustermesh-cache-ttl`).
+    pub cache_ttl: Option<Duration>,
 }
 
 impl Default for Timing {
@@ -25,14 +34,13 @@ impl Default for Timing {
             legacy_quiet: Duration::from_secs(60),
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
+            heartbeat_silence: Duration::from_secs(120),
             files_interval: Duration::from_secs(1),
+            hold_margin: Duration::from_secs(30),
+            cache_ttl: None,
         }
     }
 }
-
-/// How long the heartbeat may be silent before the connection counts as dead: Cilium writes it each minute and gives up after two
-/// (`pkg/kvstore/heartbeat`, `etcd.go`).
-pub(super) const HEARTBEAT_SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// How often a watch is asked how far it is. This is what ages are exact to.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -42,6 +50,12 @@ pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(55);
 
 /// A connection that stood so long was a good one: the next failure starts with the shortest wait again.
 pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
+
+/// How many times within the margin the signs of a source of which keys are held are looked at: every 5 s by default.
+pub(super) const HOLD_CHECKS_PER_MARGIN: u32 = 6;
+
+/// How often they are looked at where there is no margin.
+pub(super) const HOLD_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// How often the time of the last contact is stored.
 pub(super) const CONTACT_STORED_INTERVAL: Duration = Duration::from_secs(30);

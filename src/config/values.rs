@@ -7,6 +7,9 @@ use std::time::Duration;
 /// # Errors
 /// A message that names the form.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
     let length = text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok());
     length.ok_or_else(|| "must be a length of time such as 800ms, 15s, 1m30s or 24h".to_owned())
 }

@@ -86,13 +86,13 @@ pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Face
 
 /// Whether a change may interest any filter, whatever its facets: [`Filter::may_match`] lets a service pass whose key has no namespace.
 pub(crate) fn concerns_all(announcement: &Announcement) -> bool {
-    announcement.key.kind == Kind::Service && !announcement.key.name.contains('/')
+    matches!(announcement.key.kind, Kind::Service | Kind::ServiceExport | Kind::EndpointSlice) && !announcement.key.name.contains('/')
 }
 
 fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Facet)) {
     match object {
         Object::Node(_) => visit(&Facet::Name(key.name.to_string())),
-        Object::Service(_) => {
+        Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {
             // as in Filter::may_match, by the key
             if let Some((namespace, name)) = key.name.split_once('/') {
                 visit(&Facet::Namespace(namespace.to_owned()));

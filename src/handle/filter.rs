@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::LabelSelector;
-use crate::model::{ClusterName, EntryKey, IpEntry, Kind, Object};
+use crate::model::{ClusterName, EndpointSlice, EntryKey, IpEntry, Kind, Object, ServiceExport};
 
 /// A filter: every test that is set must pass. A test that does not apply to a kind (a pod of a node) excludes that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
@@ -14,11 +14,11 @@ pub struct Filter {
     pub kinds: Vec<Kind>,
     /// Any of these clusters; empty is all.
     pub clusters: Vec<ClusterName>,
-    /// The Kubernetes namespace: of services, and of the pod behind an ip entry.
+    /// The Kubernetes namespace: of services, service exports and endpoint slices, and of the pod behind an ip entry.
     pub namespace: Option<String>,
-    /// The name: of nodes and services.
+    /// The name: of nodes, services, service exports and endpoint slices.
     pub name: Option<String>,
-    /// Labels: of nodes, services and identities.
+    /// Labels: of all but ip entries.
     pub labels: Option<LabelSelector>,
     /// Whether a service is shared.
     pub shared: Option<bool>,
@@ -102,6 +102,13 @@ impl Filter {
                     && self.labels.as_ref().is_none_or(|labels| labels.matches(&service.labels))
                     && self.shared.is_none_or(|shared| shared == service.shared)
             }
+            Object::ServiceExport(ServiceExport { labels, .. }) | Object::EndpointSlice(EndpointSlice { labels, .. }) => {
+                self.is_not_about_ips()
+                    && self.is_not_about_services()
+                    && self.scope.is_none()
+                    && self.ip.is_none()
+                    && self.labels.as_ref().is_none_or(|selector| selector.matches(labels))
+            }
             Object::Identity(identity) => {
                 self.namespace.is_none()
                     && self.name.is_none()
@@ -148,7 +155,7 @@ impl Filter {
         let part = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
         let by_name = match key.kind {
             Kind::Node => part(&self.name, &key.name),
-            Kind::Service => {
+            Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => {
                 key.name.split_once('/').is_none_or(|(namespace, name)| part(&self.namespace, namespace) && part(&self.name, name))
             }
             Kind::Identity | Kind::Ip | Kind::Cluster => true,

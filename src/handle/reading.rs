@@ -48,6 +48,8 @@ pub struct SourceMeta {
     pub revision: Option<Revision>,
     /// Whether the source is itself a copy, made by a KVStoreMesh: then its own age is not known.
     pub cached: bool,
+    /// Of a single record: the source has lost it, and it is kept all the same (design.md, invariant 4).
+    pub held: bool,
 }
 
 /// How much is mirrored.
@@ -59,6 +61,10 @@ pub struct Counts {
     pub nodes: u64,
     /// Usable services.
     pub services: u64,
+    /// Usable service exports.
+    pub service_exports: u64,
+    /// Usable endpoint slices.
+    pub endpoint_slices: u64,
     /// Usable identities.
     pub identities: u64,
     /// Usable ip entries.
@@ -206,6 +212,8 @@ impl Reading {
             entries: view.entry_count() as u64,
             nodes: view.object_count(Kind::Node),
             services: view.object_count(Kind::Service),
+            service_exports: view.object_count(Kind::ServiceExport),
+            endpoint_slices: view.object_count(Kind::EndpointSlice),
             identities: view.object_count(Kind::Identity),
             ipcache: view.object_count(Kind::Ip),
             rejected: view.rejected_count() as u64,
@@ -286,6 +294,7 @@ impl Reading {
             age,
             revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision),
             cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
+            held: false,
         }
     }
 
@@ -293,7 +302,8 @@ impl Reading {
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
         let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };
-        SourceMeta { origin, revision: Some(record.source.mod_revision), ..self.source(&record.key.cluster, record.key.kind) }
+        let (held, revision) = (record.source.held, Some(record.source.mod_revision));
+        SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.kind) }
     }
 
     fn status(&self, cluster: &ClusterName) -> Option<ClusterStatus> {

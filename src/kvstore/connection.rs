@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use etcd_client::proto::{PbResponseHeader, PbTxnOpResponse};
-use etcd_client::{Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, Txn, TxnOp, WatchClient};
+use etcd_client::{Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -13,7 +13,7 @@ use super::endpoint::Address;
 use super::error::{printable, with_causes};
 use super::limits::Pace;
 use super::{ClientFile, ClientOptions, KeyValue, KvstoreError, PagedList};
-use crate::model::{EtcdClusterId, Revision};
+use crate::model::{EtcdClusterId, LeaseId, Revision};
 
 /// The range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`), existing or not.
 const HEARTBEAT_KEY: &[u8] = b"cilium/.heartbeat";
@@ -120,6 +120,12 @@ impl Connection {
     #[must_use]
     pub fn list(&self, prefix: &[u8]) -> PagedList {
         PagedList::new(self.clone(), prefix)
+    }
+
+    /// How long a lease still lives.
+    pub(super) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
+        let mut leases = self.shared.client.lease_client();
+        self.shared.unary(|| format!("asking for the life of lease {:x}", lease.0), leases.time_to_live(lease.0, None)).await
     }
 
     /// The first key of the range `[from, end)`, if there is any.

@@ -40,6 +40,11 @@ pub enum Change {
         /// The key.
         key: EntryKey,
     },
+    /// The source has lost the key: it stays, marked (design.md, invariant 4).
+    Hold {
+        /// The key.
+        key: EntryKey,
+    },
 }
 
 /// The newest put of a scope that is stored: its key had exactly these bytes at this revision (measurements.md §2, "M").
@@ -49,7 +54,7 @@ pub struct PutPoint {
     pub source_key: Vec<u8>,
     /// Its mod revision.
     pub revision: Revision,
-    /// A SHA-256 of its bytes.
+    /// A SHA-256 of its bytes and, where it hung on one, its lease.
     pub value_digest: [u8; 32],
 }
 

@@ -224,6 +224,8 @@ pub struct ClusterStatus {
     pub config: Option<ClusterConfig>,
     /// Whether the configuration was read over the present connection.
     pub config_retrieved: bool,
+    /// Whether the configuration has gone from the source since.
+    pub config_gone: bool,
     /// The etcd behind the present or last connection.
     pub etcd_cluster_id: Option<EtcdClusterId>,
     /// The endpoint of the present or last attempt.
@@ -243,7 +245,7 @@ pub struct ClusterStatus {
     /// When the first of its client certificate and its CA runs out.
     pub certificate_expiry: Option<SystemTime>,
     /// One for each kind, in the order of [`Kind::ALL`].
-    pub resources: [ResourceStatus; 4],
+    pub resources: [ResourceStatus; Kind::ALL.len()],
     /// Prefixes found in the source that this version does not know.
     pub unknown_prefixes: Vec<String>,
 }
@@ -255,6 +257,10 @@ pub struct ResourceStatus {
     pub synced: bool,
     /// The cluster announces canaries, and this kind's has not been seen yet.
     pub awaiting_canary: bool,
+    /// This kind's canary was seen over the present connection, and has gone from the source.
+    pub canary_gone: bool,
+    /// How many keys stay although the source has lost them (design.md, invariant 4).
+    pub held_count: usize,
     /// How many keys the source said that it has, while listing and after.
     pub expected_count: Option<u64>,
     /// When the last change arrived.
@@ -272,6 +278,7 @@ impl ClusterStatus {
             phase_since: now,
             config: None,
             config_retrieved: false,
+            config_gone: false,
             etcd_cluster_id: None,
             endpoint: None,
             last_contact: None,

@@ -12,12 +12,16 @@ const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 /// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
+    /// `endpointslices/v1`: a part of a service's endpoints, as one cluster exports it.
+    EndpointSlice,
     /// `identities/v1`: a numeric identity and its labels.
     Identity,
     /// `ip/v1`: an address or prefix and the identity behind it.
     Ip,
     /// `nodes/v1`: a node of a cluster.
     Node,
+    /// `serviceexports/v1`: a service that one cluster exports to the cluster set (MCS).
+    ServiceExport,
     /// `services/v1`: a global service as one cluster exports it.
     Service,
     /// A cluster itself. Not mirrored but made here: it has a key only so that its changes have places among the others.
@@ -26,18 +30,21 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind that is mirrored, in key order.
-    pub const ALL: [Self; 4] = [Self::Identity, Self::Ip, Self::Node, Self::Service];
+    pub const ALL: [Self; 6] = [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service];
 
     /// Every kind that the change stream tells of, in key order.
-    pub const STREAMED: [Self; 5] = [Self::Identity, Self::Ip, Self::Node, Self::Service, Self::Cluster];
+    pub const STREAMED: [Self; 7] =
+        [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster];
 
     /// The prefix below `cilium/cache/` and `cilium/state/`, as Cilium names it (`pkg/clustermesh/kvstoremesh/reflector`).
     #[must_use]
     pub const fn base(self) -> &'static str {
         match self {
+            Self::EndpointSlice => "endpointslices/v1",
             Self::Identity => "identities/v1",
             Self::Ip => "ip/v1",
             Self::Node => "nodes/v1",
+            Self::ServiceExport => "serviceexports/v1",
             Self::Service => "services/v1",
             Self::Cluster => "cluster-config",
         }
@@ -47,11 +54,23 @@ impl Kind {
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         match self {
+            Self::EndpointSlice => "endpointSlice",
             Self::Identity => "identity",
             Self::Ip => "ipcache",
             Self::Node => "node",
+            Self::ServiceExport => "serviceExport",
             Self::Service => "service",
             Self::Cluster => "cluster",
+        }
+    }
+
+    /// Whether keys of this kind are given up where their cluster stays away for too long (`--cache-ttl`): what agents send traffic
+    /// by, while nodes, identities and addresses stay (`RevokeCache` in `pkg/clustermesh/remote_cluster.go`).
+    #[must_use]
+    pub const fn is_revocable(self) -> bool {
+        match self {
+            Self::EndpointSlice | Self::ServiceExport | Self::Service => true,
+            Self::Identity | Self::Ip | Self::Node | Self::Cluster => false,
         }
     }
 
@@ -59,7 +78,7 @@ impl Kind {
     const fn infix(self) -> &'static str {
         match self {
             Self::Identity => "id/",
-            Self::Ip | Self::Node | Self::Service | Self::Cluster => "",
+            Self::EndpointSlice | Self::Ip | Self::Node | Self::ServiceExport | Self::Service | Self::Cluster => "",
         }
     }
 }

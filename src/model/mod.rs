@@ -5,6 +5,7 @@
 
 mod change;
 mod cluster;
+mod export;
 mod key;
 mod listen;
 mod object;
@@ -16,6 +17,7 @@ pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
     MaxConnectedClusters, Phase, ResourceStatus,
 };
+pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;
 pub use object::{

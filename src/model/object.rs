@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Kind, Phase};
+use super::{EndpointSlice, Kind, Phase, ServiceExport};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -21,6 +21,10 @@ pub enum Object {
     Identity(Identity),
     /// From `ip/v1`.
     Ip(IpEntry),
+    /// From `serviceexports/v1`.
+    ServiceExport(ServiceExport),
+    /// From `endpointslices/v1`.
+    EndpointSlice(EndpointSlice),
     /// Made here: a cluster and where it is in its life.
     Cluster(ClusterPhase),
 }
@@ -41,6 +45,8 @@ impl Object {
             Self::Service(_) => Kind::Service,
             Self::Identity(_) => Kind::Identity,
             Self::Ip(_) => Kind::Ip,
+            Self::ServiceExport(_) => Kind::ServiceExport,
+            Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::Cluster(_) => Kind::Cluster,
         }
     }

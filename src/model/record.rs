@@ -12,6 +12,8 @@ pub struct SourceStamp {
     pub mod_revision: Revision,
     /// The lease that the key hangs on; 0 is none.
     pub lease: LeaseId,
+    /// The source has lost the key, and it is kept all the same (design.md, invariant 4).
+    pub held: bool,
 }
 
 /// Why the newest bytes of a key could not be used.

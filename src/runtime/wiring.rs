@@ -51,6 +51,9 @@ pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
             legacy_quiet: settings.timing.legacy_quiet,
             backoff_min: settings.timing.backoff_min,
             backoff_max: settings.timing.backoff_max,
+            hold_margin: settings.timing.hold_margin,
+            heartbeat_silence: settings.timing.heartbeat_silence,
+            cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
             ..Timing::default()
         },
     }

@@ -60,6 +60,7 @@ const WITNESS_KEY: &[u8] = b"witness";
 
 const RECORD_GOOD_VALUE: u8 = 1;
 const RECORD_REJECTION: u8 = 1 << 1;
+const RECORD_HELD: u8 = 1 << 2;
 
 const CURSOR_CACHED: u8 = 1;
 const CURSOR_PUT: u8 = 1 << 1;
@@ -220,7 +221,11 @@ fn tagged(tag: u8, text: &str) -> Vec<u8> {
 /// Writes what is stored of a record: all but its decoded object and its generation. Times keep microseconds.
 pub(super) fn write_record(stored_key: &[u8], record: &Record) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
-    writer.byte(bit(record.good_value.is_some(), RECORD_GOOD_VALUE) | bit(record.rejection.is_some(), RECORD_REJECTION));
+    writer.byte(
+        bit(record.good_value.is_some(), RECORD_GOOD_VALUE)
+            | bit(record.rejection.is_some(), RECORD_REJECTION)
+            | bit(record.source.held, RECORD_HELD),
+    );
     writer.signed(record.source.mod_revision.0);
     writer.signed(record.source.lease.0);
     writer.varint(record.create_sequence.0);
@@ -241,8 +246,9 @@ pub(super) fn write_record(stored_key: &[u8], record: &Record) -> Vec<u8> {
 /// Reads a record back: without its object, in generation 0.
 pub(super) fn read_record(stored_key: &[u8], key: EntryKey, stored: &[u8]) -> Result<Record, Malformed> {
     let mut reader = Reader::open(stored_key, stored, FORM)?;
-    let flags = reader.flags(RECORD_GOOD_VALUE | RECORD_REJECTION)?;
-    let source = SourceStamp { mod_revision: Revision(reader.signed()?), lease: LeaseId(reader.signed()?) };
+    let flags = reader.flags(RECORD_GOOD_VALUE | RECORD_REJECTION | RECORD_HELD)?;
+    let held = flags & RECORD_HELD != 0;
+    let source = SourceStamp { mod_revision: Revision(reader.signed()?), lease: LeaseId(reader.signed()?), held };
     let create_sequence = Sequence(reader.varint()?);
     let last_sequence = Sequence(reader.varint()?);
     let version = reader.varint()?;

@@ -108,7 +108,15 @@ impl View {
         match change {
             Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, now, effects),
             Change::Delete { key } => self.delete(&key, DeleteReason::Deleted, effects),
+            Change::Hold { key } => self.hold(&key, effects),
         }
+    }
+
+    /// What the source has lost stays as it is, but for the mark (invariant 4).
+    fn hold(&mut self, key: &EntryKey, effects: &mut Effects) {
+        let Some(old) = self.entries.get(key).cloned() else { return };
+        let generation = self.scope_mut(key).generation.max(FIRST_GENERATION);
+        self.repeat(&old, SourceStamp { held: true, ..old.source }, generation, effects);
     }
 
     fn put(&mut self, put: Put, now: SystemTime, effects: &mut Effects) {

@@ -140,7 +140,12 @@ impl View {
 fn ip_entry(record: &Record) -> Option<&IpEntry> {
     match record.object.as_deref()? {
         Object::Ip(entry) => Some(entry),
-        Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Cluster(_) => None,
+        Object::Node(_)
+        | Object::Service(_)
+        | Object::Identity(_)
+        | Object::ServiceExport(_)
+        | Object::EndpointSlice(_)
+        | Object::Cluster(_) => None,
     }
 }
 

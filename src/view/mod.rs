@@ -123,7 +123,7 @@ impl View {
                     self.node_addresses.insert((address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) | Object::Cluster(_) => {}
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
         }
     }
 
@@ -147,7 +147,7 @@ impl View {
                     self.node_addresses.remove(&(address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) | Object::Cluster(_) => {}
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
         }
     }
 }
@@ -160,6 +160,6 @@ fn scope_of(key: &EntryKey) -> Scope {
 /// The key of a change.
 fn key_of(change: &Change) -> &EntryKey {
     match change {
-        Change::Put { key, .. } | Change::Delete { key } => key,
+        Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
     }
 }

@@ -30,7 +30,12 @@ impl View {
     pub fn phase(&self, cluster: &ClusterName) -> Option<Phase> {
         match **self.cluster_object(cluster)? {
             Object::Cluster(ClusterPhase { phase }) => phase,
-            Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Ip(_) => None,
+            Object::Node(_)
+            | Object::Service(_)
+            | Object::Identity(_)
+            | Object::Ip(_)
+            | Object::ServiceExport(_)
+            | Object::EndpointSlice(_) => None,
         }
     }
 

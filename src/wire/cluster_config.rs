@@ -3,7 +3,12 @@
 
 use super::bounded;
 use super::go_json::{go_struct, parse};
-use crate::model::{ClusterConfig, ClusterId, MaxConnectedClusters};
+use crate::model::{ClusterConfig, ClusterId, Kind, MaxConnectedClusters};
+
+/// `endpointSlicesExportMode` of a cluster that publishes no services any more (T-clusterconfig-endpointslices-only).
+const ENDPOINT_SLICES_ONLY: &str = "endpointslices-only";
+/// The same of one that publishes no endpoint slices; an absent mode means it too.
+const SERVICES_ONLY: &str = "services-only";
 
 go_struct! {
     /// A cluster config.
@@ -36,6 +41,36 @@ pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
         service_exports_enabled: json.capabilities.service_exports_enabled,
         endpoint_slices_export_mode: Some(mode).filter(|mode| !mode.is_empty()),
     })
+}
+
+/// How a kind of a cluster is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// The cluster publishes it.
+    Published,
+    /// The cluster could publish it and says that it does not: there may be no canary to wait for.
+    Off,
+    /// The cluster does not have it: nothing is asked for, and what was held is given up.
+    Absent,
+}
+
+/// Which kinds a cluster publishes (`pkg/clustermesh/remote_cluster.go`, `Run`; `pkg/clustermesh/kvstoremesh/reflector`): service
+/// exports where it says whether they are on, endpoint slices where it says that it exports them, and then perhaps no services.
+#[must_use]
+pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
+    let mode = config.endpoint_slices_export_mode.as_deref();
+    match (kind, config.service_exports_enabled) {
+        (Kind::Identity | Kind::Ip | Kind::Node, _) => Reading::Published,
+        (Kind::ServiceExport, Some(true)) => Reading::Published,
+        (Kind::ServiceExport, Some(false)) => Reading::Off,
+        (Kind::ServiceExport, None) => Reading::Absent,
+        (Kind::EndpointSlice, _) if mode.is_some_and(|mode| mode != SERVICES_ONLY) => Reading::Published,
+        (Kind::EndpointSlice, _) => Reading::Absent,
+        (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
+        (Kind::Service, _) => Reading::Published,
+        // made here, of no source
+        (Kind::Cluster, _) => Reading::Absent,
+    }
 }
 
 /// Checks whether a cluster can be in the mesh of the own cluster, whose id is 0 where it is not known. That no *other* remote has
@@ -83,6 +118,25 @@ mod tests {
         assert_eq!(parse_cluster_config(json.as_bytes()), Ok(expected));
         for zero in ["{}", "null", r#"{"id":null,"capabilities":null}"#, r#"{"capabilities":{"endpointSlicesExportMode":""}}"#] {
             assert_eq!(parse_cluster_config(zero.as_bytes()), Ok(ClusterConfig::default()), "{zero}");
+        }
+    }
+
+    #[test]
+    fn a_config_says_which_kinds_there_are() {
+        use Reading::{Absent, Off, Published};
+        let config = |exports, mode: &str| ClusterConfig {
+            service_exports_enabled: exports,
+            endpoint_slices_export_mode: Some(mode.to_owned()).filter(|mode| !mode.is_empty()),
+            ..ClusterConfig::default()
+        };
+        for (exports, mode, expected) in [
+            (None, "", [Absent, Published, Published, Published, Absent, Published]),
+            (Some(false), "services-only", [Absent, Published, Published, Published, Off, Published]),
+            (Some(true), "services-and-endpointslices", [Published; 6]),
+            (Some(true), "endpointslices-only", [Published, Published, Published, Published, Published, Absent]),
+            (None, "a mode of the future", [Published, Published, Published, Published, Absent, Published]),
+        ] {
+            assert_eq!(Kind::ALL.map(|kind| reading_of(kind, &config(exports, mode))), expected, "{exports:?} {mode}");
         }
     }
 

@@ -20,11 +20,17 @@ pub(super) trait GoValue: Default {
 
 /// A struct whose fields have names in JSON; made by [`go_struct!`].
 pub(super) trait GoStruct: Default {
-    /// The field that a key means, by the name in [`GoStruct::read_field`].
-    fn field(key: &str) -> Option<&'static str>;
+    /// One of its fields.
+    type Field: Copy;
+
+    /// The field that a key means.
+    fn field(key: &str) -> Option<Self::Field>;
+
+    /// A field's name in JSON.
+    fn name(field: Self::Field) -> &'static str;
 
     /// Reads the next value of the map into the field.
-    fn read_field<'de, A: MapAccess<'de>>(&mut self, field: &str, map: &mut A) -> Result<(), A::Error>;
+    fn read_field<'de, A: MapAccess<'de>>(&mut self, field: Self::Field, map: &mut A) -> Result<(), A::Error>;
 }
 
 /// Declares structs that are read as Go would: `field: Type = "name in JSON"`.
@@ -34,21 +40,36 @@ macro_rules! go_struct {
         #[derive(Debug, Default)]
         pub(super) struct $name { $(pub(super) $field: $type,)+ }
 
-        impl $crate::wire::go_json::GoStruct for $name {
-            fn field(key: &str) -> Option<&'static str> {
-                match key {
-                    $($json => Some($json),)+
-                    _ => [$($json),+].into_iter().find(|name| name.eq_ignore_ascii_case(key)),
-                }
-            }
+        const _: () = {
+            #[derive(Clone, Copy)]
+            #[expect(non_camel_case_types, reason = "named after the fields")]
+            pub(in crate::wire) enum Known { $($field),+ }
 
-            fn read_field<'de, A: serde::de::MapAccess<'de>>(&mut self, field: &str, map: &mut A) -> Result<(), A::Error> {
-                match field {
-                    $($json => map.next_value_seed($crate::wire::go_json::Slot(&mut self.$field)),)+
-                    _ => map.next_value::<serde::de::IgnoredAny>().map(drop),
+            impl $crate::wire::go_json::GoStruct for $name {
+                type Field = Known;
+
+                #[inline]
+                fn field(key: &str) -> Option<Known> {
+                    match key {
+                        $($json => Some(Known::$field),)+
+                        _ => [$(($json, Known::$field)),+].into_iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, field)| field),
+                    }
+                }
+
+                fn name(field: Known) -> &'static str {
+                    match field {
+                        $(Known::$field => $json,)+
+                    }
+                }
+
+                #[inline]
+                fn read_field<'de, A: serde::de::MapAccess<'de>>(&mut self, field: Known, map: &mut A) -> Result<(), A::Error> {
+                    match field {
+                        $(Known::$field => map.next_value_seed($crate::wire::go_json::Slot(&mut self.$field)),)+
+                    }
                 }
             }
-        }
+        };
 
         impl $crate::wire::go_json::GoValue for $name {
             fn read<'de, D: serde::Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
@@ -102,7 +123,9 @@ impl<'de, T: GoStruct> Visitor<'de> for Slot<'_, T> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(field) = map.next_key_seed(FieldName::<T>(PhantomData))? {
             match field {
-                Some(field) => self.0.read_field(field, &mut map).map_err(|error| Error::custom(format_args!("{field}: {error}")))?,
+                Some(field) => {
+                    self.0.read_field(field, &mut map).map_err(|error| Error::custom(format_args!("{}: {error}", T::name(field))))?;
+                }
                 None => map.next_value::<IgnoredAny>().map(drop)?,
             }
         }
@@ -114,7 +137,7 @@ impl<'de, T: GoStruct> Visitor<'de> for Slot<'_, T> {
 struct FieldName<T>(PhantomData<T>);
 
 impl<'de, T: GoStruct> DeserializeSeed<'de> for FieldName<T> {
-    type Value = Option<&'static str>;
+    type Value = Option<T::Field>;
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Self::Value, D::Error> {
         input.deserialize_str(self)
@@ -122,7 +145,7 @@ impl<'de, T: GoStruct> DeserializeSeed<'de> for FieldName<T> {
 }
 
 impl<T: GoStruct> Visitor<'_> for FieldName<T> {
-    type Value = Option<&'static str>;
+    type Value = Option<T::Field>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
@@ -168,10 +191,34 @@ macro_rules! scalars {
         }
     )+};
 }
-scalars!(String, bool, u8, u16, u32);
+scalars!(bool, u8, u16, u32);
 
-/// Visitors of what `null` empties: Go's pointers, slices and maps.
+/// Visitors of texts, which `null` leaves alone, and of what it empties: Go's pointers, slices and maps.
 struct Nullable<'a, T>(&'a mut T);
+
+/// Read in place: every value is made of texts.
+impl GoValue for String {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        input.deserialize_any(Nullable(self))
+    }
+}
+
+impl Visitor<'_> for Nullable<'_, String> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        text.clone_into(self.0);
+        Ok(())
+    }
+}
 
 impl<T: GoValue> GoValue for Option<T> {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {

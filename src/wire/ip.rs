@@ -1,6 +1,8 @@
 //! ipcache entries: `…/ip/v1/…/<address or prefix>`, from Cilium's `pkg/identity/identity.go` (`IPIdentityPair`) and the checks of
 //! `pkg/ipcache/kvstore.go`.
 
+use std::fmt::{self, Write};
+
 use ipnet::IpNet;
 
 use super::address::{Address, Mask};
@@ -49,14 +51,29 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
     Ok(json.into_entry(prefix))
 }
 
+/// What is left of a text that is held against what is written, without a copy of that.
+struct Unwritten<'a>(&'a str);
+
+impl fmt::Write for Unwritten<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = self.0.strip_prefix(text).ok_or(fmt::Error)?;
+        Ok(())
+    }
+}
+
 impl PairJson {
     /// The prefix, if `PrefixString` of it is the key. Host entries are those without a mask; Go gives a mask that is not canonical
     /// the size 0, and so a prefix that the key does not name. Bits behind the mask are cleared, as the ipcache clears them.
     fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));
-        let text = length.map_or_else(|| ip.to_string(), |length| format!("{ip}/{length}"));
-        if text != name {
+        let mut rest = Unwritten(name);
+        let written = match length {
+            None => write!(rest, "{ip}"),
+            Some(length) => write!(rest, "{ip}/{length}"),
+        };
+        if written.is_err() || !rest.0.is_empty() {
+            let text = length.map_or_else(|| ip.to_string(), |length| format!("{ip}/{length}"));
             return Err(format!("IP and Mask make {text:?}, but the key says {}", quoted(name)));
         }
         let host = length.is_none();

@@ -7,8 +7,7 @@ use crate::model::{ClusterName, EntryKey, Kind};
 /// Written every minute by the cluster's operator (`pkg/kvstore/heartbeat`).
 pub const HEARTBEAT: &str = "cilium/.heartbeat";
 
-/// Every prefix that some release of Cilium writes below `cilium/cache/`, in order. MCS service exports and endpoint slices are known
-/// but not of a [`Kind`].
+/// Every prefix that some release of Cilium writes below `cilium/cache/`, in order.
 const KNOWN_CACHED: [&str; 6] = ["endpointslices/v1/", "identities/v1/", "ip/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
 
 /// The same below `cilium/state/`, where releases up to 1.15 also register external workloads.
@@ -30,7 +29,9 @@ pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String
         (Kind::Identity, false) => format!("{root}{base}/id/"),
         (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
         (Kind::Ip, false) => format!("{root}{base}/default/"),
-        (Kind::Ip, true) | (Kind::Node | Kind::Service, _) => format!("{root}{base}/{cluster}/"),
+        (Kind::Ip, true) | (Kind::EndpointSlice | Kind::Node | Kind::ServiceExport | Kind::Service, _) => {
+            format!("{root}{base}/{cluster}/")
+        }
         (Kind::Cluster, _) => cluster_config_key(cluster),
     }
 }
@@ -106,6 +107,10 @@ mod tests {
             (Kind::Node, true, "cilium/cache/nodes/v1/paris/worker-1"),
             (Kind::Service, false, "cilium/state/services/v1/paris/shop/cart"),
             (Kind::Service, true, "cilium/cache/services/v1/paris/shop/cart"),
+            (Kind::ServiceExport, false, "cilium/state/serviceexports/v1/paris/shop/cart"),
+            (Kind::ServiceExport, true, "cilium/cache/serviceexports/v1/paris/shop/cart"),
+            (Kind::EndpointSlice, false, "cilium/state/endpointslices/v1/paris/shop/cart-abc"),
+            (Kind::EndpointSlice, true, "cilium/cache/endpointslices/v1/paris/shop/cart-abc"),
             (Kind::Identity, false, "cilium/state/identities/v1/id/68352"),
             (Kind::Identity, true, "cilium/cache/identities/v1/paris/id/68352"),
             (Kind::Ip, false, "cilium/state/ip/v1/default/10.1.200.0/24"),

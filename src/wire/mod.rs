@@ -7,12 +7,15 @@
 
 mod address;
 pub mod cluster_config;
+mod endpoint_slice;
 mod go_json;
 mod identity;
 mod ip;
 pub mod keys;
 mod node;
+mod protobuf;
 mod service;
+mod service_export;
 #[cfg(test)]
 mod tests;
 
@@ -46,9 +49,11 @@ pub struct Context<'a> {
 /// One short line that names the field and says what is wrong with it.
 pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Object, String> {
     let object = match key.kind {
+        Kind::EndpointSlice => endpoint_slice::decode(&key.name, value, context).map(Object::EndpointSlice),
         Kind::Identity => identity::decode(&key.name, value, context).map(Object::Identity),
         Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
         Kind::Node => node::decode(&key.name, value, context).map(Object::Node),
+        Kind::ServiceExport => service_export::decode(&key.name, value, context).map(Object::ServiceExport),
         Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
         Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
     };
@@ -62,6 +67,20 @@ impl Context<'_> {
             return Ok(());
         }
         Err(format!("{field} is {}, expected {:?}", quoted(cluster), self.cluster.as_str()))
+    }
+
+    /// Checks the namespace and name that a value claims against its key, `<namespace>/<name>`.
+    fn check_names(key_name: &str, namespace: &str, name: &str) -> Result<(), String> {
+        for (field, text) in [("namespace", namespace), ("name", name)] {
+            if text.is_empty() {
+                return Err(format!("{field} is empty"));
+            }
+        }
+        if key_name.split_once('/') == Some((namespace, name)) && !name.contains('/') {
+            return Ok(());
+        }
+        let (namespace, name, key_name) = (quoted(namespace), quoted(name), quoted(key_name));
+        Err(format!("namespace and name are {namespace} and {name}, but the key says {key_name}"))
     }
 
     /// Checks the cluster id that a value claims, where the right one is known.

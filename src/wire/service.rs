@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::Context;
 use super::address::parse_ip;
 use super::go_json::{go_struct, parse};
-use super::{Context, quoted};
 use crate::model::{Backend, BackendZone, Frontend, Port, Service};
 
 go_struct! {
@@ -47,19 +47,7 @@ type PortsJson = BTreeMap<String, Option<PortJson>>;
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Service, String> {
     let json: ServiceJson = parse("a service", value)?;
     context.check_cluster("cluster", &json.cluster)?;
-    for (field, text) in [("namespace", &json.namespace), ("name", &json.name)] {
-        if text.is_empty() {
-            return Err(format!("{field} is empty"));
-        }
-    }
-    if name.split_once('/') != Some((&json.namespace, &json.name)) || json.name.contains('/') {
-        return Err(format!(
-            "namespace and name are {} and {}, but the key says {}",
-            quoted(&json.namespace),
-            quoted(&json.name),
-            quoted(name)
-        ));
-    }
+    Context::check_names(name, &json.namespace, &json.name)?;
     context.check_cluster_id("clusterID", json.cluster_id)?;
     json.into_service()
 }

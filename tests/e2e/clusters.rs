@@ -2,7 +2,7 @@
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
-use crate::harness::mesh::{BASES, Form, MeshCluster, SMALL, publish, put_config, rewrite};
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, rewrite};
 use crate::harness::meshkeep::Home;
 use crate::harness::scene::{Remote, Scene, settles};
 use crate::harness::stream::Follower;
@@ -39,6 +39,42 @@ async fn two_clusters_cannot_have_one_id() {
     // once the first is gone the second may have it
     scene.home.remove_cluster("c01");
     settles(scene.meshkeep(), &Truth::of([&twin]).expected(), "the removal of the first").await;
+}
+
+/// Both are found at one start, and the newcomer is quicker: the id belongs to the one whose data is stored.
+#[tokio::test]
+async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
+    let binary = &etcd_binaries()[0];
+    let mut scene = Scene::start(binary, 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.stop_meshkeep().await;
+    let twin = MeshCluster::generate_named("a-twin", 1, SMALL);
+    let etcd = Etcd::builder().binary(binary).start().await;
+    publish(&etcd, Form::State, std::slice::from_ref(&twin), "2026-01-12T09:31:07Z").await;
+    scene.home.write_cluster("a-twin", &etcd.client_file_yaml());
+    scene.remotes[0].proxy.cut().await;
+    scene.start_meshkeep().await;
+    scene.meshkeep().says_of("a-twin", "lastError", "already used by cluster c01").await;
+    scene.remotes[0].proxy.restore().await;
+    scene.settles("the return of the stored one").await;
+}
+
+/// The config is gone, the data is kept, and so is what the config said, over a restart too.
+#[tokio::test]
+async fn a_config_that_vanishes_stays_in_force_and_is_told() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 0, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let before = scene.meshkeep().cluster("c01").await["config"].clone();
+    assert_eq!((&before["id"], &before["cached"]), (&1.into(), &true.into()), "{before}");
+    scene.remotes[0].etcd.delete("cilium/cluster-config/c01").await;
+    let told = scene.meshkeep().says_of("c01", "lastError", "its cluster config is gone").await;
+    assert_eq!((&told["phase"], &told["config"]), (&"sourceLost".into(), &before), "{told}");
+    scene.stop_meshkeep().await;
+    scene.start_meshkeep().await;
+    let told = scene.meshkeep().says_of("c01", "lastError", "waiting for cilium/cluster-config/c01").await;
+    assert_eq!(told["config"], before, "{told}");
+    put_config(&scene.remotes[0].etcd, Form::Cache, &scene.remotes[0].clusters[0]).await;
+    scene.settles("the return of the config").await;
 }
 
 #[tokio::test]
@@ -137,20 +173,6 @@ async fn clusters_whose_names_begin_alike_are_kept_apart() {
     scene.home.remove_cluster("eu");
     scene.remotes[0].clusters.remove(0);
     scene.settles("the removal of the shortest").await;
-}
-
-/// The deletion of a cluster config or a canary of a direct peer means nothing to what is read already (protocol.md §3.4, §3.5).
-#[tokio::test]
-async fn losing_config_and_canaries_while_live_stops_nothing() {
-    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
-    let etcd = &scene.remotes[0].etcd;
-    etcd.delete("cilium/cluster-config/c01").await;
-    for base in BASES {
-        etcd.delete(format!("cilium/synced/c01/cilium/state/{base}")).await;
-    }
-    scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
-    scene.settles("the loss of config and canaries").await;
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod directory;
 mod freshness;
 mod harness_itself;
 mod interrupted;
+mod losses;
 mod python_client;
 mod remotes;
 mod samples;

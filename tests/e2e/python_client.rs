@@ -23,6 +23,8 @@ fn expected(truth: &Served, kind: &str) -> Vec<String> {
         "nodes" => ("nodes/v1", &["cluster", "name"]),
         "services" => ("services/v1", &["cluster", "namespace", "name"]),
         "identities" => ("identities/v1", &["cluster", "id"]),
+        "exports" => ("serviceexports/v1", &["cluster", "namespace", "name"]),
+        "slices" => ("endpointslices/v1", &["cluster", "namespace", "name"]),
         _ => ("ip/v1", &["cluster", "prefix"]),
     };
     let of_kind = truth.objects.iter().filter(|(key, _)| key.starts_with(&format!("cilium/cache/{base}/")));
@@ -43,14 +45,18 @@ fn sorted(read: &Value, kind: &str) -> Vec<String> {
     texts
 }
 
-#[tokio::test]
-async fn the_generated_python_client_reads_every_list() {
+/// What the client reads of a sidecar.
+pub(super) fn read_all(url: &str) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = PathBuf::from(output(&mut Command::new(root.join("scripts/python-client-setup"))).trim());
+    serde_json::from_str(&output(Command::new(python).arg(root.join("tests/clients/python/read_all.py")).arg(url))).unwrap()
+}
+
+#[tokio::test]
+async fn the_generated_python_client_reads_every_list() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
-    let client = root.join("tests/clients/python/read_all.py");
-    let read: Value = serde_json::from_str(&output(Command::new(python).arg(client).arg(scene.meshkeep().url()))).unwrap();
+    let read = read_all(scene.meshkeep().url());
     let truth = scene.truth().expected();
     for kind in ["nodes", "services", "identities", "ipcache"] {
         assert_eq!(sorted(&read, kind), expected(&truth, kind), "{kind}");

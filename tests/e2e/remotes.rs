@@ -175,3 +175,16 @@ async fn a_config_that_cannot_be_right_is_refused_and_nothing_is_read() {
     put_config(&etcd, Form::State, &cluster).await;
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the config being right").await;
 }
+
+/// Cilium's documents speak of three misses; its code, and so this, gives up at the first.
+#[tokio::test]
+async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
+    let (etcd, cluster) = filled(Etcd::builder()).await;
+    let mut home = Home::new().with_flags(&["--heartbeat-silence=3s"]);
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    let expected = Truth::of([&cluster]).expected();
+    settles(&meshkeep, &expected, "the first loading").await;
+    meshkeep.says_of(&cluster.name, "lastError", "no heartbeat for 3s").await;
+    serves(&meshkeep, &expected, "without a heartbeat").await;
+}

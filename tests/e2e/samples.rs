@@ -6,7 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
+use super::python_client::read_all;
 use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::eventually;
 use crate::harness::mesh::put_leased;
 use crate::harness::meshkeep::{Home, Meshkeep, http};
 use crate::harness::scene::{serves, settles};
@@ -42,17 +44,18 @@ async fn load(binary: &Path, name: &str) -> Etcd {
     etcd
 }
 
-/// The samples of the four kinds in cache form, which are byte for byte those in state form.
+/// The samples of all kinds in cache form, which are byte for byte those in state form.
 fn truth() -> Truth {
     let mut truth = Truth::default();
     for (name, id) in CLUSTERS {
         truth.name_cluster(name, id);
     }
-    let kinds = ["identities", "ip", "nodes", "services"].map(|kind| format!("cilium/cache/{kind}/v1/"));
+    let kinds =
+        ["endpointslices", "identities", "ip", "nodes", "serviceexports", "services"].map(|kind| format!("cilium/cache/{kind}/v1/"));
     for sample in samples().into_iter().filter(|sample| kinds.iter().any(|kind| sample.key.starts_with(kind))) {
         truth.put(&sample.key, sample.value);
     }
-    assert_eq!(truth.len(), 4 + 4 + 4 + 8);
+    assert_eq!(truth.len(), 1 + 4 + 8 + 4 + 1 + 4);
     truth
 }
 
@@ -146,6 +149,8 @@ async fn single_things_are_found_and_missing_ones_are_404() {
         ("/v1/nodes/paris/paris-worker-1", "bootID", json!("570d3fd1-93db-4862-ba99-6a3c2c10c311")),
         ("/v1/services/tokyo/shop/cart", "clusterID", json!(2)),
         ("/v1/identities/68352", "cluster", json!("paris")),
+        ("/v1/service-exports/paris/shop/cart", "sessionAffinityTimeoutSeconds", json!(42)),
+        ("/v1/endpoint-slices/tokyo/shop/cart-kvlm2", "addressType", json!("IPv4")),
         ("/v1/clusters/tokyo", "phase", json!("live")),
     ] {
         let found = meshkeep.get(path).await;
@@ -164,6 +169,8 @@ async fn single_things_are_found_and_missing_ones_are_404() {
         "/v1/nodes/paris/none",
         "/v1/nodes/none/paris-worker-1",
         "/v1/services/paris/shop/none",
+        "/v1/service-exports/tokyo/shop/cart",
+        "/v1/endpoint-slices/paris/shop/none",
         "/v1/identities/99999",
         "/v1/clusters/none",
         "/v1/ipcache/10.1.200.1",
@@ -175,4 +182,57 @@ async fn single_things_are_found_and_missing_ones_are_404() {
         assert!(problem["type"].is_string() && problem["detail"].is_string(), "{path}: {problem}");
     }
     assert_eq!(meshkeep.ask("/v1/nodes?colour=red").await.0, 400);
+}
+
+/// How many things a list of paris and tokyo has.
+async fn count(meshkeep: &Meshkeep, path: &str) -> usize {
+    meshkeep.get(path).await["items"].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_says() {
+    let (etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    for (query, exports, slices) in [
+        ("", 1, 1),
+        ("?namespace=shop", 1, 1),
+        ("?namespace=other", 0, 0),
+        ("?name=cart", 1, 0),
+        ("?labelSelector=tier%3Dweb", 1, 0),
+        ("?labelSelector=kubernetes.io/service-name%3Dcart", 0, 1),
+        ("?cluster=paris", 1, 0),
+        ("?cluster=tokyo", 0, 1),
+    ] {
+        let found = (
+            count(&meshkeep, &format!("/v1/service-exports{query}")).await,
+            count(&meshkeep, &format!("/v1/endpoint-slices{query}")).await,
+        );
+        assert_eq!(found, (exports, slices), "{query}");
+    }
+    assert_eq!(meshkeep.ask("/v1/service-exports?shared=true").await.0, 400);
+    let read = read_all(meshkeep.url());
+    assert_eq!((&read["exports"], &read["slices"]), (&json!(["paris/shop/cart"]), &json!(["tokyo/shop/cart-kvlm2"])));
+    let (paris, tokyo) = (&etcds[0], &etcds[1]);
+    // a slice that cannot be used leaves the good one
+    let slice = "cilium/state/endpointslices/v1/tokyo/shop/cart-kvlm2";
+    tokyo.put(slice, &b"\x28\xb5\x2f\xfd"[..]).await;
+    eventually("the slice to be rejected", || async { (count(&meshkeep, "/v1/rejected").await == 1).then_some(()) }).await;
+    assert_eq!(count(&meshkeep, "/v1/endpoint-slices").await, 1);
+    tokyo.delete(slice).await;
+    eventually("the slice to go", || async { (count(&meshkeep, "/v1/endpoint-slices").await == 0).then_some(()) }).await;
+    // paris takes its exports back
+    paris.put("cilium/cluster-config/paris", r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
+    eventually("the exports to go", || async { (count(&meshkeep, "/v1/service-exports").await == 0).then_some(()) }).await;
+    meshkeep.reaches("paris", "live").await;
+    // on again, and its canary is still there
+    let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255,"serviceExportsEnabled":true}}"#;
+    paris.put("cilium/cluster-config/paris", config).await;
+    eventually("the exports to come", || async { (count(&meshkeep, "/v1/service-exports").await == 1).then_some(()) }).await;
+    meshkeep.reaches("paris", "live").await;
+    // tokyo says "off" and need not write the canary: that is no reason to wait
+    tokyo.delete("cilium/synced/tokyo/cilium/state/serviceexports/v1").await;
+    let config =
+        r#"{"id":2,"capabilities":{"syncedCanaries":true,"serviceExportsEnabled":false,"endpointSlicesExportMode":"endpointslices-only"}}"#;
+    tokyo.put("cilium/cluster-config/tokyo", config).await;
+    eventually("the services to go", || async { (count(&meshkeep, "/v1/services?cluster=tokyo").await == 0).then_some(()) }).await;
+    meshkeep.reaches("tokyo", "live").await;
 }

@@ -218,10 +218,15 @@ pub(crate) async fn put_heartbeat(etcd: &Etcd) {
     put_leased(etcd, [("cilium/.heartbeat".to_owned(), b"2026-01-12T09:31:07Z".to_vec())]).await;
 }
 
+/// What a cluster says about itself.
+pub(crate) fn config_value(form: Form, cluster: &MeshCluster) -> String {
+    let cached = if form == Form::Cache { r#""cached":true,"# } else { "" };
+    format!(r#"{{"id":{},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":255}}}}"#, cluster.id)
+}
+
 /// The cluster config.
 pub(crate) async fn put_config(etcd: &Etcd, form: Form, cluster: &MeshCluster) {
-    let cached = if form == Form::Cache { r#""cached":true,"# } else { "" };
-    let value = format!(r#"{{"id":{},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":255}}}}"#, cluster.id);
+    let value = config_value(form, cluster);
     put_leased(etcd, [(format!("cilium/cluster-config/{}", cluster.name), value.into_bytes())]).await;
 }
 

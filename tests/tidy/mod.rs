@@ -1,6 +1,7 @@
 //! Style as tests: the walls between the rooms, sizes, dead files and banned words. ARCHITECTURE.md's table of rooms is [`ROOMS`].
 
 mod source;
+mod traps;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -26,7 +26,7 @@ pub(crate) struct ListMeta {
 pub(crate) struct Source {
     /// The cluster.
     cluster: String,
-    /// The kind: `node`, `service`, `identity` or `ipcache`.
+    /// The kind: `node`, `service`, `identity`, `ipcache`, `serviceExport` or `endpointSlice`.
     kind: &'static str,
     /// How current it is.
     #[serde(flatten)]
@@ -54,6 +54,9 @@ pub(crate) struct SourceAge {
     /// `unknown` where the source is itself a copy, made by a KVStoreMesh, whose own age cannot be known.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_age: Option<&'static str>,
+    /// `true` where the source has lost this, with its lease or its cluster config, and it is kept until the source is back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale: Option<bool>,
 }
 
 /// Of a single thing.
@@ -81,6 +84,9 @@ pub(crate) struct ItemMeta {
     /// `unknown` where the source is itself a copy, made by a KVStoreMesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_age: Option<&'static str>,
+    /// `true` where the source has lost this and it is kept until the source is back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale: Option<bool>,
     /// The position of the answer: the head before reading.
     position: String,
     /// One for each cluster and kind that a joined answer used.
@@ -104,6 +110,7 @@ impl From<&SourceMeta> for SourceAge {
             age_seconds: source.age.map(seconds),
             revision: source.revision.map(|revision| revision.0),
             source_age: source.cached.then_some("unknown"),
+            stale: source.held.then_some(true),
         }
     }
 }
@@ -119,6 +126,7 @@ impl ItemMeta {
             age_seconds: None,
             revision: None,
             source_age: None,
+            stale: None,
             position: position.to_string(),
             sources: sources.iter().map(Source::from).collect(),
         }
@@ -135,6 +143,7 @@ impl ItemMeta {
             age_seconds: age.age_seconds,
             revision: age.revision,
             source_age: age.source_age,
+            stale: age.stale,
             ..Self::nowhere(position, others)
         }
     }

@@ -1,5 +1,6 @@
 //! What goes over the wire: one flat struct for each shape of api.md. Unset members are left out, never null.
 
+pub(crate) mod exports;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod objects;
@@ -55,6 +56,10 @@ list_of! {
     NodeList: objects::Node;
     /// A page of services.
     ServiceList: objects::Service;
+    /// A page of service exports.
+    ServiceExportList: exports::ServiceExport;
+    /// A page of endpoint slices.
+    EndpointSliceList: exports::EndpointSlice;
     /// A page of identities.
     IdentityList: objects::Identity;
     /// A page of ipcache entries.

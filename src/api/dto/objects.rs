@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
 use super::status::Cluster;
 use super::{non_empty, reserved};
@@ -271,6 +272,8 @@ pub(crate) enum AnyObject {
     Identity(Identity),
     Ipcache(IpcacheEntry),
     Cluster(Box<Cluster>),
+    ServiceExport(ServiceExport),
+    EndpointSlice(EndpointSlice),
 }
 
 impl AnyObject {
@@ -281,6 +284,8 @@ impl AnyObject {
             Object::Identity(identity) => Self::Identity(Identity::new(key, identity, ids)),
             Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
             Object::Cluster(told) => Self::Cluster(Box::new(Cluster::told(&key.cluster, *told, ids.reading))),
+            Object::ServiceExport(export) => Self::ServiceExport(ServiceExport::new(key, export)),
+            Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, slice)),
         }
     }
 }
@@ -311,7 +316,12 @@ impl Node {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Node(node) => Some(Self::new(&record.key, node)),
-            Object::Service(_) | Object::Identity(_) | Object::Ip(_) | Object::Cluster(_) => None,
+            Object::Service(_)
+            | Object::Identity(_)
+            | Object::Ip(_)
+            | Object::ServiceExport(_)
+            | Object::EndpointSlice(_)
+            | Object::Cluster(_) => None,
         }
     }
 }
@@ -338,7 +348,12 @@ impl Service {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Service(service) => Some(Self::new(&record.key, service)),
-            Object::Node(_) | Object::Identity(_) | Object::Ip(_) | Object::Cluster(_) => None,
+            Object::Node(_)
+            | Object::Identity(_)
+            | Object::Ip(_)
+            | Object::ServiceExport(_)
+            | Object::EndpointSlice(_)
+            | Object::Cluster(_) => None,
         }
     }
 }
@@ -377,7 +392,12 @@ impl Identity {
     pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Identity(identity) => Some(Self::new(&record.key, identity, ids)),
-            Object::Node(_) | Object::Service(_) | Object::Ip(_) | Object::Cluster(_) => None,
+            Object::Node(_)
+            | Object::Service(_)
+            | Object::Ip(_)
+            | Object::ServiceExport(_)
+            | Object::EndpointSlice(_)
+            | Object::Cluster(_) => None,
         }
     }
 
@@ -414,7 +434,12 @@ impl IpcacheEntry {
     pub(crate) fn of(record: &Record) -> Option<Self> {
         match record.object.as_deref()? {
             Object::Ip(entry) => Some(Self::new(&record.key, entry)),
-            Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Cluster(_) => None,
+            Object::Node(_)
+            | Object::Service(_)
+            | Object::Identity(_)
+            | Object::ServiceExport(_)
+            | Object::EndpointSlice(_)
+            | Object::Cluster(_) => None,
         }
     }
 

@@ -46,6 +46,10 @@ pub(crate) struct StatusCounts {
     nodes: u64,
     /// Usable services.
     services: u64,
+    /// Usable service exports.
+    service_exports: u64,
+    /// Usable endpoint slices.
+    endpoint_slices: u64,
     /// Usable identities.
     identities: u64,
     /// Usable ipcache entries.
@@ -181,6 +185,9 @@ pub(crate) struct Resource {
     entries: u64,
     /// Of these, from the store and not confirmed yet.
     restored: u64,
+    /// Of these, kept although the source has lost them; left out where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<usize>,
     /// Complete and watched.
     synced: bool,
     /// How many keys the source said that it has.
@@ -242,6 +249,8 @@ impl StatusCounts {
             entries: counts.entries,
             nodes: counts.nodes,
             services: counts.services,
+            service_exports: counts.service_exports,
+            endpoint_slices: counts.endpoint_slices,
             identities: counts.identities,
             ipcache: counts.ipcache,
             rejected: counts.rejected,
@@ -338,6 +347,7 @@ impl Resource {
             kind: resource.kind.api_name(),
             entries: resource.entry_count,
             restored: resource.restored_count,
+            held: told.map(|told| told.held_count).filter(|count| *count > 0),
             synced: told.is_some_and(|told| told.synced),
             expected: told.and_then(|told| told.expected_count),
             last_event: told.and_then(|told| told.last_event_time).map(rfc3339),

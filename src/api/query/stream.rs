@@ -32,7 +32,7 @@ macro_rules! stream_query {
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
-            /// Only of this kind (`node`, `service`, `identity`, `ipcache`, `cluster`); may be repeated.
+            /// Only of this kind (`node`, `service`, `identity`, `ipcache`, `serviceExport`, `endpointSlice`, `cluster`); may be repeated.
             #[serde(default)]
             pub(crate) kind: Vec<String>,
             /// Only of this cluster; may be repeated.
@@ -43,9 +43,9 @@ macro_rules! stream_query {
             /// One requirement of the same syntax; may be repeated, all must hold.
             #[serde(default)]
             pub(crate) label: Vec<String>,
-            /// Only in this namespace: services, and ipcache entries of its pods.
+            /// Only in this namespace: services, service exports, endpoint slices, and ipcache entries of its pods.
             pub(crate) namespace: Option<String>,
-            /// Only nodes and services of this name.
+            /// Only nodes, services, service exports and endpoint slices of this name.
             pub(crate) name: Option<String>,
             /// Only services that are (or are not) shared.
             pub(crate) shared: Option<bool>,

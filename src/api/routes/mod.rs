@@ -3,6 +3,7 @@
 pub(crate) mod clusters;
 pub(crate) mod documents;
 pub(crate) mod entries;
+pub(crate) mod exports;
 pub(crate) mod ipcache;
 pub(crate) mod metrics;
 pub(crate) mod objects;

@@ -117,7 +117,7 @@ impl Fixture {
     /// Gives the writer a change.
     pub(in crate::api) async fn send_change(&self, change: Change) {
         let key = match &change {
-            Change::Put { key, .. } | Change::Delete { key } => key,
+            Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
         };
         let scope = Scope { cluster: key.cluster.clone(), kind: key.kind };
         self.command(Command::Apply { scope, changes: vec![change], cursor: None }).await;
@@ -216,7 +216,7 @@ fn range(net: &str, identity: u32) -> Object {
 }
 
 pub(in crate::api) fn put(key: EntryKey, object: Object, revision: i64) -> Change {
-    let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0) };
+    let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0), held: false };
     let value: Arc<[u8]> = format!("{object:?}").bytes().take(12).collect();
     Change::Put { key, value: [&*value, b" ", &revision.to_be_bytes()[7..]].concat().into(), decoded: Ok(Arc::new(object)), source }
 }
@@ -253,7 +253,7 @@ fn restored(key: EntryKey, object: Object, sequence: u64) -> Record {
         good_value: None,
         object: Some(Arc::new(object)),
         rejection: None,
-        source: SourceStamp { mod_revision: Revision(5), lease: LeaseId(0) },
+        source: SourceStamp { mod_revision: Revision(5), lease: LeaseId(0), held: false },
         create_sequence: Sequence(sequence),
         last_sequence: Sequence(sequence),
         version: 1,
@@ -281,12 +281,14 @@ fn mesh() -> View {
         key: key(Kind::Node, "paris", "paris-worker-2"),
         value: b"{".as_slice().into(),
         decoded: Err("not JSON: EOF while parsing an object".into()),
-        source: SourceStamp { mod_revision: Revision(17), lease: LeaseId(0) },
+        source: SourceStamp { mod_revision: Revision(17), lease: LeaseId(0), held: false },
     };
     let now = SystemTime::now();
     for change in puts.into_iter().chain([bad]) {
         let scope = match &change {
-            Change::Put { key, .. } | Change::Delete { key } => Scope { cluster: key.cluster.clone(), kind: key.kind },
+            Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => {
+                Scope { cluster: key.cluster.clone(), kind: key.kind }
+            }
         };
         let cursor = Cursor {
             etcd_cluster_id: EtcdClusterId(0xabc),
@@ -298,6 +300,10 @@ fn mesh() -> View {
         };
         view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: Some(cursor) }, now);
         view.apply(Command::Confirm(scope), now);
+    }
+    // paris has neither
+    for kind in [Kind::EndpointSlice, Kind::ServiceExport] {
+        view.apply(Command::Confirm(Scope { cluster: cluster("paris"), kind }), now);
     }
     let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()) };
     view.apply(Command::Remember { cluster: cluster("paris"), record }, now);

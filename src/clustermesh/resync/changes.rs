@@ -4,39 +4,43 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Resync, Source, Step};
+use super::holds::History;
+use super::{Resync, Signs, Source, Step};
 use crate::kvstore::{Event, KeyValue};
-use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, Revision, SourceStamp};
+use crate::model::{Change, Command, Cursor, EntryKey, PutPoint, SourceStamp};
 use crate::wire::{self, Context, keys};
 
 impl Resync {
     /// Turns the source's events into changes of our keys.
-    pub(super) fn apply(&self, events: Vec<Event>, cursor: Option<Cursor>) -> Step {
-        self.changed_by(events, Vec::new(), cursor)
-    }
-
-    /// The same with changes that are already of our keys, behind the events.
-    pub(super) fn changed_by(&self, events: Vec<Event>, more: Vec<Change>, cursor: Option<Cursor>) -> Step {
-        let Some(source) = &self.source else { return Step::default() };
+    pub(super) fn apply(&mut self, events: Vec<Event>, signs: &Signs, cursor: Option<Cursor>) -> Step {
+        let Some(source) = self.source.clone() else { return Step::default() };
         let mut step = Step::default();
-        let mut changes = Vec::with_capacity(events.len() + more.len());
+        let mut changes = Vec::with_capacity(events.len());
         for event in events {
-            match self.change(event, source) {
+            match self.change(event, signs, &source) {
                 Ok(change) => changes.push(change),
                 Err(reason) => step.unreadable_keys.push(reason),
             }
         }
-        changes.extend(more);
         if !changes.is_empty() || cursor.is_some() {
             step.commands.push(Command::Apply { scope: self.scope.clone(), changes, cursor });
         }
         step
     }
 
-    fn change(&self, event: Event, source: &Source) -> Result<Change, String> {
+    /// The same of puts alone, for which nothing has to vouch.
+    pub(super) fn apply_puts(&mut self, puts: Vec<KeyValue>, cursor: Option<Cursor>) -> Step {
+        self.apply(puts.into_iter().map(Event::Put).collect(), &Signs::default(), cursor)
+    }
+
+    fn change(&mut self, event: Event, signs: &Signs, source: &Source) -> Result<Change, String> {
         let key_of = |key: &[u8]| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key);
         match event {
-            Event::Delete { key, .. } => Ok(Change::Delete { key: key_of(&key)? }),
+            Event::Delete { key, .. } => {
+                let key = key_of(&key)?;
+                let hold = signs.hold(&key, source.cached, History::Same);
+                Ok(self.holds.gone(key, hold, false))
+            }
             Event::Put(put) => {
                 let key: EntryKey = key_of(&put.key)?;
                 let context = Context {
@@ -45,21 +49,28 @@ impl Resync {
                     max_connected_clusters: source.max_connected_clusters,
                 };
                 let decoded = wire::decode(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
-                let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease };
+                let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease, held: false };
+                self.holds.came(&key);
                 Ok(Change::Put { key, value: put.value, decoded, source })
             }
         }
     }
 }
 
-pub(super) fn put_point(key: &[u8], revision: Revision, value: &[u8]) -> PutPoint {
-    PutPoint { source_key: key.to_vec(), revision, value_digest: digest(value) }
+pub(super) fn put_point(put: &KeyValue) -> PutPoint {
+    PutPoint { source_key: put.key.clone(), revision: put.mod_revision, value_digest: digest(put) }
 }
 
 pub(super) fn is_value(key_value: &KeyValue, stored: &PutPoint) -> bool {
-    digest(&key_value.value) == stored.value_digest
+    digest(key_value) == stored.value_digest
 }
 
-fn digest(value: &[u8]) -> [u8; 32] {
-    Sha256::digest(value).into()
+/// Of the bytes and the lease: etcd draws the ids of leases at random, so that an etcd that was wiped and filled again in the same
+/// order differs in them even where bytes and revisions are the same.
+fn digest(put: &KeyValue) -> [u8; 32] {
+    let mut digest = Sha256::new_with_prefix(&put.value);
+    if put.lease.0 != 0 {
+        digest.update(put.lease.0.to_be_bytes());
+    }
+    digest.finalize().into()
 }

@@ -1,6 +1,8 @@
 //! The state machine against a scripted source: an etcd made of a log, that can be compacted, wiped and reloaded, behind a
 //! connection that breaks anywhere, with a store that loses its newest writes in a crash.
 
+mod holds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
@@ -8,11 +10,22 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::kvstore::LeaseLife;
 use crate::model::{ClusterName, Kind, LeaseId, Record, Sequence};
 use crate::view::View;
 
 const CANARY: &[u8] = b"cilium/synced/paris/cilium/state/identities/v1";
 const PREFIX: &str = "cilium/state/identities/v1/id/";
+const CONFIG: &[u8] = b"cilium/cluster-config/paris";
+
+/// The same as KVStoreMesh writes them.
+const CACHED_CANARY: &[u8] = b"cilium/synced/paris/cilium/cache/identities/v1";
+const CACHED_PREFIX: &str = "cilium/cache/identities/v1/paris/id/";
+
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// The life of every lease here.
+const LEASE_LIFE: Duration = Duration::from_secs(900);
 
 /// The first identity of cluster 1.
 const FIRST_IDENTITY: u32 = 1 << 16;
@@ -27,11 +40,68 @@ struct Etcd {
     log: Vec<(i64, Event)>,
     /// Makes every canary different, as time does.
     canaries: u64,
+    /// The lease that puts hang on.
+    lease: i64,
+    /// Leases that have expired.
+    expired: BTreeSet<i64>,
+    /// When the leases that nobody renews expire.
+    deadlines: BTreeMap<i64, Duration>,
+    /// The time.
+    clock: Duration,
+    /// Whose etcd it is: a KVStoreMesh's, or the cluster's own.
+    cached: bool,
 }
 
 impl Etcd {
     fn new(id: u64) -> Self {
-        Self { id, revision: 1, compacted: 0, keys: BTreeMap::new(), log: Vec::new(), canaries: 0 }
+        Self {
+            id,
+            revision: 1,
+            compacted: 0,
+            keys: BTreeMap::new(),
+            log: Vec::new(),
+            canaries: 0,
+            lease: 7,
+            expired: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
+            clock: Duration::ZERO,
+            cached: false,
+        }
+    }
+
+    /// Everything that hangs on a lease goes in one revision.
+    fn expire(&mut self, lease: i64) {
+        self.expired.insert(lease);
+        let gone: Vec<Vec<u8>> = self.keys.values().filter(|put| put.lease.0 == lease).map(|put| put.key.clone()).collect();
+        self.revision += 1;
+        for key in gone {
+            self.keys.remove(&key);
+            self.log.push((self.revision, Event::Delete { key, mod_revision: Revision(self.revision) }));
+        }
+    }
+
+    fn prefix(&self) -> &'static str {
+        if self.cached { CACHED_PREFIX } else { PREFIX }
+    }
+
+    fn canary(&self) -> &'static [u8] {
+        if self.cached { CACHED_CANARY } else { CANARY }
+    }
+
+    fn life(&self, lease: LeaseId) -> LeaseLife {
+        if self.expired.contains(&lease.0) {
+            return LeaseLife::Gone;
+        }
+        let remaining = self.deadlines.get(&lease.0).map_or(LEASE_LIFE, |deadline| deadline.saturating_sub(self.clock));
+        LeaseLife::Alive { granted: LEASE_LIFE, remaining }
+    }
+
+    fn sign(&self, key: &[u8]) -> Sign {
+        self.keys.get(key).map_or(Sign::Gone, |put| Sign::Standing {
+            created: put.create_revision,
+            lease: put.lease,
+            life: self.life(put.lease),
+        })
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) {
@@ -44,7 +114,7 @@ impl Etcd {
             create_revision: old.map_or(revision, |old| old.create_revision),
             mod_revision: revision,
             version: old.map_or(1, |old| old.version + 1),
-            lease: LeaseId(7),
+            lease: LeaseId(self.lease),
         };
         self.keys.insert(key.to_vec(), put.clone());
         self.log.push((self.revision, Event::Put(put)));
@@ -60,13 +130,14 @@ impl Etcd {
     fn announce(&mut self) {
         self.canaries += 1;
         let value = format!("2026-01-12T09:31:{:02}Z", self.canaries);
-        self.put(CANARY, value.as_bytes());
+        self.put(self.canary(), value.as_bytes());
+        self.put(CONFIG, b"{}");
     }
 
     /// Data directory deleted, same flags: same id, revision 1 again.
     fn wipe(&mut self) {
-        let canaries = self.canaries;
-        *self = Self { canaries, ..Self::new(self.id) };
+        let (canaries, cached) = (self.canaries, self.cached);
+        *self = Self { canaries, cached, ..Self::new(self.id) };
     }
 
     fn at(&self, key: &[u8], revision: Revision) -> Result<Option<KeyValue>, HistoryLost> {
@@ -82,8 +153,9 @@ impl Etcd {
 
     /// What exists below the watched prefix.
     fn truth(&self) -> BTreeMap<String, Vec<u8>> {
-        let below =
-            |(key, put): (&Vec<u8>, &KeyValue)| Some((String::from_utf8_lossy(key).strip_prefix(PREFIX)?.to_owned(), put.value.to_vec()));
+        let below = |(key, put): (&Vec<u8>, &KeyValue)| {
+            Some((String::from_utf8_lossy(key).strip_prefix(self.prefix())?.to_owned(), put.value.to_vec()))
+        };
         self.keys.iter().filter_map(below).collect()
     }
 }
@@ -101,6 +173,8 @@ struct Mirror {
     watched: Option<i64>,
     connected: bool,
     canaries: bool,
+    /// When the etcd's clock was at zero.
+    begun: Instant,
 }
 
 fn key_of(event: &Event) -> &Vec<u8> {
@@ -111,7 +185,7 @@ fn key_of(event: &Event) -> &Vec<u8> {
 }
 
 fn name_of(key: &[u8]) -> String {
-    String::from_utf8_lossy(key).strip_prefix(PREFIX).unwrap().to_owned()
+    String::from_utf8_lossy(key).rsplit('/').next().unwrap().to_owned()
 }
 
 fn scope() -> Scope {
@@ -130,6 +204,7 @@ impl Mirror {
             watched: None,
             connected: false,
             canaries,
+            begun: Instant::now(),
         }
     }
 
@@ -150,7 +225,7 @@ impl Mirror {
         self.connected = true;
         self.feed(Input::Connected(Source {
             etcd_cluster_id: EtcdClusterId(etcd.id),
-            cached: false,
+            cached: etcd.cached,
             canaries: self.canaries,
             cluster_id: ClusterId(1),
             max_connected_clusters: MaxConnectedClusters::Clusters255,
@@ -179,7 +254,7 @@ impl Mirror {
     fn advance(&mut self, etcd: &Etcd) -> bool {
         match self.request.clone() {
             None => return false,
-            Some(Request::AwaitCanary) => match etcd.keys.get(CANARY) {
+            Some(Request::AwaitCanary) => match etcd.keys.get(etcd.canary()) {
                 Some(canary) => self.feed(Input::Canary(canary.clone())),
                 None => return false,
             },
@@ -189,7 +264,7 @@ impl Mirror {
             }
             Some(Request::ReadAt(key, revision)) => self.feed(Input::At(etcd.at(&key, revision))),
             Some(Request::ListChanges(after)) => {
-                let below = || etcd.keys.values().filter(|put| put.key.starts_with(PREFIX.as_bytes()));
+                let below = || etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes()));
                 let puts: Vec<KeyValue> = below().filter(|put| put.mod_revision > after).cloned().collect();
                 let new = puts.iter().filter(|put| !self.served().contains_key(&name_of(&put.key))).count();
                 let held_count = (self.served().len() + new) as u64;
@@ -205,21 +280,39 @@ impl Mirror {
                 }
                 let keys: BTreeSet<&Vec<u8>> =
                     etcd.log.iter().filter(|(at, _)| *at <= revision.0).map(|(_, event)| key_of(event)).collect();
-                let existing =
-                    keys.into_iter().filter(|key| key.starts_with(PREFIX.as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
+                let existing = keys
+                    .into_iter()
+                    .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
                 let listed = existing.cloned().collect();
-                let held = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
-                self.feed(Input::Keys { listed, held });
+                let held: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
+                let signs = self.signs(etcd, &held);
+                self.feed(Input::Keys { listed, held, signs });
             }
             Some(Request::List) => self.list(etcd),
+            Some(Request::Compare) => {
+                let generation = self.view.scope(&scope()).map_or(0, |state| state.generation);
+                let scope = scope();
+                let unconfirmed = self.view.in_scope(&scope).filter(|record| record.generation < generation);
+                let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();
+                let signs = self.signs(etcd, &keys);
+                self.feed(Input::Absent { keys, signs });
+            }
             Some(Request::Watch(from)) => return self.watch(etcd, from.0),
         }
         true
     }
 
+    /// What the source says for the deletion of some keys.
+    fn signs(&self, etcd: &Etcd, keys: &[EntryKey]) -> Signs {
+        let lost = |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.life(record.source.lease) == LeaseLife::Gone);
+        let lost = keys.iter().filter(lost).cloned().collect();
+        let sign = |key| if self.canaries { etcd.sign(key) } else { Sign::NotExpected };
+        Signs { config: sign(CONFIG), canary: sign(etcd.canary()), lost }
+    }
+
     fn list(&mut self, etcd: &Etcd) {
         if self.pages.is_empty() {
-            let puts: Vec<KeyValue> = etcd.keys.values().filter(|put| put.key.starts_with(PREFIX.as_bytes())).cloned().collect();
+            let puts: Vec<KeyValue> = etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes())).cloned().collect();
             let page = |key_values: &[KeyValue]| Page {
                 revision: Revision(etcd.revision),
                 key_values: key_values.to_vec(),
@@ -241,12 +334,17 @@ impl Mirror {
             return true;
         }
         let watched = self.watched.unwrap_or(from - 1);
-        let relevant = |event: &Event| key_of(event).starts_with(PREFIX.as_bytes());
-        let next = etcd.log.iter().find(|(at, event)| *at > watched && relevant(event)).cloned();
+        let relevant = |event: &Event| key_of(event).starts_with(etcd.prefix().as_bytes());
+        let next = etcd.log.iter().find(|(at, event)| *at > watched && relevant(event)).map(|(revision, _)| *revision);
         match next {
-            Some((revision, event)) => {
+            Some(revision) => {
                 self.watched = Some(revision);
-                self.feed(Input::Events(vec![event], Revision(revision)));
+                let of_revision = etcd.log.iter().filter(|(at, event)| *at == revision && relevant(event));
+                let events: Vec<Event> = of_revision.map(|(_, event)| event.clone()).collect();
+                let keys: Vec<EntryKey> =
+                    events.iter().map(|event| EntryKey::new(Kind::Identity, scope().cluster, name_of(key_of(event)))).collect();
+                let signs = self.signs(etcd, &keys);
+                self.feed(Input::Events { events, revision: Revision(revision), signs });
                 true
             }
             None => {
@@ -254,6 +352,19 @@ impl Mirror {
                 false
             }
         }
+    }
+
+    /// Lets the signs stand for a while; true if that ended the holds.
+    fn outlives(&mut self, etcd: &Etcd, time: Duration) -> bool {
+        self.keep_vigil(etcd);
+        self.begun += time;
+        self.keep_vigil(etcd);
+        !matches!(self.request, Some(Request::Watch(_)))
+    }
+
+    fn keep_vigil(&mut self, etcd: &Etcd) {
+        let signs = self.signs(etcd, &[]);
+        self.feed(Input::Vigil { signs, now: self.begun + etcd.clock, margin: MARGIN });
     }
 
     fn served(&self) -> BTreeMap<String, Vec<u8>> {
@@ -269,6 +380,9 @@ impl Mirror {
             if !self.advance(etcd) {
                 if self.resync.owes_prune() {
                     self.feed(Input::Quiet);
+                    continue;
+                }
+                if self.resync.held_count() > 0 && self.outlives(etcd, LEASE_LIFE + MARGIN) {
                     continue;
                 }
                 return;
@@ -328,7 +442,7 @@ fn random_life(seed: u64, canaries: bool) {
                 if random.random() {
                     etcd.wipe();
                 } else {
-                    etcd = Etcd { canaries: etcd.canaries, ..Etcd::new(etcd.id + 1) };
+                    etcd = Etcd { canaries: etcd.canaries, cached: etcd.cached, ..Etcd::new(etcd.id + 1) };
                 }
             }
             17 => snapshot = etcd.clone(),
@@ -390,7 +504,7 @@ fn the_same_history_is_resumed_by_reading_what_changed_behind_the_newest_put() {
     }
     let canary_and_newest = vec![CANARY.to_vec(), format!("{PREFIX}{}", FIRST_IDENTITY + 2).into_bytes()];
     let expected =
-        [Request::AwaitCanary, Request::ReadTogether(canary_and_newest), Request::ListChanges(Revision(4)), Request::Watch(Revision(6))];
+        [Request::AwaitCanary, Request::ReadTogether(canary_and_newest), Request::ListChanges(Revision(4)), Request::Watch(Revision(7))];
     assert_eq!(requests, expected.map(Some));
     assert!(mirror.resync.is_synced());
 }
@@ -452,6 +566,7 @@ fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
     assert!(mirror.resync.owes_prune());
     assert_eq!(mirror.served().len(), 3);
     mirror.feed(Input::Quiet);
+    mirror.settle(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
 }
 

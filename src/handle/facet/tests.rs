@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::handle::{IdentityScope, Item, LabelSelector};
-use crate::model::{ClusterPhase, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Sequence, Service};
+use crate::model::{ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Sequence, Service};
 
 fn one_of<T: Clone>(random: &mut StdRng, all: &[T]) -> T {
     all.choose(random).expect("must not be empty").clone()
@@ -59,6 +59,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             Object::Node(Node { addresses, labels, ..Node::default() })
         }
         Kind::Service => Object::Service(Service { labels, shared: random.random(), ..Service::default() }),
+        Kind::ServiceExport | Kind::EndpointSlice => Object::EndpointSlice(EndpointSlice { labels, ..EndpointSlice::default() }),
         Kind::Identity => Object::Identity(Identity { id: 1, labels }),
         Kind::Ip => Object::Ip(IpEntry {
             prefix: ObjectPrefix { net: address(random).into(), host: true },
@@ -78,7 +79,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
 fn change(random: &mut StdRng) -> Announcement {
     let kind = one_of(random, &Kind::STREAMED);
     let name = match kind {
-        Kind::Service => one_of(random, &["a/b", "b/a", "a/a", "a"]).to_owned(),
+        Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => one_of(random, &["a/b", "b/a", "a/a", "a"]).to_owned(),
         Kind::Node | Kind::Identity | Kind::Ip => word(random),
         Kind::Cluster => String::new(),
     };

@@ -20,7 +20,7 @@ impl BackendsPatch {
     pub fn between(old: &Object, new: &Object) -> Option<Self> {
         match (old, new) {
             (Object::Service(old), Object::Service(new)) => Self::of_services(old, new),
-            (Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Ip(_) | Object::Cluster(_), _) => None,
+            (_, _) => None,
         }
     }
 

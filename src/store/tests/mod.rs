@@ -41,7 +41,7 @@ fn record(key: EntryKey, seed: u64, value_length: usize) -> Record {
         good_value: (seed % 4 == 1).then(|| Arc::from(&b"{\"good\":true}"[..])),
         object: None,
         rejection: rejected.then(|| Rejection { reason: "field `ip`: not an address".into(), first_seen: time, last_seen: time }),
-        source: SourceStamp { mod_revision: Revision(i64::try_from(seed).unwrap()), lease: LeaseId(-5) },
+        source: SourceStamp { mod_revision: Revision(i64::try_from(seed).unwrap()), lease: LeaseId(-5), held: false },
         create_sequence: Sequence(seed / 2),
         last_sequence: Sequence(seed),
         version: seed + 1,

@@ -1,5 +1,6 @@
 //! What the formats must mean: the samples, every refusal and the traps of the protocol that belong to this room.
 
+mod exports;
 mod refusals;
 mod samples;
 mod traps;

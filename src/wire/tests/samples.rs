@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use crate::model::{
-    Backend, BackendZone, ClusterConfig, ClusterId, ClusterName, EntryKey, Frontend, Identity, IpEntry, Kind, MaxConnectedClusters,
-    NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service,
+    Backend, BackendZone, ClusterConfig, ClusterId, ClusterName, EndpointSlice, EntryKey, ExportPort, Frontend, Identity, IpEntry, Kind,
+    MaxConnectedClusters, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port, Service, ServiceExport, SliceEndpoint, SlicePort,
 };
 use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config};
 use crate::wire::{Context, decode, keys};
@@ -16,16 +19,20 @@ const SAMPLES: &str = include_str!("../../../tests/data/samples.jsonl");
 /// A sample as an etcd holds it.
 struct Sample {
     key: String,
-    value: String,
+    value: Vec<u8>,
     cached: bool,
 }
 
 fn samples() -> Vec<Sample> {
     let text = |line: &serde_json::Value, field: &str| line[field].as_str().expect("must be a text").to_owned();
     let lines = SAMPLES.lines().map(|line| serde_json::from_str(line).expect("must be JSON"));
+    let value = |line: &serde_json::Value| match line["encoding"].as_str() {
+        Some("base64") => STANDARD.decode(text(line, "value")).expect("must be base64"),
+        _ => text(line, "value").into_bytes(),
+    };
     let sample = |line: serde_json::Value| Sample {
         key: text(&line, "key"),
-        value: text(&line, "value"),
+        value: value(&line),
         cached: text(&line, "etcd").starts_with("local-"),
     };
     lines.map(sample).collect()
@@ -41,11 +48,12 @@ fn context(cluster: &ClusterName) -> Context<'_> {
 fn entries(cached: bool) -> BTreeMap<EntryKey, Object> {
     let mut entries = BTreeMap::new();
     for sample in samples().into_iter().filter(|sample| sample.cached == cached) {
-        let owner = cluster(if sample.value.contains("paris") || sample.value.contains("172.18.1.") { "paris" } else { "tokyo" });
+        let text = String::from_utf8_lossy(&sample.value);
+        let owner = cluster(if text.contains("paris") || text.contains("172.18.1.") { "paris" } else { "tokyo" });
         for kind in Kind::ALL {
             let Ok(key) = keys::entry_key(kind, &owner, cached, sample.key.as_bytes()) else { continue };
             assert_eq!(keys::source_key(&key, cached), sample.key);
-            let object = decode(&key, sample.value.as_bytes(), &context(&owner)).expect("must decode");
+            let object = decode(&key, &sample.value, &context(&owner)).expect("must decode");
             assert_eq!(object.kind(), kind);
             assert_eq!(entries.insert(key, object), None);
         }
@@ -56,11 +64,11 @@ fn entries(cached: bool) -> BTreeMap<EntryKey, Object> {
 #[test]
 fn every_sample_decodes_and_both_forms_say_the_same() {
     let state = entries(false);
-    let mut counts = [0; 4];
+    let mut counts = [0; Kind::ALL.len()];
     for key in state.keys() {
         counts[key.kind as usize] += 1;
     }
-    assert_eq!(counts, [4, 8, 4, 4]);
+    assert_eq!(counts, [1, 4, 8, 4, 1, 4]);
     assert_eq!(entries(true), state);
 }
 
@@ -69,7 +77,7 @@ fn every_cluster_config_sample_is_valid() {
     let configs: Vec<(String, ClusterConfig)> = samples()
         .into_iter()
         .filter(|sample| sample.key.starts_with("cilium/cluster-config/"))
-        .map(|sample| (sample.key, parse_cluster_config(sample.value.as_bytes()).expect("must parse")))
+        .map(|sample| (sample.key, parse_cluster_config(&sample.value).expect("must parse")))
         .collect();
     let paris = ClusterConfig {
         id: ClusterId(1),
@@ -99,11 +107,11 @@ fn every_cluster_config_sample_is_valid() {
 fn no_damaged_sample_panics() {
     for sample in samples().into_iter().filter(|sample| sample.cached) {
         let Some(key) = EntryKey::from_cache_form(&sample.key) else { continue };
-        let bytes = sample.value.as_bytes();
+        let bytes = &sample.value;
         for position in 0..bytes.len() {
             assert!(key.kind == Kind::Identity || decode(&key, &bytes[..position], &context(&key.cluster)).is_err());
             for damage in *b"\"\\{}[]:,-19nE.\0\xff" {
-                let mut damaged = bytes.to_vec();
+                let mut damaged = bytes.clone();
                 damaged[position] = damage;
                 if let Err(reason) = decode(&key, &damaged, &context(&key.cluster)) {
                     assert!(!reason.is_empty() && reason.chars().count() <= 301, "{reason}");
@@ -124,7 +132,8 @@ fn every_canary_sample_announces_its_kind() {
             }
         }
     }
-    assert_eq!(announced.len(), 2 * 2 * Kind::ALL.len());
+    // paris announces no endpoint slices
+    assert_eq!(announced.len(), 2 * 2 * Kind::ALL.len() - 2);
 }
 
 #[track_caller]
@@ -249,4 +258,47 @@ fn ip_entries_are_read_in_full_in_every_shape() {
     {
         assert_sample(&format!("cilium/cache/ip/v1/{key}"), Object::Ip(entry));
     }
+}
+
+#[test]
+fn a_service_export_is_read_in_full() {
+    let export = ServiceExport {
+        namespace: "shop".into(),
+        name: "cart".into(),
+        created: "2026-01-01T00:00:00Z".parse::<jiff::Timestamp>().unwrap().into(),
+        ports: vec![ExportPort { name: "http".into(), protocol: "TCP".into(), app_protocol: String::new(), port: 80 }],
+        service_type: "ClusterSetIP".into(),
+        session_affinity: "ClientIP".into(),
+        session_affinity_timeout_seconds: Some(42),
+        ip_families: vec![],
+        internal_traffic_policy: String::new(),
+        traffic_distribution: String::new(),
+        labels: labels(&[("tier", "web")]),
+        annotations: labels(&[("team", "shop")]),
+    };
+    assert_sample("cilium/cache/serviceexports/v1/paris/shop/cart", Object::ServiceExport(export));
+}
+
+#[test]
+fn an_endpoint_slice_is_read_in_full() {
+    let endpoint = |ip: &str, node: &str, ready| SliceEndpoint {
+        addresses: vec![ip.parse().unwrap()],
+        ready: Some(ready),
+        serving: Some(ready),
+        terminating: Some(false),
+        node_name: node.into(),
+        ..SliceEndpoint::default()
+    };
+    let zoned = SliceEndpoint { zone: "zone-a".into(), for_zones: vec!["zone-a".into()], ..endpoint("10.2.1.21", "tokyo-worker-1", true) };
+    let slice = EndpointSlice {
+        namespace: "shop".into(),
+        name: "cart-kvlm2".into(),
+        cluster_id: 2,
+        labels: labels(&[("kubernetes.io/service-name", "cart")]),
+        annotations: labels(&[]),
+        address_type: "IPv4".into(),
+        endpoints: vec![zoned, endpoint("10.2.2.21", "tokyo-worker-2", false)],
+        ports: vec![SlicePort { name: "http".into(), protocol: "TCP".into(), port: Some(8080) }],
+    };
+    assert_sample("cilium/cache/endpointslices/v1/tokyo/shop/cart-kvlm2", Object::EndpointSlice(slice));
 }

@@ -28,7 +28,14 @@ fn named(name: &str) -> Node {
 #[test]
 fn trap_1_canaries_are_named_after_base_prefixes() {
     let paris = cluster("paris");
-    for (kind, base) in [(Kind::Identity, "identities/v1"), (Kind::Ip, "ip/v1"), (Kind::Node, "nodes/v1"), (Kind::Service, "services/v1")] {
+    for (kind, base) in [
+        (Kind::Identity, "identities/v1"),
+        (Kind::Ip, "ip/v1"),
+        (Kind::Node, "nodes/v1"),
+        (Kind::Service, "services/v1"),
+        (Kind::ServiceExport, "serviceexports/v1"),
+        (Kind::EndpointSlice, "endpointslices/v1"),
+    ] {
         for (cached, root) in [(false, "state"), (true, "cache")] {
             let canary = format!("cilium/synced/paris/cilium/{root}/{base}");
             assert_eq!(keys::canary_key(kind, &paris, cached), canary);
@@ -37,7 +44,7 @@ fn trap_1_canaries_are_named_after_base_prefixes() {
             assert_eq!(keys::canary_kind(canary.as_bytes(), &cluster("par"), cached), None);
         }
     }
-    for other in ["identities/v1/id", "ip/v1/default", "serviceexports/v1", "nodes/v1/", "nodes"] {
+    for other in ["identities/v1/id", "ip/v1/default", "noderegister/v1", "nodes/v1/", "nodes"] {
         assert_eq!(keys::canary_kind(format!("cilium/synced/paris/cilium/state/{other}").as_bytes(), &paris, false), None);
     }
 }
@@ -54,9 +61,29 @@ fn trap_2_cache_prefixes_move_the_cluster() {
         (Kind::Node, true, "cilium/cache/nodes/v1/paris/"),
         (Kind::Service, false, "cilium/state/services/v1/paris/"),
         (Kind::Service, true, "cilium/cache/services/v1/paris/"),
+        (Kind::ServiceExport, false, "cilium/state/serviceexports/v1/paris/"),
+        (Kind::ServiceExport, true, "cilium/cache/serviceexports/v1/paris/"),
+        (Kind::EndpointSlice, false, "cilium/state/endpointslices/v1/paris/"),
+        (Kind::EndpointSlice, true, "cilium/cache/endpointslices/v1/paris/"),
     ] {
         assert_eq!(keys::watched_prefix(kind, &paris, cached), prefix);
     }
+}
+
+#[test]
+fn trap_3_only_the_connection_says_whose_an_ip_or_identity_is() {
+    for (kind, key) in [(Kind::Ip, "cilium/state/ip/v1/default/10.0.0.1"), (Kind::Identity, "cilium/state/identities/v1/id/65536")] {
+        let of = |name: &str| keys::entry_key(kind, &cluster(name), false, key.as_bytes()).unwrap();
+        assert_ne!(of("paris"), of("tokyo"));
+        assert_eq!(keys::source_key(&of("paris"), false), keys::source_key(&of("tokyo"), false));
+    }
+}
+
+#[test]
+fn trap_4_canaries_are_under_the_sources_name_in_a_copy_too() {
+    let tokyo = cluster("tokyo");
+    assert_eq!(keys::synced_prefix(&tokyo), "cilium/synced/tokyo/");
+    assert_eq!(keys::canary_key(Kind::Node, &tokyo, true), "cilium/synced/tokyo/cilium/cache/nodes/v1");
 }
 
 #[test]

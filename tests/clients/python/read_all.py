@@ -7,6 +7,8 @@ Every list is read page by page; the first things of each are also read one by o
     clusters    names
     nodes       cluster/name
     services    cluster/namespace/name
+    exports     cluster/namespace/name
+    slices      cluster/namespace/name
     identities  cluster/id
     ipcache     cluster/prefix, with " host" behind host entries
     entries     keys in cache form
@@ -31,7 +33,14 @@ from meshkeep_client.api.identities import get_identity, list_identities, list_i
 from meshkeep_client.api.ipcache import get_ipcache_entry, list_ipcache, lookup_ip, lookup_ips  # noqa: E402
 from meshkeep_client.api.nodes import get_node, list_nodes  # noqa: E402
 from meshkeep_client.api.probes import get_livez, get_readyz  # noqa: E402
-from meshkeep_client.api.services import get_service, list_services  # noqa: E402
+from meshkeep_client.api.services import (  # noqa: E402
+    get_endpoint_slice,
+    get_service,
+    get_service_export,
+    list_endpoint_slices,
+    list_service_exports,
+    list_services,
+)
 from meshkeep_client.api.status import get_status  # noqa: E402
 from meshkeep_client.models import LookupRequest, Problem  # noqa: E402
 from meshkeep_client.types import Unset  # noqa: E402
@@ -100,6 +109,10 @@ def check_singles(client, found):
         same(get_node.sync(node.cluster, node.name, client=client), node, "node")
     for service in found["services"][:SINGLES]:
         same(get_service.sync(service.cluster, service.namespace, service.name, client=client), service, "service")
+    for export in found["exports"][:SINGLES]:
+        same(get_service_export.sync(export.cluster, export.namespace, export.name, client=client), export, "service export")
+    for part in found["slices"][:SINGLES]:
+        same(get_endpoint_slice.sync(part.cluster, part.namespace, part.name, client=client), part, "endpoint slice")
     for identity in found["identities"][:SINGLES]:
         same(get_identity.sync(identity.id, client=client, cluster=[identity.cluster]), identity, "identity")
     for entry in found["ipcache"][:SINGLES]:
@@ -142,6 +155,8 @@ def main(url, limit=PAGE_LIMIT):
         "clusters": list_clusters,
         "nodes": list_nodes,
         "services": list_services,
+        "exports": list_service_exports,
+        "slices": list_endpoint_slices,
         "identities": list_identities,
         "ipcache": list_ipcache,
         "entries": list_entries,
@@ -154,6 +169,8 @@ def main(url, limit=PAGE_LIMIT):
         "clusters": [cluster.name for cluster in found["clusters"]],
         "nodes": [f"{node.cluster}/{node.name}" for node in found["nodes"]],
         "services": [f"{service.cluster}/{service.namespace}/{service.name}" for service in found["services"]],
+        "exports": [f"{export.cluster}/{export.namespace}/{export.name}" for export in found["exports"]],
+        "slices": [f"{part.cluster}/{part.namespace}/{part.name}" for part in found["slices"]],
         "identities": [f"{identity.cluster}/{identity.id}" for identity in found["identities"]],
         "ipcache": [f"{entry.cluster}/{entry.prefix}{' host' if entry.host else ''}" for entry in found["ipcache"]],
         "entries": [entry.key for entry in found["entries"]],

@@ -1,0 +1,91 @@
+//! Service exports and endpoint slices.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+
+use super::{bad_path, cluster_in_path};
+use crate::api::dto::exports::{EndpointSlice, ServiceExport};
+use crate::api::dto::meta::ItemMeta;
+use crate::api::dto::{EndpointSliceList, ServiceExportList};
+use crate::api::paging::Listing;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
+use crate::api::state::ApiState;
+use crate::model::{EntryKey, Kind};
+
+/// Services that clusters export to the cluster set (MCS).
+#[utoipa::path(get, path = "/v1/service-exports", operation_id = "listServiceExports", tag = "services", params(ExportsQuery),
+    responses((status = 200, description = "A page of service exports.", body = ServiceExportList)))]
+pub(crate) async fn list_service_exports(
+    State(state): State<ApiState>,
+    query: Parameters<ExportsQuery>,
+) -> Result<Json<ServiceExportList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let meta = listing.meta(&[Kind::ServiceExport])?;
+    let page = listing.page(Kind::ServiceExport)?;
+    let items = page.records.iter().filter_map(|record| ServiceExport::of(record)).collect();
+    Ok(Json(ServiceExportList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// One service export of one cluster.
+#[utoipa::path(get, path = "/v1/service-exports/{cluster}/{namespace}/{name}", operation_id = "getServiceExport", tag = "services",
+    params(
+        ("cluster" = String, Path, description = "The cluster that exports it."),
+        ("namespace" = String, Path, description = "Its namespace."),
+        ("name" = String, Path, description = "Its name."),
+        ItemQuery
+    ),
+    responses((status = 200, description = "The service export.", body = ServiceExport)))]
+pub(crate) async fn get_service_export(
+    State(state): State<ApiState>,
+    path: Result<Path<(String, String, String)>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Json<ServiceExport>, Problem> {
+    let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
+    let key = EntryKey::new(Kind::ServiceExport, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
+    let reading = state.handle.reading().await?;
+    let found = reading.record(&key).and_then(|record| Some((record, ServiceExport::of(record)?)));
+    let detail = || format!("cluster {cluster} has no service export {namespace}/{name}: /v1/service-exports lists what there is");
+    let (record, mut export) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
+    export.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    Ok(Json(export))
+}
+
+/// Endpoint slices that clusters export.
+#[utoipa::path(get, path = "/v1/endpoint-slices", operation_id = "listEndpointSlices", tag = "services", params(ExportsQuery),
+    responses((status = 200, description = "A page of endpoint slices.", body = EndpointSliceList)))]
+pub(crate) async fn list_endpoint_slices(
+    State(state): State<ApiState>,
+    query: Parameters<ExportsQuery>,
+) -> Result<Json<EndpointSliceList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let meta = listing.meta(&[Kind::EndpointSlice])?;
+    let page = listing.page(Kind::EndpointSlice)?;
+    let items = page.records.iter().filter_map(|record| EndpointSlice::of(record)).collect();
+    Ok(Json(EndpointSliceList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// One endpoint slice of one cluster.
+#[utoipa::path(get, path = "/v1/endpoint-slices/{cluster}/{namespace}/{name}", operation_id = "getEndpointSlice", tag = "services",
+    params(
+        ("cluster" = String, Path, description = "The cluster that exports it."),
+        ("namespace" = String, Path, description = "Its namespace."),
+        ("name" = String, Path, description = "Its name."),
+        ItemQuery
+    ),
+    responses((status = 200, description = "The endpoint slice.", body = EndpointSlice)))]
+pub(crate) async fn get_endpoint_slice(
+    State(state): State<ApiState>,
+    path: Result<Path<(String, String, String)>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Json<EndpointSlice>, Problem> {
+    let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
+    let key = EntryKey::new(Kind::EndpointSlice, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
+    let reading = state.handle.reading().await?;
+    let found = reading.record(&key).and_then(|record| Some((record, EndpointSlice::of(record)?)));
+    let detail = || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists what there is");
+    let (record, mut slice) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
+    slice.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    Ok(Json(slice))
+}

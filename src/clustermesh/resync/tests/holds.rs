@@ -1,0 +1,291 @@
+//! A source that loses what it has because its writer died, in scripted and in random lives (design.md, invariant 4).
+
+use super::*;
+
+const LABELS: &[u8] = b"k8s:io.cilium.k8s.policy.cluster=paris;";
+
+/// The lease of config and canary, and the first of the entries' own.
+const SIGNS: i64 = 1;
+const FIRST: i64 = 10;
+
+/// A copy with nine identities, three on each of three leases, and the signs on another one.
+fn copy() -> (Etcd, Mirror) {
+    let mut etcd = Etcd { cached: true, ..Etcd::new(1) };
+    for index in 0..9 {
+        etcd.lease = FIRST + i64::from(index) / 3;
+        etcd.put(&key(index), LABELS);
+    }
+    etcd.lease = SIGNS;
+    etcd.announce();
+    let mut mirror = Mirror::new(true);
+    mirror.settle(&etcd);
+    assert_eq!(mirror.served().len(), 9);
+    (etcd, mirror)
+}
+
+fn key(index: u32) -> Vec<u8> {
+    format!("{CACHED_PREFIX}{}", FIRST_IDENTITY + index).into_bytes()
+}
+
+/// Carries out all that is to be done without letting time pass.
+fn run(mirror: &mut Mirror, etcd: &Etcd) {
+    if !mirror.connected {
+        mirror.connect(etcd);
+    }
+    while mirror.advance(etcd) {}
+}
+
+/// Lets time pass in steps, with a look at the signs at each.
+fn wait(mirror: &mut Mirror, etcd: &mut Etcd, time: Duration) {
+    for _ in 0..10 {
+        etcd.clock += time / 10;
+        run(mirror, etcd);
+        mirror.keep_vigil(etcd);
+        run(mirror, etcd);
+    }
+}
+
+fn marked(mirror: &Mirror) -> usize {
+    mirror.view.in_scope(&scope()).filter(|record| record.source.held).count()
+}
+
+/// The writer that starts again puts so many of the keys on a new lease, between config and canary.
+fn revive(etcd: &mut Etcd, count: u32) {
+    etcd.lease = 20;
+    etcd.put(CONFIG, b"{}");
+    for index in 0..count {
+        etcd.put(&key(index), LABELS);
+    }
+    etcd.announce();
+}
+
+#[test]
+fn a_delete_on_a_living_lease_is_one() {
+    let (mut etcd, mut mirror) = copy();
+    etcd.delete(&key(0));
+    run(&mut mirror, &etcd);
+    assert_eq!((mirror.served().len(), mirror.resync.held_count()), (8, 0));
+}
+
+#[test]
+fn what_expires_stays_marked_until_the_writer_is_back() {
+    for order in [[10, 11, 12, SIGNS], [SIGNS, 10, 11, 12]] {
+        let (mut etcd, mut mirror) = copy();
+        for lease in order {
+            etcd.expire(lease);
+            wait(&mut mirror, &mut etcd, LEASE_LIFE / 12);
+        }
+        wait(&mut mirror, &mut etcd, LEASE_LIFE * 3);
+        assert_eq!((mirror.served().len(), mirror.resync.held_count(), marked(&mirror)), (9, 9, 9));
+        revive(&mut etcd, 8);
+        run(&mut mirror, &etcd);
+        assert_eq!((mirror.served().len(), mirror.resync.held_count(), marked(&mirror)), (9, 1, 1), "those put again are held no more");
+        wait(&mut mirror, &mut etcd, LEASE_LIFE / 3);
+        assert_eq!(mirror.served().len(), 9, "the writer has to live for a while");
+        wait(&mut mirror, &mut etcd, MARGIN + Duration::from_secs(60));
+        assert_eq!(mirror.served(), etcd.truth());
+        assert!(mirror.resync.is_synced());
+    }
+}
+
+#[test]
+fn the_same_with_meshkeep_down_meanwhile() {
+    let (mut etcd, mut mirror) = copy();
+    mirror.connected = false;
+    for lease in [10, 11, 12, SIGNS] {
+        etcd.expire(lease);
+    }
+    mirror.crash(0);
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.request, Some(Request::AwaitCanary));
+    assert_eq!(mirror.served().len(), 9);
+    mirror.connected = false;
+    revive(&mut etcd, 8);
+    mirror.crash(0);
+    run(&mut mirror, &etcd);
+    assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
+    // etcd may have been started again meanwhile: a third of a life proves nothing unless somebody renews
+    etcd.deadlines.insert(20, etcd.clock + LEASE_LIFE);
+    wait(&mut mirror, &mut etcd, LEASE_LIFE / 2);
+    assert_eq!(mirror.served().len(), 9);
+    etcd.deadlines.clear();
+    wait(&mut mirror, &mut etcd, Duration::from_secs(60));
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
+#[test]
+fn a_key_on_a_lease_of_its_own_goes_after_a_third_of_a_life() {
+    let (mut etcd, mut mirror) = copy();
+    etcd.lease = 30;
+    etcd.put(&key(0), LABELS);
+    run(&mut mirror, &etcd);
+    etcd.expire(30);
+    run(&mut mirror, &etcd);
+    assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
+    wait(&mut mirror, &mut etcd, LEASE_LIFE / 3 + MARGIN * 3);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
+#[test]
+fn an_agents_own_lease_in_a_direct_peer_deletes_at_once() {
+    let (mut etcd, mut mirror) = settled(true);
+    etcd.expire(7);
+    etcd.lease = 8;
+    etcd.announce();
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.served().len(), 0);
+    let (mut etcd, mut mirror) = settled(true);
+    etcd.expire(7);
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.served().len(), 3, "unless config or canary went with it");
+}
+
+#[test]
+fn what_is_held_when_its_time_is_over_is_revoked() {
+    let (mut etcd, mut mirror) = copy();
+    etcd.expire(10);
+    run(&mut mirror, &etcd);
+    mirror.feed(Input::Revoke);
+    assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.truth(), 0));
+}
+
+#[test]
+fn a_new_etcd_behind_a_fresh_canary_prunes_at_once_and_behind_a_dying_one_holds() {
+    for (left, expected) in [(LEASE_LIFE, 3), (LEASE_LIFE / 3, 9)] {
+        let (mut etcd, mut mirror) = copy();
+        etcd = Etcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..Etcd::new(2) };
+        etcd.deadlines.insert(20, etcd.clock + left);
+        revive(&mut etcd, 3);
+        mirror.connected = false;
+        run(&mut mirror, &etcd);
+        assert_eq!(mirror.served().len(), expected);
+    }
+}
+
+#[test]
+fn an_interrupted_list_of_a_new_etcd_prunes_all_the_same() {
+    let (mut etcd, mut mirror) = copy();
+    etcd = Etcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..Etcd::new(2) };
+    revive(&mut etcd, 7);
+    mirror.connect(&etcd);
+    while mirror.request != Some(Request::List) {
+        assert!(mirror.advance(&etcd));
+    }
+    mirror.advance(&etcd);
+    mirror.connected = false;
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
+/// One writer after another; each dies, and its leases expire in any order within the last third of their life.
+fn life_of_losses(seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut etcd, mut mirror) = copy();
+    let mut next_lease = 100;
+    let mut leases = vec![SIGNS, FIRST, FIRST + 1, FIRST + 2];
+    for _ in 0..random.random_range(1..4) {
+        work(&mut etcd, &mut mirror, &leases, &mut random);
+        // what an earlier writer left and this one did not put again goes rightly
+        let own = etcd.keys.values().filter(|put| leases.contains(&put.lease.0) && put.key.starts_with(CACHED_PREFIX.as_bytes()));
+        let kept: BTreeSet<String> = own.map(|put| name_of(&put.key)).collect();
+        let assert_kept = |mirror: &Mirror, when: &str| {
+            let missing: Vec<&String> = kept.iter().filter(|name| !mirror.served().contains_key(*name)).collect();
+            assert!(missing.is_empty(), "seed {seed}, {when}: {missing:?} went with the source's loss");
+        };
+        for lease in &leases {
+            etcd.deadlines.insert(*lease, etcd.clock + LEASE_LIFE * random.random_range(67..100) / 100);
+        }
+        for _ in 0..random.random_range(0..60) {
+            pass(&mut etcd, &mut mirror, &mut random);
+            assert_kept(&mirror, "while nobody writes");
+        }
+        leases = (0..3).map(|index| next_lease + index).collect();
+        next_lease += 3;
+        etcd.lease = leases[0];
+        etcd.put(CONFIG, b"{}");
+        for index in 0..14 {
+            if random.random_ratio(3, 4) {
+                etcd.lease = leases[random.random_range(0..3)];
+                etcd.put(&key(index), LABELS);
+            }
+            for _ in 0..random.random_range(0..3) {
+                step(&mut mirror, &etcd, &mut random);
+                assert_kept(&mirror, "while the next writer starts");
+            }
+        }
+        etcd.lease = leases[0];
+        etcd.announce();
+    }
+    etcd.clock += LEASE_LIFE * 3;
+    expire_due(&mut etcd);
+    mirror.settle(&etcd);
+    assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.truth(), 0), "seed {seed}");
+    assert_eq!(marked(&mirror), 0, "seed {seed}");
+}
+
+/// What a living writer does, with everything seen in the end.
+fn work(etcd: &mut Etcd, mirror: &mut Mirror, leases: &[i64], random: &mut StdRng) {
+    for _ in 0..random.random_range(0..20) {
+        let name = key(random.random_range(0..14));
+        if random.random_ratio(1, 3) {
+            etcd.delete(&name);
+        } else {
+            etcd.lease = leases[random.random_range(0..leases.len())];
+            etcd.put(&name, &value(random));
+        }
+        step(mirror, etcd, random);
+    }
+    run(mirror, etcd);
+}
+
+/// Some time passes while nobody writes.
+fn pass(etcd: &mut Etcd, mirror: &mut Mirror, random: &mut StdRng) {
+    etcd.clock += LEASE_LIFE / random.random_range(15..60);
+    expire_due(etcd);
+    if random.random_ratio(1, 30) {
+        // etcd starts again: every lease that is left has all of its life again
+        mirror.connected = false;
+        for deadline in etcd.deadlines.values_mut() {
+            *deadline = etcd.clock + LEASE_LIFE;
+        }
+    }
+    if random.random_ratio(1, 10) {
+        etcd.compacted = etcd.revision;
+    }
+    for _ in 0..random.random_range(0..8) {
+        step(mirror, etcd, random);
+    }
+}
+
+fn step(mirror: &mut Mirror, etcd: &Etcd, random: &mut StdRng) {
+    match random.random_range(0..40) {
+        0 => mirror.connected = false,
+        // what the store lost in a crash after the source did is nowhere any more
+        1 => mirror.crash(0),
+        _ if !mirror.connected => mirror.connect(etcd),
+        2..6 => {
+            if matches!(mirror.request, Some(Request::Watch(_))) {
+                run(mirror, etcd);
+                mirror.keep_vigil(etcd);
+            }
+        }
+        _ => {
+            mirror.advance(etcd);
+        }
+    }
+}
+
+fn expire_due(etcd: &mut Etcd) {
+    let due: Vec<i64> = etcd.deadlines.iter().filter(|(_, deadline)| **deadline <= etcd.clock).map(|(lease, _)| *lease).collect();
+    for lease in due {
+        etcd.deadlines.remove(&lease);
+        etcd.expire(lease);
+    }
+}
+
+#[test]
+fn no_life_of_losses_deletes_what_the_source_lost_and_all_end_with_the_truth() {
+    for seed in 0..400 {
+        life_of_losses(seed);
+    }
+}

@@ -1,0 +1,105 @@
+//! What is read of the source before a delete of its is believed (design.md, invariant 4).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::try_join_all;
+
+use super::super::resync::{Sign, Signs};
+use super::{AttemptError, ScopeTask};
+use crate::kvstore::{Event, KeyValue, LeaseLife};
+use crate::model::{ClusterId, EntryKey, LeaseId};
+use crate::wire::keys;
+
+/// How many leases are asked for at once: a source that is lost has one for every thousand keys, and each answer is a round trip.
+const LEASES_ASKED_TOGETHER: usize = 16;
+
+impl ScopeTask<'_> {
+    /// What vouches for the deletes among events. It is read after they came, so that it is never older than they are.
+    pub(super) async fn signs_of_events(&mut self, events: &[Event]) -> Result<Signs, AttemptError> {
+        if events.iter().all(|event| matches!(event, Event::Put(_))) {
+            return Ok(Signs::default());
+        }
+        let mut signs = self.signs(false).await?;
+        if self.link.source.cached {
+            let leases = self.leases_of_deleted(events).await;
+            signs.lost = self.lost(leases).await?;
+        }
+        Ok(signs)
+    }
+
+    /// What vouches for the deletion of keys that a list or comparison found gone.
+    pub(super) async fn signs_for(&mut self, gone: &[&EntryKey]) -> Result<Signs, AttemptError> {
+        if gone.is_empty() {
+            return Ok(Signs::default());
+        }
+        let mut signs = self.signs(true).await?;
+        if self.link.source.cached {
+            let mirror = self.surroundings.mirror.current();
+            let lease = |key: &EntryKey| mirror.view.record(key).map(|record| record.source.lease);
+            let leases = gone.iter().filter_map(|key| Some(((*key).clone(), lease(key)?))).collect();
+            signs.lost = self.lost(leases).await?;
+        }
+        Ok(signs)
+    }
+
+    /// Cluster config and canary as they are now, where the cluster has them; with the life of their leases if that is asked for.
+    pub(super) async fn signs(&self, with_lives: bool) -> Result<Signs, AttemptError> {
+        let (source, cluster) = (&self.link.source, &self.scope.cluster);
+        let config = (source.cluster_id != ClusterId(0)).then(|| keys::cluster_config_key(cluster));
+        let canary = source.canaries.then(|| keys::canary_key(self.scope.kind, cluster, source.cached));
+        let wanted: Vec<Vec<u8>> = config.iter().chain(&canary).map(|key| key.clone().into_bytes()).collect();
+        if wanted.is_empty() {
+            return Ok(Signs::default());
+        }
+        let (found, _) = self.link.connection.get_together(&wanted).await?;
+        let mut found = found.into_iter();
+        let mut signs = Signs::default();
+        for (expected, sign) in [(config.is_some(), &mut signs.config), (canary.is_some(), &mut signs.canary)] {
+            if expected {
+                *sign = self.sign(found.next().flatten(), with_lives).await?;
+            }
+        }
+        Ok(signs)
+    }
+
+    async fn sign(&self, found: Option<KeyValue>, with_life: bool) -> Result<Sign, AttemptError> {
+        let Some(found) = found else { return Ok(Sign::Gone) };
+        let (created, lease) = (found.create_revision, found.lease);
+        let life = if with_life { self.link.connection.lease_life(lease).await? } else { LeaseLife::Unknown };
+        Ok(Sign::Standing { created, lease, life })
+    }
+
+    /// The leases that deleted keys hung on: the last of a put among the events, else that of the mirror.
+    async fn leases_of_deleted(&self, events: &[Event]) -> Vec<(EntryKey, LeaseId)> {
+        let mirror = self.settled_mirror().await;
+        let mut put: BTreeMap<&[u8], LeaseId> = BTreeMap::new();
+        let mut leases = Vec::new();
+        for event in events {
+            match event {
+                Event::Put(key_value) => {
+                    put.insert(&key_value.key, key_value.lease);
+                }
+                Event::Delete { key, .. } => {
+                    let Some(entry) = self.entry_key(key) else { continue };
+                    let held = || mirror.view.record(&entry).map(|record| record.source.lease);
+                    let lease = put.get(key.as_slice()).copied().or_else(held);
+                    leases.extend(lease.map(|lease| (entry, lease)));
+                }
+            }
+        }
+        leases
+    }
+
+    /// The keys whose lease is gone. Each lease is asked for once; one that is gone never again.
+    async fn lost(&mut self, leases: Vec<(EntryKey, LeaseId)>) -> Result<BTreeSet<EntryKey>, AttemptError> {
+        let unknown: BTreeSet<LeaseId> =
+            leases.iter().map(|(_, lease)| *lease).filter(|lease| lease.0 != 0 && !self.gone_leases.contains(lease)).collect();
+        for some in unknown.into_iter().collect::<Vec<_>>().chunks(LEASES_ASKED_TOGETHER) {
+            let connection = &self.link.connection;
+            let lives = try_join_all(some.iter().map(|lease| connection.lease_life(*lease))).await?;
+            let gone = some.iter().zip(lives).filter(|(_, life)| *life == LeaseLife::Gone);
+            self.gone_leases.extend(gone.map(|(lease, _)| *lease));
+        }
+        Ok(leases.into_iter().filter(|(_, lease)| self.gone_leases.contains(lease)).map(|(key, _)| key).collect())
+    }
+}

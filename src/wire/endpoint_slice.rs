@@ -1,0 +1,149 @@
+//! Endpoint slices: `…/endpointslices/v1/<cluster>/<namespace>/<slice>`, the only binary value: a zstd frame of a protobuf message;
+//! from Cilium's `pkg/clustermesh/types/endpointslice/endpointslice.go` and its `internal/generated.proto`.
+
+use std::io::Read;
+use std::net::IpAddr;
+
+use super::address::parse_ip;
+use super::protobuf::{Budget, Field, read_message};
+use super::{Context, quoted};
+use crate::model::{EndpointSlice, SliceEndpoint, SlicePort};
+
+/// How large a slice may be once it is unpacked: the cap of Cilium's own decoder.
+const UNPACKED_BYTES_MAX: u64 = 16 << 20;
+
+/// The largest window that is kept while unpacking, as a power of two: that cap again, so that a frame cannot ask for more.
+const WINDOW_LOG_MAX: u32 = 24;
+
+/// What the value says of itself, beside what the model keeps.
+#[derive(Default)]
+struct Message {
+    cluster: String,
+    /// Addresses are read once the family is known: fields may come in any order.
+    endpoints: Vec<(SliceEndpoint, Vec<String>)>,
+    slice: EndpointSlice,
+}
+
+/// Reads and checks an endpoint slice; `name` is what its key calls it, namespace and all.
+pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<EndpointSlice, String> {
+    let bytes = unpack(value)?;
+    let mut message = Message::default();
+    read_message(&bytes, &mut Budget::new(), |number, field, budget| message.read(number, field, budget))?;
+    let Message { cluster, endpoints, mut slice } = message;
+    context.check_cluster("cluster", &cluster)?;
+    Context::check_names(name, &slice.namespace, &slice.name)?;
+    context.check_cluster_id("clusterID", slice.cluster_id)?;
+    let is_of_family: fn(&IpAddr) -> bool = match slice.address_type.as_str() {
+        "IPv4" => IpAddr::is_ipv4,
+        "IPv6" => IpAddr::is_ipv6,
+        other => return Err(format!("addressType is {}, expected IPv4 or IPv6", quoted(other))),
+    };
+    for (mut endpoint, addresses) in endpoints {
+        for text in addresses {
+            let address = parse_ip(&text).map_err(|reason| format!("endpoints: {reason}"))?;
+            if !is_of_family(&address) {
+                return Err(format!("endpoints: {address} is not an address of the slice's family, {}", slice.address_type));
+            }
+            endpoint.addresses.push(address);
+        }
+        slice.endpoints.push(endpoint);
+    }
+    Ok(slice)
+}
+
+/// Unpacks every frame, up to the cap.
+fn unpack(value: &[u8]) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| format!("value is not zstd: {error}");
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(value).map_err(failed)?;
+    decoder.window_log_max(WINDOW_LOG_MAX).map_err(failed)?;
+    let mut bytes = Vec::new();
+    decoder.take(UNPACKED_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > UNPACKED_BYTES_MAX {
+        return Err(format!("value is more than {UNPACKED_BYTES_MAX} bytes once unpacked"));
+    }
+    if bytes.is_empty() {
+        return Err("value is empty".into());
+    }
+    Ok(bytes)
+}
+
+impl Message {
+    fn read(&mut self, number: u64, field: Field<'_>, budget: &mut Budget) -> Result<(), String> {
+        let slice = &mut self.slice;
+        match number {
+            1 => self.cluster = field.text("cluster")?,
+            2 => slice.cluster_id = field.integer("clusterID")?,
+            3 => slice.namespace = field.text("namespace")?,
+            4 => slice.name = field.text("name")?,
+            5 => slice.labels.extend([field.entry("labels", budget)?]),
+            6 => slice.annotations.extend([field.entry("annotations", budget)?]),
+            7 => slice.address_type = field.text("addressType")?,
+            8 => self.endpoints.push(endpoint(field.bytes("endpoints")?, budget)?),
+            9 => slice.ports.push(port(field.bytes("ports")?, budget)?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn endpoint(bytes: &[u8], budget: &mut Budget) -> Result<(SliceEndpoint, Vec<String>), String> {
+    let (mut endpoint, mut addresses) = (SliceEndpoint::default(), Vec::new());
+    read_message(bytes, budget, |number, field, budget| {
+        match number {
+            1 => addresses.push(field.text("endpoints.addresses")?),
+            2 => conditions(&mut endpoint, field.bytes("endpoints.conditions")?, budget)?,
+            5 => endpoint.topology.extend([field.entry("endpoints.deprecatedTopology", budget)?]),
+            6 => endpoint.node_name = field.text("endpoints.nodeName")?,
+            7 => endpoint.zone = field.text("endpoints.zone")?,
+            8 => hints(&mut endpoint, field.bytes("endpoints.hints")?, budget)?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((endpoint, addresses))
+}
+
+fn conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut Budget) -> Result<(), String> {
+    read_message(bytes, budget, |number, field, _| {
+        match number {
+            1 => endpoint.ready = Some(field.boolean("endpoints.conditions.ready")?),
+            2 => endpoint.serving = Some(field.boolean("endpoints.conditions.serving")?),
+            3 => endpoint.terminating = Some(field.boolean("endpoints.conditions.terminating")?),
+            _ => {}
+        }
+        Ok(())
+    })
+}
+
+fn hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut Budget) -> Result<(), String> {
+    read_message(bytes, budget, |number, field, budget| {
+        if number == 1 {
+            let mut zone = String::new();
+            read_message(field.bytes("endpoints.hints.forZones")?, budget, |number, field, _| {
+                if number == 1 {
+                    zone = field.text("endpoints.hints.forZones.name")?;
+                }
+                Ok(())
+            })?;
+            endpoint.for_zones.push(zone);
+        }
+        Ok(())
+    })
+}
+
+fn port(bytes: &[u8], budget: &mut Budget) -> Result<SlicePort, String> {
+    let mut port = SlicePort::default();
+    read_message(bytes, budget, |number, field, _| {
+        match number {
+            1 => port.name = field.text("ports.name")?,
+            2 => port.protocol = field.text("ports.protocol")?,
+            3 => {
+                let number = field.integer("ports.port")?;
+                port.port = Some(u16::try_from(number).map_err(|_| format!("ports.port is {number}, expected 0 to 65535"))?);
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(port)
+}

@@ -1,0 +1,168 @@
+//! Protocol buffers (proto2) as Go's generated code reads them, as far as one kind of value needs it.
+//!
+//! prost, which is in the tree, is not used: its decoder has no bound on repeated fields, so that a few kilobytes of zstd, which make
+//! 16 MiB of empty messages, would make gigabytes of structs. Here every element is taken off a budget.
+
+/// How many elements (messages, strings, map entries) a value may have: a hundred times the 1,000 endpoints that Kubernetes allows in
+/// a slice (`pkg/apis/discovery/validation`), and at most some 25 MB.
+const ELEMENTS_MAX: usize = 100_000;
+
+/// How many bytes a varint has at most: 64 bits in groups of 7.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// One field of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field<'a> {
+    /// An integer or a bool.
+    Varint(u64),
+    /// A string, a message or a map entry.
+    Bytes(&'a [u8]),
+    /// A fixed-width number: no field here is one.
+    Fixed,
+}
+
+/// What is left of the elements that a value may have.
+#[derive(Debug)]
+pub(super) struct Budget(usize);
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self(ELEMENTS_MAX)
+    }
+}
+
+/// Reads a message field by field. `field` gets the number and the content, and ignores those that it does not know.
+pub(super) fn read_message<'a>(
+    mut bytes: &'a [u8],
+    budget: &mut Budget,
+    mut field: impl FnMut(u64, Field<'a>, &mut Budget) -> Result<(), String>,
+) -> Result<(), String> {
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes)?;
+        let (number, wire_type) = (tag >> 3, tag & 7);
+        if number == 0 {
+            return Err("protobuf field 0 does not exist".into());
+        }
+        let content = match wire_type {
+            0 => Field::Varint(varint(&mut bytes)?),
+            1 => take(&mut bytes, 8).map(|_| Field::Fixed)?,
+            2 => {
+                let length = usize::try_from(varint(&mut bytes)?).map_err(|_| truncated())?;
+                Field::Bytes(take(&mut bytes, length)?)
+            }
+            5 => take(&mut bytes, 4).map(|_| Field::Fixed)?,
+            // groups (3 and 4) are deprecated since proto2 began, and no generator writes them
+            other => return Err(format!("protobuf field {number} has the wire type {other}, which is not read")),
+        };
+        if matches!(content, Field::Bytes(_)) {
+            budget.0 = budget.0.checked_sub(1).ok_or_else(|| format!("more than {ELEMENTS_MAX} elements"))?;
+        }
+        field(number, content, budget)?;
+    }
+    Ok(())
+}
+
+impl<'a> Field<'a> {
+    /// The bytes of a string, message or map entry.
+    pub(super) fn bytes(self, name: &str) -> Result<&'a [u8], String> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Varint(_) | Self::Fixed => Err(format!("{name} has the wrong wire type")),
+        }
+    }
+
+    /// A string; as in Go, bytes that are not UTF-8 are kept as far as they can be.
+    pub(super) fn text(self, name: &str) -> Result<String, String> {
+        self.bytes(name).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// An integer. Go's `int32` and `uint32` take the low 32 bits.
+    pub(super) fn integer(self, name: &str) -> Result<u32, String> {
+        match self {
+            Self::Varint(number) => Ok(u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default()),
+            Self::Bytes(_) | Self::Fixed => Err(format!("{name} has the wrong wire type")),
+        }
+    }
+
+    /// A bool.
+    pub(super) fn boolean(self, name: &str) -> Result<bool, String> {
+        match self {
+            Self::Varint(number) => Ok(number != 0),
+            Self::Bytes(_) | Self::Fixed => Err(format!("{name} has the wrong wire type")),
+        }
+    }
+
+    /// A map's entry: key and value are fields 1 and 2 of a message.
+    pub(super) fn entry(self, name: &str, budget: &mut Budget) -> Result<(String, String), String> {
+        let (mut key, mut value) = (String::new(), String::new());
+        read_message(self.bytes(name)?, budget, |number, field, _| {
+            match number {
+                1 => key = field.text(name)?,
+                2 => value = field.text(name)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok((key, value))
+    }
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
+    let mut number = 0_u64;
+    for index in 0..VARINT_BYTES_MAX {
+        let (first, rest) = bytes.split_first().ok_or_else(truncated)?;
+        *bytes = rest;
+        number |= u64::from(first & 0x7f) << (7 * index);
+        if first & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err("a protobuf number is too long".into())
+}
+
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
+    let (taken, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+fn truncated() -> String {
+    "the protobuf message is cut off".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Vec<(u64, Field<'_>)>, String> {
+        let mut fields = Vec::new();
+        read_message(bytes, &mut Budget::new(), |number, field, _| {
+            fields.push((number, field));
+            Ok(())
+        })?;
+        Ok(fields)
+    }
+
+    #[test]
+    fn fields_are_read_by_their_wire_types() {
+        assert_eq!(read(b"\x08\x96\x01\x12\x02hi"), Ok(vec![(1, Field::Varint(150)), (2, Field::Bytes(b"hi"))]));
+        assert_eq!(read(b"\x09\0\0\0\0\0\0\0\0\x15\0\0\0\0"), Ok(vec![(1, Field::Fixed), (2, Field::Fixed)]));
+        assert_eq!(read(b""), Ok(vec![]));
+        for (bytes, reason) in [
+            (&b"\x08"[..], "the protobuf message is cut off"),
+            (b"\x12\x05hi", "the protobuf message is cut off"),
+            (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "the protobuf message is cut off"),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a protobuf number is too long"),
+            (b"\x0b", "protobuf field 1 has the wire type 3, which is not read"),
+            (b"\x00\x00", "protobuf field 0 does not exist"),
+        ] {
+            assert_eq!(read(bytes), Err(reason.to_owned()));
+        }
+    }
+
+    #[test]
+    fn elements_are_bounded() {
+        assert!(read(&b"\x42\x00".repeat(ELEMENTS_MAX)).is_ok());
+        assert_eq!(read(&b"\x42\x00".repeat(ELEMENTS_MAX + 1)), Err("more than 100000 elements".into()));
+    }
+}

@@ -1,0 +1,420 @@
+//! A source that loses what it has because its writer died, with real leases on a real etcd (design.md, invariant 4): nothing goes
+//! with it; what was really deleted goes.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, DeleteOptions, GetOptions, PutOptions};
+use tokio::task::JoinSet;
+
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::mesh::{BASES, Form, MeshCluster, SMALL, Shape, config_value, publish, put_entries, put_heartbeat, source_key};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{serves, settles};
+use crate::harness::stream::Follower;
+use crate::harness::truth::Truth;
+
+/// The life of a living writer's leases here: long enough for etcd's whole seconds, a third of it short enough for a test.
+const LIFE_S: i64 = 6;
+
+/// How long a hold lasts once the signs stand: a third of that life and the margin that the sidecar is given.
+const HOLD: Duration = Duration::from_secs(3);
+
+/// The sidecar's flags.
+const FLAGS: [&str; 3] = ["--hold-margin=1s", "--backoff-min=50ms", "--backoff-max=200ms"];
+
+/// How soon a real deletion must be seen (issue 5, line 7).
+const DELETED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A KVStoreMesh as etcd sees it: keys on leases that it keeps alive until it dies.
+struct Writer {
+    client: Client,
+    renewals: JoinSet<()>,
+}
+
+impl Writer {
+    async fn new(etcd: &Etcd) -> Self {
+        Self { client: etcd.client().await, renewals: JoinSet::new() }
+    }
+
+    /// A lease that is kept alive, renewed at every third of its life.
+    async fn lease(&mut self, life_s: i64) -> i64 {
+        let id = self.client.lease_grant(life_s, None).await.unwrap().id();
+        let (mut keeper, mut answers) = self.client.lease_keep_alive(id).await.unwrap();
+        let third = Duration::from_secs_f64(f64::from(i32::try_from(life_s).unwrap()) / 3.0);
+        self.renewals.spawn(async move {
+            while keeper.keep_alive().await.is_ok() && answers.message().await.is_ok() {
+                tokio::time::sleep(third).await;
+            }
+        });
+        id
+    }
+
+    async fn put(&mut self, key: String, value: Vec<u8>, lease: i64) {
+        self.client.put(key, value, Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    }
+
+    async fn config(&mut self, cluster: &MeshCluster, form: Form, lease: i64) {
+        self.put(format!("cilium/cluster-config/{}", cluster.name), config_value(form, cluster).into_bytes(), lease).await;
+    }
+
+    async fn canaries(&mut self, cluster: &MeshCluster, form: Form, lease: i64) {
+        let below = if form == Form::State { "state" } else { "cache" };
+        for base in BASES {
+            let stamp = format!("{:?}", std::time::SystemTime::now()).into_bytes();
+            self.put(format!("cilium/synced/{}/cilium/{below}/{base}", cluster.name), stamp, lease).await;
+        }
+    }
+
+    /// Puts the entries, each next on the next of the leases.
+    async fn entries(&mut self, cluster: &MeshCluster, leases: &[i64]) {
+        for ((key, value), lease) in cluster.entries.iter().zip(leases.iter().cycle()) {
+            self.put(key.clone(), value.clone(), *lease).await;
+        }
+    }
+
+    /// As KVStoreMesh does at its start: config, entries, canaries.
+    async fn everything(&mut self, cluster: &MeshCluster) {
+        let lease = self.lease(LIFE_S).await;
+        self.config(cluster, Form::Cache, lease).await;
+        self.entries(cluster, &[lease]).await;
+        self.canaries(cluster, Form::Cache, lease).await;
+    }
+}
+
+/// One etcd that a KVStoreMesh writes, and the sidecar that mirrors it.
+struct Stage {
+    etcd: Etcd,
+    home: Home,
+    meshkeep: Option<Meshkeep>,
+    follower: Option<Follower>,
+    seen: usize,
+}
+
+impl Stage {
+    async fn new(flags: &[&str]) -> Self {
+        let etcd = Etcd::start().await;
+        put_heartbeat(&etcd).await;
+        let home = Home::new().with_flags(&FLAGS).with_flags(flags);
+        home.write_cluster("c01", &etcd.client_file_yaml());
+        Self { etcd, home, meshkeep: None, follower: None, seen: 0 }
+    }
+
+    fn meshkeep(&self) -> &Meshkeep {
+        self.meshkeep.as_ref().unwrap()
+    }
+
+    async fn up(&mut self) {
+        let meshkeep = self.home.start().await;
+        self.follower = Some(Follower::open(&meshkeep, "snapshot=true").await);
+        self.meshkeep = Some(meshkeep);
+    }
+
+    async fn down(&mut self) {
+        self.follower = None;
+        self.meshkeep.take().unwrap().stop().await;
+    }
+
+    /// Waits until everything of a cluster is served and live; from here on changes are counted.
+    async fn settles(&mut self, cluster: &MeshCluster, after: &str) {
+        settles(self.meshkeep(), &Truth::of([cluster]).expected(), after).await;
+        self.meshkeep().reaches("c01", "live").await;
+        self.seen = self.follower.as_ref().unwrap().now().events.len();
+    }
+
+    /// Everything is served, without a single change having been announced.
+    async fn nothing_went(&self, cluster: &MeshCluster, when: &str) {
+        serves(self.meshkeep(), &Truth::of([cluster]).expected(), when).await;
+        let told = self.follower.as_ref().unwrap().now().changes_since(self.seen);
+        assert!(told.is_empty(), "{when}: {told:?}");
+    }
+
+    /// Waits until the source has no key of these any more.
+    async fn is_lost(&self, prefix: &str) {
+        let mut client = self.etcd.client().await;
+        eventually("the leases to expire", || {
+            let options = Some(GetOptions::new().with_prefix().with_count_only());
+            let mut client = client.clone();
+            async move { (client.get(prefix, options).await.unwrap().count() == 0).then_some(()) }
+        })
+        .await;
+        // the answer to a read of ours comes behind the events
+        client.get("cilium/.heartbeat", None).await.unwrap();
+    }
+
+    /// How many keys are kept although the source has lost them.
+    async fn held(&self) -> u64 {
+        let cluster = self.meshkeep().cluster("c01").await;
+        cluster["resources"].as_array().unwrap().iter().filter_map(|kind| kind["held"].as_u64()).sum()
+    }
+
+    async fn holds(&self, count: usize) {
+        let what = format!("{count} keys to be held");
+        eventually(&what, || async { (self.held().await == count as u64).then_some(()) }).await;
+    }
+}
+
+/// Lets as much time pass as every hold that could end would take: that nothing goes can only be seen by waiting.
+async fn outlast_any_hold() {
+    tokio::time::sleep(HOLD * 2).await;
+}
+
+/// A KVStoreMesh dies with everything on leases of these lives, the first of them with config and canaries.
+async fn dies_and_comes_back(lives_s: &[i64], shape: Shape, meshkeep_down: bool) {
+    let mut stage = Stage::new(&[]).await;
+    let cluster = MeshCluster::generate(1, shape);
+    let mut writer = Writer::new(&stage.etcd).await;
+    let mut leases = Vec::new();
+    for life_s in lives_s {
+        leases.push(writer.lease(*life_s).await);
+    }
+    writer.config(&cluster, Form::Cache, leases[0]).await;
+    writer.entries(&cluster, &leases[1..]).await;
+    writer.canaries(&cluster, Form::Cache, leases[0]).await;
+    stage.up().await;
+    stage.settles(&cluster, "the first loading").await;
+    if meshkeep_down {
+        stage.down().await;
+    }
+    writer.renewals.shutdown().await;
+    stage.is_lost("cilium/cache/").await;
+    stage.is_lost("cilium/cluster-config/").await;
+    if meshkeep_down {
+        stage.up().await;
+        stage.meshkeep().reaches("c01", "readingConfig").await;
+        stage.seen = stage.follower.as_ref().unwrap().now().events.len();
+        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "a start beside a lost source").await;
+    } else {
+        stage.meshkeep().reaches("c01", "sourceLost").await;
+        stage.holds(cluster.entries.len()).await;
+        let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
+        assert_eq!((&node["meta"]["stale"], &node["meta"]["phase"]), (&true.into(), &"sourceLost".into()), "{node}");
+    }
+    outlast_any_hold().await;
+    serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "after the loss").await;
+    let mut writer = Writer::new(&stage.etcd).await;
+    writer.everything(&cluster).await;
+    stage.meshkeep().reaches("c01", "live").await;
+    stage.holds(0).await;
+    if !meshkeep_down {
+        stage.nothing_went(&cluster, "after the return").await;
+    }
+    let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
+    assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
+    outlast_any_hold().await;
+    serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
+}
+
+const THOUSAND: Shape = Shape { nodes: 4, identities: 10, endpoints: 981, services: 5 };
+
+#[tokio::test]
+async fn a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it() {
+    dies_and_comes_back(&[4, 2], THOUSAND, false).await;
+}
+
+#[tokio::test]
+async fn leases_that_expire_one_after_the_other_before_config_and_canaries_take_nothing_with_them() {
+    dies_and_comes_back(&[6, 2, 3, 4, 5], SMALL, false).await;
+}
+
+#[tokio::test]
+async fn leases_that_expire_one_after_the_other_after_config_and_canaries_take_nothing_with_them() {
+    dies_and_comes_back(&[2, 3, 4, 5, 6], SMALL, false).await;
+}
+
+#[tokio::test]
+async fn a_source_lost_while_meshkeep_is_down_takes_nothing_with_it() {
+    dies_and_comes_back(&[4, 2], SMALL, true).await;
+    dies_and_comes_back(&[2, 3, 4], SMALL, true).await;
+}
+
+#[tokio::test]
+async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
+    for meshkeep_down in [false, true] {
+        let mut stage = Stage::new(&[]).await;
+        let cluster = MeshCluster::generate(1, SMALL);
+        let mut writer = Writer::new(&stage.etcd).await;
+        writer.everything(&cluster).await;
+        stage.up().await;
+        stage.settles(&cluster, "the first loading").await;
+        if meshkeep_down {
+            stage.down().await;
+        }
+        // pkg/clustermesh/kvstoremesh/remote_cluster.go: the config, the canaries, then each kind with its prefix
+        writer.client.delete("cilium/cluster-config/c01", None).await.unwrap();
+        let prefix = || Some(DeleteOptions::new().with_prefix());
+        writer.client.delete("cilium/synced/c01/", prefix()).await.unwrap();
+        for base in BASES {
+            writer.client.delete(format!("cilium/cache/{base}/c01/"), prefix()).await.unwrap();
+        }
+        if meshkeep_down {
+            stage.up().await;
+            stage.meshkeep().reaches("c01", "readingConfig").await;
+        } else {
+            stage.meshkeep().reaches("c01", "sourceLost").await;
+            stage.holds(cluster.entries.len()).await;
+            outlast_any_hold().await;
+            stage.nothing_went(&cluster, "after a drain").await;
+        }
+        serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "after a drain").await;
+        stage.home.remove_cluster("c01");
+        settles(stage.meshkeep(), &Truth::of([]).expected(), "the removal of its file").await;
+    }
+}
+
+#[tokio::test]
+async fn a_single_key_on_a_lease_of_its_own_is_held_and_then_deleted() {
+    for meshkeep_down in [false, true] {
+        let mut stage = Stage::new(&[]).await;
+        let mut cluster = MeshCluster::generate(1, SMALL);
+        let mut writer = Writer::new(&stage.etcd).await;
+        writer.everything(&cluster).await;
+        let key = cluster.keys_of("nodes/v1")[0].clone();
+        let own = writer.client.lease_grant(2, None).await.unwrap().id();
+        writer.put(key.clone(), cluster.entries[&key].clone(), own).await;
+        stage.up().await;
+        stage.settles(&cluster, "the first loading").await;
+        if meshkeep_down {
+            stage.down().await;
+        }
+        stage.is_lost(&key).await;
+        if meshkeep_down {
+            stage.up().await;
+        }
+        stage.holds(1).await;
+        let since = Instant::now();
+        stage.meshkeep().reaches("c01", "sourceLost").await;
+        serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "while it is held").await;
+        cluster.delete(&key);
+        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the end of the hold").await;
+        assert!(since.elapsed() > HOLD - Duration::from_secs(1), "held for {:?} only", since.elapsed());
+        stage.meshkeep().reaches("c01", "live").await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_kvstoremesh_does_not_put_again_goes() {
+    for meshkeep_down in [false, true] {
+        let mut stage = Stage::new(&[]).await;
+        let mut cluster = MeshCluster::generate(1, THOUSAND);
+        let mut writer = Writer::new(&stage.etcd).await;
+        writer.everything(&cluster).await;
+        stage.up().await;
+        stage.settles(&cluster, "the first loading").await;
+        if meshkeep_down {
+            stage.down().await;
+        }
+        let gone = cluster.keys_of("ip/v1")[..10].to_vec();
+        gone.iter().for_each(|key| cluster.delete(key));
+        // a new process: its leases are new, and the old ones expire behind it
+        let mut successor = Writer::new(&stage.etcd).await;
+        successor.everything(&cluster).await;
+        writer.renewals.shutdown().await;
+        stage.is_lost(&gone[9]).await;
+        if meshkeep_down {
+            stage.up().await;
+        }
+        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the restart of the KVStoreMesh").await;
+        stage.meshkeep().reaches("c01", "live").await;
+        if !meshkeep_down {
+            let told = stage.follower.as_ref().unwrap().now().changes_since(stage.seen);
+            assert_eq!(told, gone.iter().map(|key| (key.clone(), 1)).collect(), "nothing but the ten");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_of_a_direct_peer_that_dies_takes_its_keys_with_it_at_once() {
+    for meshkeep_down in [false, true] {
+        let mut stage = Stage::new(&[]).await;
+        let mut cluster = MeshCluster::generate(1, SMALL);
+        publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        let mut agent = Writer::new(&stage.etcd).await;
+        let own = agent.client.lease_grant(2, None).await.unwrap().id();
+        let keys = [cluster.keys_of("nodes/v1")[0].clone(), cluster.keys_of("ip/v1")[0].clone()];
+        for key in &keys {
+            agent.put(source_key(Form::State, "c01", key), cluster.entries[key].clone(), own).await;
+        }
+        stage.up().await;
+        stage.settles(&cluster, "the first loading").await;
+        if meshkeep_down {
+            stage.down().await;
+        }
+        stage.is_lost(&source_key(Form::State, "c01", &keys[0])).await;
+        let since = Instant::now();
+        if meshkeep_down {
+            stage.up().await;
+        }
+        keys.iter().for_each(|key| cluster.delete(key));
+        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the death of an agent").await;
+        assert!(meshkeep_down || since.elapsed() < DELETED_WITHIN, "{:?}", since.elapsed());
+        stage.meshkeep().reaches("c01", "live").await;
+    }
+}
+
+#[tokio::test]
+async fn a_real_deletion_deletes_within_a_second() {
+    for form in [Form::State, Form::Cache] {
+        let mut stage = Stage::new(&[]).await;
+        let cluster = MeshCluster::generate(1, SMALL);
+        publish(&stage.etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        stage.up().await;
+        stage.settles(&cluster, "the first loading").await;
+        for base in BASES {
+            let key = cluster.keys_of(base)[0].clone();
+            stage.etcd.delete(source_key(form, "c01", &key)).await;
+            let since = Instant::now();
+            let follower = stage.follower.as_ref().unwrap();
+            eventually("the deletion", || async { follower.now().changes_since(stage.seen).contains_key(&key).then_some(()) }).await;
+            assert!(since.elapsed() < DELETED_WITHIN, "{key} after {:?}", since.elapsed());
+        }
+    }
+}
+
+/// Of any peer deletes are not believed while its config is gone, or the kind's canary.
+#[tokio::test]
+async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
+    for lost in ["cilium/cluster-config/c01", "cilium/synced/c01/cilium/state/nodes/v1"] {
+        let mut stage = Stage::new(&[]).await;
+        let mut cluster = MeshCluster::generate(1, SMALL);
+        publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        stage.up().await;
+        stage.settles(&cluster, "the first loading").await;
+        stage.etcd.delete(lost).await;
+        stage.meshkeep().reaches("c01", "sourceLost").await;
+        let key = cluster.keys_of("nodes/v1")[0].clone();
+        stage.etcd.delete(source_key(Form::State, "c01", &key)).await;
+        stage.holds(1).await;
+        cluster.add_endpoints(3);
+        let mut at_source = cluster.clone();
+        at_source.delete(&key);
+        put_entries(&stage.etcd, Form::State, &at_source).await;
+        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "what else changes").await;
+        // back for a third of a life: of leases of a few seconds here
+        let mut writer = Writer::new(&stage.etcd).await;
+        let lease = writer.lease(LIFE_S).await;
+        writer.config(&cluster, Form::State, lease).await;
+        writer.canaries(&cluster, Form::State, lease).await;
+        settles(stage.meshkeep(), &Truth::of([&at_source]).expected(), "the return of config and canary").await;
+        stage.meshkeep().reaches("c01", "live").await;
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_stays_away_loses_its_services_and_nothing_else() {
+    let mut stage = Stage::new(&["--cache-ttl=2s"]).await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+    stage.up().await;
+    stage.settles(&cluster, "the first loading").await;
+    stage.etcd.stop().await;
+    let mut without = cluster.clone();
+    cluster.keys_of("services/v1").iter().for_each(|key| without.delete(key));
+    settles(stage.meshkeep(), &Truth::of([&without]).expected(), "the end of its time").await;
+    stage.etcd.restart().await;
+    stage.settles(&cluster, "its return").await;
+    stage.down().await;
+    stage.etcd.stop().await;
+    stage.up().await;
+    settles(stage.meshkeep(), &Truth::of([&without]).expected(), "a start beside a cluster that is away").await;
+}

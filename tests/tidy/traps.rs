@@ -1,0 +1,149 @@
+//! The traps of Cilium's protocol by number, each with the test that walks into it: 1 to 30 of the protocol's description.
+
+use std::fs;
+use std::path::Path;
+
+/// Where a trap is tested.
+enum Covered {
+    /// The tests, as file and function.
+    By(&'static [(&'static str, &'static str)]),
+    /// Nothing of ours can fall into it, and why.
+    Not(&'static str),
+}
+
+const WIRE: &str = "src/wire/tests/traps.rs";
+const LOSSES: &str = "tests/e2e/losses.rs";
+
+/// Every trap: its number, what it is, and its tests.
+const TRAPS: [(u8, &str, Covered); 30] = [
+    (1, "canaries are named after base prefixes", Covered::By(&[(WIRE, "trap_1_canaries_are_named_after_base_prefixes")])),
+    (2, "a copy moves the cluster within the key", Covered::By(&[(WIRE, "trap_2_cache_prefixes_move_the_cluster")])),
+    (
+        3,
+        "ips and identities of direct peers name no cluster",
+        Covered::By(&[(WIRE, "trap_3_only_the_connection_says_whose_an_ip_or_identity_is")]),
+    ),
+    (
+        4,
+        "canaries stand under the source's name in a copy too",
+        Covered::By(&[(WIRE, "trap_4_canaries_are_under_the_sources_name_in_a_copy_too")]),
+    ),
+    (
+        5,
+        "an update that cannot be used deletes nothing",
+        Covered::By(&[("tests/e2e/bad_input.rs", "values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_stay")]),
+    ),
+    (
+        6,
+        "a list after a compaction deletes what vanished",
+        Covered::By(&[("tests/e2e/whole_mesh.rs", "a_compaction_while_cut_off_leads_to_the_truth")]),
+    ),
+    (7, "older copies have keys of allocators", Covered::By(&[(WIRE, "trap_7_value_keys_are_no_identities")])),
+    (
+        8,
+        "a prefix without a slash is another cluster's too",
+        Covered::By(&[
+            (WIRE, "trap_8_a_prefix_ends_in_a_slash"),
+            ("tests/e2e/clusters.rs", "clusters_whose_names_begin_alike_are_kept_apart"),
+        ]),
+    ),
+    (9, "a prefix in a key has a slash", Covered::By(&[(WIRE, "trap_9_a_prefix_in_a_key_keeps_its_slash")])),
+    (10, "null, absent and empty", Covered::By(&[(WIRE, "trap_10_null_absent_and_empty_are_the_same")])),
+    (11, "two forms of CIDRs, and masks with holes", Covered::By(&[(WIRE, "trap_11_cidrs_have_two_forms_and_canonical_masks")])),
+    (
+        12,
+        "off is not absent",
+        Covered::By(&[
+            (WIRE, "trap_12_service_exports_off_is_not_absent"),
+            ("src/wire/cluster_config.rs", "a_config_says_which_kinds_there_are"),
+        ]),
+    ),
+    (
+        13,
+        "values need not be text",
+        Covered::By(&[(WIRE, "trap_13_values_need_not_be_text"), ("src/wire/tests/samples.rs", "an_endpoint_slice_is_read_in_full")]),
+    ),
+    (
+        14,
+        "one missed heartbeat is one too many",
+        Covered::By(&[("tests/e2e/remotes.rs", "the_first_missed_heartbeat_ends_a_connection_and_nothing_goes")]),
+    ),
+    (
+        15,
+        "behind a KVStoreMesh a dead source cannot be seen",
+        Covered::By(&[(LOSSES, "a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it")]),
+    ),
+    (
+        16,
+        "what is lost with its lease vanishes as deletes",
+        Covered::By(&[
+            (LOSSES, "a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it"),
+            ("src/clustermesh/resync/tests/holds.rs", "no_life_of_losses_deletes_what_the_source_lost_and_all_end_with_the_truth"),
+        ]),
+    ),
+    (
+        17,
+        "only the file's bytes count, not its certificates'",
+        Covered::By(&[("tests/e2e/directory.rs", "touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing")]),
+    ),
+    (
+        18,
+        "updates of Secrets name no file",
+        Covered::By(&[
+            ("src/clustermesh/directory/tests.rs", "a_secret_mount_is_followed_through_its_swaps"),
+            ("tests/e2e/directory.rs", "what_is_not_a_cluster_file_is_named_and_does_no_harm"),
+        ]),
+    ),
+    (
+        19,
+        "another etcd is no reason to flush",
+        Covered::By(&[
+            ("tests/e2e/whole_mesh.rs", "a_wiped_etcd_prunes_nothing_until_it_is_filled"),
+            ("tests/e2e/whole_mesh.rs", "a_wiped_etcd_that_looks_the_same_is_not_mistaken_for_the_old_one"),
+        ]),
+    ),
+    (
+        20,
+        "another cluster id drains first",
+        Covered::By(&[("tests/e2e/clusters.rs", "a_cluster_whose_id_changes_is_removed_and_read_anew")]),
+    ),
+    (21, "reserved identities", Covered::By(&[(WIRE, "trap_21_reserved_ids_are_valid_in_pairs_only_and_host_becomes_remote_node")])),
+    (
+        22,
+        "a host and a CIDR of full length are two",
+        Covered::By(&[("src/view/ipcache.rs", "the_longest_prefix_wins_and_a_host_beats_a_cidr_of_full_length")]),
+    ),
+    (23, "a host address need not be known", Covered::By(&[(WIRE, "trap_23_a_host_ip_need_not_be_known")])),
+    (24, "labels are ordered by key alone", Covered::By(&[(WIRE, "trap_24_the_order_of_labels_says_nothing")])),
+    (25, "zero times of status models are written", Covered::Not("no status model of an agent is read")),
+    (26, "Go escapes", Covered::By(&[(WIRE, "trap_26_escapes_of_go_are_read_back")])),
+    (27, "equal bytes are put again", Covered::By(&[("tests/e2e/streams.rs", "equal_bytes_under_a_new_lease_are_no_event")])),
+    (28, "locks of allocation and of its collection differ", Covered::Not("there is no allocator yet, and locks are not mirrored")),
+    (29, "documented intervals are approximate", Covered::Not("ages come from answers, not from an agent's intervals")),
+    (
+        30,
+        "labels and Labels",
+        Covered::By(&[
+            (WIRE, "trap_30_keys_that_differ_in_case_are_merged"),
+            ("src/wire/tests/exports.rs", "capital_labels_of_older_releases_are_the_same_labels"),
+        ]),
+    ),
+];
+
+#[test]
+fn every_trap_has_a_test_that_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for ((number, what, covered), expected) in TRAPS.iter().zip(1..) {
+        assert_eq!(*number, expected, "{what}");
+        match covered {
+            Covered::By(tests) => {
+                assert!(!tests.is_empty(), "trap {number} ({what}) has no test");
+                for (file, test) in *tests {
+                    let text = fs::read_to_string(root.join(file)).unwrap();
+                    assert!(text.contains(&format!("fn {test}()")), "trap {number} ({what}): {file} has no {test}");
+                }
+            }
+            Covered::Not(reason) => assert!(!reason.is_empty(), "trap {number} ({what})"),
+        }
+    }
+}
