@@ -29,7 +29,6 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
-use tower_http::compression::predicate::{DefaultPredicate, NotForContentType, Predicate};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -72,6 +71,11 @@ pub fn openapi_json() -> String {
 
 /// The routes that the OpenAPI document describes.
 fn documented_routes() -> OpenApiRouter<ApiState> {
+    lookup_routes().merge(stream_routes())
+}
+
+/// Those that answer and are done.
+fn lookup_routes() -> OpenApiRouter<ApiState> {
     use routes::{clusters, entries, exports, ipcache, metrics, objects, probes};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
@@ -94,7 +98,6 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(entries::list_entries))
         .routes(routes!(entries::get_entry))
         .routes(routes!(entries::list_rejected))
-        .routes(routes!(events::watch_events))
         .routes(routes!(events::changes::list_changes))
         .routes(routes!(metrics::get_metrics))
         .routes(routes!(probes::livez))
@@ -102,21 +105,26 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(probes::healthz))
 }
 
+/// The routes of streams. They are never compressed: a proxy or client would hold back what the compressor has not flushed.
+fn stream_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new().routes(routes!(events::watch_events))
+}
+
 /// The whole face over a state.
 fn router(state: ApiState, guard: Guard) -> Router {
-    let (documented, _) = documented_routes().split_for_parts();
-    // streams are never compressed: a proxy or client would hold back what the compressor has not flushed
-    let compressible = DefaultPredicate::new().and(NotForContentType::const_new("application/x-ndjson"));
-    documented
+    let (lookups, _) = lookup_routes().split_for_parts();
+    let (streams, _) = stream_routes().split_for_parts();
+    lookups
         .route("/", get(routes::documents::index))
         .route("/openapi.json", get(routes::documents::openapi_31))
         .route("/openapi-3.0.json", get(routes::documents::openapi_30))
         .fallback(unknown_route)
+        .layer(CompressionLayer::new())
+        .merge(streams)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(guard, guard::check))
-        .layer(CompressionLayer::new().compress_when(compressible))
         .layer(from_fn(problem::render))
         .with_state(state)
 }

@@ -336,7 +336,12 @@ fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
 }
 
 fn kind(name: &str) -> Result<Kind, Problem> {
-    let unknown = || Problem::parameter("kind", format!("{name:?} is none of node, service, identity, ipcache, serviceExport, endpointSlice and cluster"));
+    let unknown = || {
+        Problem::parameter(
+            "kind",
+            format!("{name:?} is none of node, service, identity, ipcache, serviceExport, endpointSlice and cluster"),
+        )
+    };
     Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
 }
 

@@ -60,8 +60,11 @@ const HTTP2_BEGINNING: &[u8] = b"PRI ";
 /// Who asks, and over what.
 type Caller = (Transport, Client);
 
-/// A connection from its first byte to its end.
+/// A connection to its end.
 type Conversation = BoxFuture<'static, ()>;
+
+/// What comes before: it tells which HTTP is spoken, or nothing where the client goes.
+type Beginning = BoxFuture<'static, Option<Conversation>>;
 
 /// What every connection needs. Cheap to clone.
 #[derive(Clone)]
@@ -140,44 +143,41 @@ impl Server {
             }
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                self.own(place, self.clone().either(stream, (Transport::Unix, Client::Local)));
+                let conversation = self.clone().either(stream, (Transport::Unix, Client::Local));
+                self.own(place, Box::pin(std::future::ready(Some(conversation))));
             }
         }
         Ok(())
     }
 
-    /// Runs a connection until it ends or the grace is over.
-    fn own(&self, place: OwnedSemaphorePermit, connection: Conversation) {
+    /// Runs a connection until it ends or the grace is over. Its beginning is over and gone before the rest, which may stand for days.
+    fn own(&self, place: OwnedSemaphorePermit, beginning: Beginning) {
         let abort = self.abort.clone();
         self.tasks.spawn(async move {
-            abort.run_until_cancelled(connection).await;
+            if let Some(Some(conversation)) = abort.run_until_cancelled(beginning).await {
+                abort.run_until_cancelled(conversation).await;
+            }
             drop(place);
         });
     }
 
     /// A connection without TLS. Its first bytes tell which HTTP it speaks (RFC 9113 §3.4).
-    fn plain(self, stream: TcpStream, caller: Caller) -> Conversation {
+    fn plain(self, stream: TcpStream, caller: Caller) -> Beginning {
         Box::pin(async move {
             let mut first = [0; HTTP2_BEGINNING.len()];
             let peeked = self.stop.run_until_cancelled(tokio::time::timeout(HEADER_TIMEOUT, stream.peek(&mut first))).await;
-            let Some(Ok(Ok(length))) = peeked else { return };
-            if HTTP2_BEGINNING.starts_with(&first[..length]) {
-                self.either(stream, caller).await;
-            } else {
-                self.http1(stream, caller).await;
-            }
+            let Some(Ok(Ok(length))) = peeked else { return None };
+            let is_http2 = HTTP2_BEGINNING.starts_with(&first[..length]);
+            Some(if is_http2 { self.either(stream, caller) } else { self.http1(stream, caller) })
         })
     }
 
     /// A connection with TLS, which agrees on one HTTP or the other in its handshake.
-    fn tls(self, tls: TlsAcceptor, stream: TcpStream, caller: Caller) -> Conversation {
+    fn tls(self, tls: TlsAcceptor, stream: TcpStream, caller: Caller) -> Beginning {
         Box::pin(async move {
-            let Ok(Ok(stream)) = Box::pin(tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream))).await else { return };
-            if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-                self.either(stream, caller).await;
-            } else {
-                self.http1(stream, caller).await;
-            }
+            let Ok(Ok(stream)) = tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await else { return None };
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            Some(if is_http2 { self.either(stream, caller) } else { self.http1(stream, caller) })
         })
     }
 

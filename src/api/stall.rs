@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 
 /// A socket that takes no byte for so long is closed (api.md).
 const STALL_MAX: Duration = Duration::from_secs(60);
@@ -15,26 +15,23 @@ const STALL_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Stallable<T> {
     io: T,
-    deadline: Pin<Box<Sleep>>,
-    stalled: bool,
+    /// Set while a write is pending: most connections never need it.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Stallable<T> {
-    pub(super) fn new(io: T) -> Self {
-        Self { io, deadline: Box::pin(tokio::time::sleep(STALL_MAX)), stalled: false }
+    pub(super) const fn new(io: T) -> Self {
+        Self { io, deadline: None }
     }
 
     /// Passes a write's outcome on; one that has been pending for too long fails.
     fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
-            self.stalled = false;
+            self.deadline = None;
             return outcome;
         }
-        if !self.stalled {
-            self.stalled = true;
-            self.deadline.as_mut().reset(Instant::now() + STALL_MAX);
-        }
-        match self.deadline.as_mut().poll(context) {
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL_MAX)));
+        match deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side takes nothing"))),
             Poll::Pending => Poll::Pending,
         }
@@ -75,6 +72,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
 
     use super::*;
 
