@@ -80,6 +80,9 @@ struct Ring {
     chunks: VecDeque<Chunk>,
     /// Routed and not encoded, in order.
     pending: VecDeque<Arc<Announcement>>,
+    /// The newest change that was routed here. One that has several of the filter's facets comes once for each, and a reader may have
+    /// encoded it in between.
+    newest: Sequence,
     /// A reader below this one may lack something that is gone.
     floor: Sequence,
     /// Nobody read for so long that what was pending was given up; nothing is kept until somebody joins.
@@ -128,6 +131,7 @@ impl Group {
         let ring = Ring {
             chunks: VecDeque::new(),
             pending: VecDeque::new(),
+            newest: common.routed(),
             floor: common.routed(),
             dormant: false,
             readers: 0,
@@ -144,9 +148,10 @@ impl Group {
     /// Takes in a change that may concern the filter. True if nothing was pending before, so that its readers must be woken.
     pub(super) fn push(&self, announcement: &Arc<Announcement>) -> bool {
         let mut ring = self.ring();
-        if ring.dormant || ring.pending.back().is_some_and(|last| last.sequence == announcement.sequence) {
+        if ring.dormant || announcement.sequence <= ring.newest {
             return false;
         }
+        ring.newest = announcement.sequence;
         let first = ring.pending.is_empty();
         ring.pending.push_back(Arc::clone(announcement));
         self.common.pending_mark.fetch_max(ring.pending.len(), Ordering::Relaxed);

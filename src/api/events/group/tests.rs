@@ -148,3 +148,15 @@ async fn chunks_end_at_64_kib() {
     }
     assert_eq!(told, (108..1_108).collect::<Vec<_>>());
 }
+
+#[tokio::test]
+async fn a_change_that_is_routed_once_for_each_of_its_facets_is_told_once_although_a_reader_took_it_in_between() {
+    let trial = Trial::new();
+    let mut seat = trial.join(107).unwrap();
+    trial.route(108, 7);
+    assert_eq!(sequences(&trial.bytes(&mut seat)), [108]);
+    trial.route(108, 7);
+    assert_eq!((trial.take(&mut seat), seat.position), (Taken::Nothing, Sequence(108)));
+    trial.route(109, 7);
+    assert_eq!(sequences(&trial.bytes(&mut seat)), [109]);
+}
