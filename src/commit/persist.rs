@@ -120,8 +120,12 @@ impl Persister {
         }
         group.merge_older(std::mem::take(&mut waiting.group));
         waiting.group = group;
-        waiting.since.get_or_insert_with(Instant::now);
-        self.shared.changed.notify_all();
+        // whoever waits for the window to end needs no call for what joins it, which at some thousand batches a second would cost
+        // more than they do
+        if waiting.since.is_none() || waiting.group.len() > WAITING_CHANGES_MAX {
+            waiting.since.get_or_insert_with(Instant::now);
+            self.shared.changed.notify_all();
+        }
         waiting.group.len()
     }
 
