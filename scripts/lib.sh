@@ -28,7 +28,7 @@ install_packages() {
   case " ${missing[*]} " in *" etcd-server "*) [ ! -d /run/systemd/system ] || as_root systemctl disable -q --now etcd >&2 ;; esac
 }
 
-# What building needs: a linker, and protoc with its well-known types for the etcd-client crate.
+# What building needs: a linker, make for jemalloc, and protoc with its well-known types for the etcd-client crate.
 install_build_packages() {
   local cargo_bin=${CARGO_HOME:-$HOME/.cargo}/bin
   case ":$PATH:" in *":$cargo_bin:"*) ;; *) PATH=$cargo_bin:$PATH ;; esac
@@ -37,5 +37,5 @@ install_build_packages() {
   needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
   found=$(cargo --version | cut -d ' ' -f 2)
   printf '%s\n' "$needed" "$found" | sort -CV || fail "cargo $found is too old, $needed or newer is needed: https://rustup.rs"
-  install_packages ca-certificates gcc libc6-dev protobuf-compiler libprotobuf-dev
+  install_packages ca-certificates gcc libc6-dev make protobuf-compiler libprotobuf-dev
 }

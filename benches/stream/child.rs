@@ -47,9 +47,14 @@ impl Role {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Processor time so far, user and system.
+    /// Processor time so far, user and system, without the thread that takes orders: it makes the changes, as remotes would elsewhere.
     pub(crate) fn cpu(&self) -> Outcome<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let id = self.child.id();
+        Ok(Self::cpu_in(&format!("/proc/{id}/stat"))?.saturating_sub(Self::cpu_in(&format!("/proc/{id}/task/{id}/stat"))?))
+    }
+
+    fn cpu_in(path: &str) -> Outcome<Duration> {
+        let stat = std::fs::read_to_string(path)?;
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks: f64 = [11, 12].iter().filter_map(|index| fields.get(*index)?.parse::<f64>().ok()).sum();
         Ok(Duration::from_secs_f64(ticks / TICKS_PER_SECOND))
