@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::compare::read_list;
 use super::decode::{ChangesAnswer, Lines, SseBlock};
 use super::spec::{Form, Manner, Spec};
-use super::state::{Held, Lost, State};
+use super::state::{Held, Lost, Position, State};
 use crate::harness::meshkeep::http;
 
 /// How long a checker waits before it connects again: a client's own delay, shortened.
@@ -244,10 +244,11 @@ impl Checker {
     /// Asks the twin again and again, up to an error or a pause of the checker's own.
     async fn poll(&mut self, target: &Target) -> Option<End> {
         let url = target.url.as_deref()?;
-        let is_inside_snapshot = |state: &State| state.position.is_none() && state.resume_after.is_some();
+        // inside a snapshot or replay the next position is no plain one: the answer goes on where the last one ended
+        let is_inside = |state: &State| state.resume_after.as_deref().is_some_and(|text| Position::parse(text).is_none());
         {
             let mut state = self.shared.state();
-            if !is_inside_snapshot(&state) {
+            if !is_inside(&state) {
                 state.begin(&target.lost);
             }
         }

@@ -249,8 +249,8 @@ impl State {
         let allowed: &[&str] = match (self.phase, &self.resume_after) {
             (Phase::Opened, None) => &["initial"],
             (Phase::Opened, Some(_)) => &["expired", "foreignEpoch", "rolledBack"],
-            // inside a snapshot only the twin begins anew, with another request
-            (Phase::Snapshot, _) if self.spec.form == Form::Changes => &["expired", "foreignEpoch", "rolledBack"],
+            // inside a snapshot or replay only the twin begins anew, with another request
+            (Phase::Snapshot | Phase::Replay, _) if self.spec.form == Form::Changes => &["expired", "foreignEpoch", "rolledBack"],
             (Phase::Snapshot | Phase::Replay | Phase::Synced, _) => &["expired"],
         };
         let sent = self.resume_after.as_deref().and_then(Position::parse);
