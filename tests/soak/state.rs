@@ -246,11 +246,11 @@ impl State {
 
     fn reset(&mut self, reason: &str) {
         *self.tally.resets.entry(reason.to_owned()).or_default() += 1;
-        let allowed: &[&str] = match (self.phase, &self.resume_after) {
+        let allowed: &[&str] = match (self.phase, self.resume_after.as_deref()) {
             (Phase::Opened, None) => &["initial"],
             (Phase::Opened, Some(_)) => &["expired", "foreignEpoch", "rolledBack"],
             // inside a snapshot or replay only the twin begins anew, with another request
-            (Phase::Snapshot | Phase::Replay, _) if self.spec.form == Form::Changes => &["expired", "foreignEpoch", "rolledBack"],
+            (_, Some(sent)) if Position::parse(sent).is_none() => &["expired", "foreignEpoch", "rolledBack"],
             (Phase::Snapshot | Phase::Replay | Phase::Synced, _) => &["expired"],
         };
         let sent = self.resume_after.as_deref().and_then(Position::parse);
