@@ -38,6 +38,10 @@ pub struct Source {
     pub max_connected_clusters: MaxConnectedClusters,
 }
 
+/// Stands in the cursor of a list of another history until that is complete, so that an end of the process does not make it the stored
+/// one again. No etcd has this id: a reply without one is refused.
+const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
+
 /// What the source has to be asked next. It replaces any request before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -189,7 +193,8 @@ impl Resync {
     /// Begins with what the store held.
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
-        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds: Holds::default(), settling: false, is_other: false }
+        let is_other = cursor.as_ref().is_some_and(|cursor| cursor.etcd_cluster_id == OTHER_HISTORY);
+        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds: Holds::default(), settling: false, is_other }
     }
 
     /// Forgets what is held, because the cluster was drained.
@@ -380,8 +385,13 @@ impl Resync {
         let history = if self.is_other && history == History::Unknown { History::Other } else { history };
         self.is_other = history == History::Other;
         self.state = State::Listing { newest: None, revision: None, history };
-        self.cursor = None;
-        Step { commands: vec![Command::BeginList(self.scope.clone())], request: Some(Request::List), ..Step::default() }
+        let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(-1));
+        let mark = Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None };
+        self.cursor = self.is_other.then_some(mark);
+        let mark =
+            self.cursor.clone().map(|cursor| Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(cursor) });
+        let commands = [Command::BeginList(self.scope.clone())].into_iter().chain(mark).collect();
+        Step { commands, request: Some(Request::List), ..Step::default() }
     }
 
     fn page(&mut self, page: Page) -> Step {
@@ -413,7 +423,8 @@ impl Resync {
         let may_prune = source.canaries || history == History::Same;
         let (first, request) = if may_prune {
             self.state = State::Comparing { cursor: cursor.clone(), history };
-            (Cursor { revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
+            let etcd_cluster_id = if history == History::Other { OTHER_HISTORY } else { cursor.etcd_cluster_id };
+            (Cursor { etcd_cluster_id, revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
         } else {
             self.state = State::Watching { prune_owed: true };
             (cursor, Request::Watch(revision.next()))

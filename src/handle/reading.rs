@@ -292,7 +292,8 @@ impl Reading {
             phase: view.phase(cluster),
             last_contact,
             age,
-            revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision),
+            // while a list is being settled the cursor claims nothing
+            revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision).filter(|revision| revision.0 > 0),
             cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
             held: false,
         }

@@ -164,17 +164,27 @@ fn a_new_etcd_behind_a_fresh_canary_prunes_at_once_and_behind_a_dying_one_holds(
 
 #[test]
 fn an_interrupted_list_of_a_new_etcd_prunes_all_the_same() {
-    let (mut etcd, mut mirror) = copy();
-    etcd = Etcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..Etcd::new(2) };
-    revive(&mut etcd, 7);
-    mirror.connect(&etcd);
-    while mirror.request != Some(Request::List) {
-        assert!(mirror.advance(&etcd));
+    // interrupted after so many answers: in the middle of the list, at its end, and while what it did not confirm is settled
+    for (answers, crashes) in [(1, false), (1, true), (2, false), (2, true), (3, true)] {
+        let (mut etcd, mut mirror) = copy();
+        etcd = Etcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..Etcd::new(2) };
+        // it knows none of the leases that the stored keys hang on
+        [10, 11, 12, SIGNS].into_iter().for_each(|lease| etcd.expire(lease));
+        revive(&mut etcd, 7);
+        mirror.connect(&etcd);
+        while mirror.request != Some(Request::List) {
+            assert!(mirror.advance(&etcd));
+        }
+        for _ in 0..answers {
+            mirror.advance(&etcd);
+        }
+        mirror.connected = false;
+        if crashes {
+            mirror.crash(0);
+        }
+        run(&mut mirror, &etcd);
+        assert_eq!(mirror.served(), etcd.truth(), "after {answers} answers, the process ended: {crashes}");
     }
-    mirror.advance(&etcd);
-    mirror.connected = false;
-    run(&mut mirror, &etcd);
-    assert_eq!(mirror.served(), etcd.truth());
 }
 
 /// One writer after another; each dies, and its leases expire in any order within the last third of their life.
