@@ -44,6 +44,11 @@ pub struct Settings {
     #[arg(long, value_name = "ID", default_value = "0", value_parser = parse_cluster_id)]
     pub cluster_id: ClusterId,
 
+    /// The client file of the own cluster's etcd, of the same form as those in the directory: the own cluster is mirrored
+    /// like a remote one, so that its pods are found and affinity has a local side; needs --cluster-name
+    #[arg(long, value_name = "FILE")]
+    pub local_etcd: Option<PathBuf>,
+
     /// How many clusters the mesh can have: 255 or 511
     #[arg(long, value_name = "COUNT", default_value = "255", value_parser = parse_max_connected_clusters)]
     pub max_connected_clusters: MaxConnectedClusters,
@@ -147,6 +152,10 @@ pub struct TimingSettings {
     /// How often the whole config directory is read even if nothing seems to have changed: the kubelet's own period
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
     pub config_rescan_interval: Duration,
+
+    /// How often each source is asked for keys that this version does not know
+    #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
+    pub unknown_prefix_interval: Duration,
 }
 
 /// How log lines look.
@@ -249,6 +258,12 @@ impl Settings {
         }
         if self.timing.backoff_min > self.timing.backoff_max {
             return conflict("--backoff-min must not be longer than --backoff-max".into());
+        }
+        if let Some(file) = self.local_etcd.as_ref().filter(|_| self.cluster_name.is_none()) {
+            return conflict(format!(
+                "--local-etcd {} needs --cluster-name: the own cluster is mirrored under its name, which is the one in its cluster config",
+                file.display()
+            ));
         }
         self.security.check()?;
         match self.listen.iter().find(|address| !address.is_local()) {

@@ -11,6 +11,7 @@ pub mod feed;
 pub mod handle;
 pub mod kvstore;
 pub mod model;
+pub mod pack;
 pub mod runtime;
 pub mod store;
 pub mod telemetry;

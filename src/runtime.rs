@@ -3,9 +3,12 @@
 //! Every task is owned here. One that ends before it was told to ends the process, with an error that names it. Shutdown goes
 //! against the way of the data: not ready, streams and listeners, mirrors, writer, store (style.md §5).
 
+mod early;
+mod plan;
 mod restore;
 mod wiring;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,14 +18,18 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::api::openapi_json as openapi_document;
 use crate::api::{BindError, Bound};
-use crate::clustermesh::{Mesh, watch_directory};
-use crate::commit::{Committer, PersistState, QUEUE_LENGTH_MAX, persister, publication};
+use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
+use crate::commit::{Committer, PersistState, QUEUE_LENGTH_MAX, Subscriber, folder, persister, publication};
 use crate::config::Settings;
-use crate::handle::{About, ClusterBoard, Handle};
+use crate::handle::{About, ClusterBoard, Early, EarlyWatch, Handle, StoreReport};
 use crate::model::DirectoryState;
-use crate::store::{Opened, Store, StoreError};
+pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
+use crate::store::{Opened, Store};
 
-/// How many directory events may wait for the registry: one for each cluster of the largest mesh (511) and the scan's end.
+use self::plan::Begun;
+
+/// How many events of the directory and the own cluster's file may wait for the registry: one for each cluster of the largest mesh (511)
+/// and the scan's end.
 const DIRECTORY_EVENTS_MAX: usize = 512;
 
 /// How long open requests may take once shutdown has begun. Streams end at once; a lookup takes microseconds.
@@ -65,28 +72,64 @@ struct Parts {
     tasks: JoinSet<&'static str>,
     writer: JoinHandle<()>,
     persister: JoinHandle<Store>,
+    folder: JoinHandle<()>,
     stop_api: CancellationToken,
     stop_mirror: CancellationToken,
+}
+
+/// An open store, and what early answers were given by.
+struct OpenedStore {
+    store: Store,
+    opened: Opened,
+    begun: Option<Begun>,
+    early: watch::Sender<Option<Arc<dyn Early>>>,
+}
+
+/// What serves, and what tells it of the rest.
+struct Served {
+    tasks: JoinSet<&'static str>,
+    stop_api: CancellationToken,
+    loaded: watch::Sender<Option<Subscriber>>,
+    board: watch::Sender<ClusterBoard>,
+    directory: watch::Sender<DirectoryState>,
+    persistence: watch::Sender<PersistState>,
+    store_report: watch::Sender<StoreReport>,
 }
 
 /// Runs the sidecar until a signal comes.
 ///
 /// # Errors
-/// [`RunError`]; what could not be built is named before anything is served.
+/// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
 pub async fn run(settings: Settings) -> Result<(), RunError> {
     let mut signals = Signals::new().map_err(RunError::Signals)?;
     let started = Instant::now();
     let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings)).await?;
-    let (directory, wait) = (settings.data_dir.clone(), settings.timing.store_lock_wait);
-    let (store, opened) = tokio::select! {
-        opened = spawn_blocking(move || Store::open(&directory, wait)) => opened.map_err(|_| RunError::TaskEnded("opening of the store"))??,
+    let (early_sender, early) = watch::channel(None);
+    let opening = wiring::opening(&settings);
+    let mut opening = spawn_blocking(move || opening.open(early_sender));
+    let failed = |_| RunError::TaskEnded("opening of the store");
+    // either some answers can be given, or all, or none
+    let mut coming = early.clone();
+    let opened = tokio::select! {
+        biased;
+        () = async { drop(coming.wait_for(Option::is_some).await) } => None,
+        opened = &mut opening => Some(opened.map_err(failed)??),
         () = signals.next() => return Ok(()),
     };
-    for address in bound.addresses() {
+    let addresses = bound.addresses();
+    let served = serve(&settings, bound, early, started);
+    for address in addresses {
         println!("listening on {address}");
     }
+    let starting = async {
+        let opened = match opened {
+            Some(opened) => opened,
+            None => opening.await.map_err(failed)??,
+        };
+        start(settings, served, opened, started).await
+    };
     let mut parts = tokio::select! {
-        parts = start(settings, bound, store, opened, started) => parts?,
+        parts = starting => parts?,
         // nothing was mirrored yet, so there is nothing to store
         () = signals.next() => return Ok(()),
     };
@@ -106,55 +149,84 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
 }
 
-/// Serves at once, loads the store, then mirrors.
-async fn start(settings: Settings, bound: Bound, store: Store, opened: Opened, started: Instant) -> Result<Parts, RunError> {
-    let (stop_api, stop_mirror) = (CancellationToken::new(), CancellationToken::new());
+/// Serves what can be answered.
+fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant) -> Served {
     let (loaded_sender, loaded) = watch::channel(None);
     let (board_sender, clusters) = watch::channel(ClusterBoard::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());
     let (persistence_sender, persistence) = watch::channel(PersistState::Healthy);
-    let (report_sender, store_report) = watch::channel(wiring::store_report(&opened));
-    let handle = Handle::new(About { started, loaded, clusters, directory, persistence, store: store_report });
-    let mut tasks = JoinSet::new();
+    let (report_sender, store) = watch::channel(StoreReport::default());
+    let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
+    let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store };
+    let handle = Handle::new(about).with_early(early);
+    let (mut tasks, stop_api) = (JoinSet::new(), CancellationToken::new());
     let stop = stop_api.clone();
     tasks.spawn(async move {
         bound.serve(handle, stop, REQUEST_GRACE).await;
         "server"
     });
+    Served {
+        tasks,
+        stop_api,
+        loaded: loaded_sender,
+        board: board_sender,
+        directory: directory_sender,
+        persistence: persistence_sender,
+        store_report: report_sender,
+    }
+}
 
-    let retention = wiring::retention(&settings);
+/// Loads the store, then mirrors.
+async fn start(settings: Settings, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
+    let Served { mut tasks, stop_api, loaded, board, directory, persistence, store_report } = served;
+    let stop_mirror = CancellationToken::new();
+    let OpenedStore { store, opened, begun, early } = opened;
+    store_report.send_replace(wiring::store_report(&opened));
     let max_connected_clusters = settings.max_connected_clusters;
+    let retention = wiring::retention(&settings);
     let (store, restored) =
-        spawn_blocking(move || restore::restore(&store, max_connected_clusters, retention).map(|restored| (store, restored)))
+        spawn_blocking(move || restore::restore(&store, max_connected_clusters, retention, begun).map(|restored| (store, restored)))
             .await
             .map_err(|_| RunError::TaskEnded("loading of the store"))??;
-    report_sender.send_modify(|report| {
+    store_report.send_modify(|report| {
         report.damaged_count = restored.damaged_count;
         report.restored_count = restored.restored_count;
     });
     tracing::info!(entries = restored.restored_count, took_ms = started.elapsed().as_millis(), "store loaded");
     let (publisher, mirror) = publication(restored.published.clone());
-    let (persist, worker) = persister(store, persistence_sender);
+    let (persist, worker) = persister(store, persistence);
     let (commands, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_journal(restored.journal);
+    let (fold, fold_worker) = folder();
+    let committer = committer.with_folder(fold);
+    let folder = spawn_blocking(move || fold_worker.run());
     let writer = spawn_blocking(move || committer.run(queue));
-    let persister = spawn_blocking(move || worker.run());
-    loaded_sender.send_replace(Some(mirror.clone()));
+    let known = restored.known;
+    let persister = spawn_blocking(move || worker.after(|store| store.know(&known)).run());
+    loaded.send_replace(Some(mirror.clone()));
+    early.send_replace(None);
 
     let (events, directory_events) = mpsc::channel(DIRECTORY_EVENTS_MAX);
     let options = wiring::directory_options(&settings);
-    let stop = stop_mirror.clone();
+    let (stop, own_events) = (stop_mirror.clone(), events.clone());
     tasks.spawn(async move {
-        watch_directory(options, events, directory_sender, stop).await;
+        watch_directory(options, events, directory, stop).await;
         "watcher of the config directory"
     });
-    let mesh = Mesh::new(wiring::mesh_options(&settings), commands, mirror, board_sender);
+    if let Some(local) = wiring::local_etcd(&settings) {
+        let (events, stop) = (own_events, stop_mirror.clone());
+        tasks.spawn(async move {
+            watch_local_etcd(local, events, stop).await;
+            "watcher of the own cluster's file"
+        });
+    }
+    let mesh = Mesh::new(wiring::mesh_options(&settings), commands, mirror, board);
     let stop = stop_mirror.clone();
     tasks.spawn(async move {
         mesh.run(directory_events, stop).await;
         "registry of clusters"
     });
-    Ok(Parts { tasks, writer, persister, stop_api, stop_mirror })
+    Ok(Parts { tasks, writer, persister, folder, stop_api, stop_mirror })
 }
 
 impl Parts {
@@ -174,6 +246,9 @@ impl Parts {
             && let Err(error) = (&mut self.writer).await
         {
             tracing::error!(%error, "the writer panicked");
+        }
+        if let Err(error) = (&mut self.folder).await {
+            tracing::error!(%error, "the thread that packs panicked");
         }
         let Ok(store) = (&mut self.persister).await else {
             tracing::error!("storing panicked: what was not stored is read again at the next start");

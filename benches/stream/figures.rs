@@ -9,8 +9,10 @@ use super::{Outcome, put_to_event};
 /// How long a load runs: some hundred ticks.
 const SECONDS: u64 = 8;
 
-/// The tick of the bare program where readers are many: the longest of the hub.
-const TICK_MS: u64 = 50;
+/// The tick of the bare program for so many readers: that of the hub.
+const fn tick_ms(readers: u64) -> u64 {
+    readers / 20
+}
 
 /// How long stragglers may take after the last change.
 const PATIENCE_MS: u64 = 5_000;
@@ -90,14 +92,15 @@ fn feed(server: &str, readers: u64, seconds: u64, more: &[&str]) -> Outcome<Ran>
     let (mut server_role, address) = Role::start(&[server])?;
     let count = readers.to_string();
     let (mut load, _) = Role::start(&[&["role:load", &address, &count, PATH], more].concat())?;
-    let order = if server == "role:bare" { format!("feed 1000 {seconds} {TICK_MS}") } else { format!("feed 1000 {seconds} {KEYS} 1") };
+    let order =
+        if server == "role:bare" { format!("feed 1000 {seconds} {}", tick_ms(readers)) } else { format!("feed 1000 {seconds} {KEYS} 1") };
     drive(&mut server_role, &mut load, &order, 1_000 * seconds * readers)
 }
 
 fn fan_out(readers: u64) -> Outcome<()> {
     println!("   {readers} subscribers, 1,000 changes/s of {KEYS} entries for {SECONDS} s, one filter");
     let bare = feed("role:bare", readers, SECONDS, &[])?;
-    println!("   bare, tick {TICK_MS} ms: {bare}");
+    println!("   bare, tick {} ms: {bare}", tick_ms(readers));
     let ours = feed("role:server", readers, SECONDS, &[])?;
     println!("   meshkeep: {ours}");
     println!("   CPU {:.2} x bare, CPU per byte {:.2} x", ours.cpu_percent / bare.cpu_percent, per_byte(ours) / per_byte(bare));

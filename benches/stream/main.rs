@@ -7,14 +7,17 @@ mod bare;
 mod child;
 mod figures;
 mod load;
+#[path = "../processes/mod.rs"]
+#[allow(dead_code, reason = "another bench needs more of it")]
+mod processes;
 mod put_to_event;
 mod server;
+
+use self::processes::Outcome;
 
 /// As in the program itself.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();

@@ -1,9 +1,7 @@
 //! From a put into a real etcd to the event at a client: a bare watch client beside a stream of the real binary.
 
-use std::fs;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use etcd_client::{Client, Txn, TxnOp, WatchOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::Outcome;
 use super::child::now_us;
+use super::processes::{add_cluster, start_etcd, start_meshkeep, until};
 
 /// How many keys the mirror holds.
 const KEYS: u32 = 300_000;
@@ -27,45 +26,8 @@ const TXN_OPERATIONS_MAX: usize = 128;
 const PREFIX: &str = "cilium/cache/ip/v1/paris/";
 const MARK: &str = "\"t17";
 
-/// Ends a process when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 pub(crate) fn run() -> Outcome<()> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(measure())
-}
-
-fn free_port() -> Outcome<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-async fn start_etcd(home: &std::path::Path) -> Outcome<(Running, String, Client)> {
-    let (url, peer) = (format!("http://127.0.0.1:{}", free_port()?), format!("http://127.0.0.1:{}", free_port()?));
-    let mut command = Command::new(std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned()));
-    command.args(["--name=bench", "--quota-backend-bytes=4000000000", "--log-level=error"]);
-    command.arg(format!("--data-dir={}", home.join("etcd").display()));
-    command.args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")]);
-    command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
-    command.arg(format!("--initial-cluster=bench={peer}"));
-    let running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Ok(mut client) = Client::connect([&url], None).await
-            && client.status().await.is_ok()
-        {
-            return Ok((running, url, client));
-        }
-        if Instant::now() > deadline {
-            return Err("etcd does not start".into());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 fn put(index: u32, stamp: u64) -> (String, String) {
@@ -92,27 +54,6 @@ async fn load(client: &mut Client) -> Outcome<()> {
         }
     }
     Ok(())
-}
-
-fn start_meshkeep(home: &std::path::Path, etcd: &str) -> Outcome<(Running, String)> {
-    let clusters = home.join("clustermesh");
-    fs::create_dir(&clusters)?;
-    fs::write(clusters.join("paris"), format!("endpoints:\n- {etcd}\n"))?;
-    let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
-    command.arg("serve").arg("--clustermesh-config").arg(&clusters).arg("--data-dir").arg(home.join("data"));
-    command.args(["--listen", "127.0.0.1:0"]).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
-    let running = Running(command.spawn()?);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(address) = fs::read_to_string(&output)?.lines().find_map(|line| line.strip_prefix("listening on http://")) {
-            return Ok((running, address.to_owned()));
-        }
-        if Instant::now() > deadline {
-            return Err(format!("meshkeep does not start: {}", fs::read_to_string(&log)?).into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 type Delays = Arc<Mutex<Vec<u64>>>;
@@ -157,29 +98,13 @@ async fn stream(address: String, delays: Delays) -> Outcome<()> {
     }
 }
 
-/// Waits until the mirror holds everything.
-async fn mirrored(address: &str) -> Outcome<()> {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let wanted = format!("\"ipcache\":{KEYS}");
-    while Instant::now() < deadline {
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
-        stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        if answer.contains(&wanted) {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Err("the mirror is not complete".into())
-}
-
 async fn measure() -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, mut client) = start_etcd(home.path()).await?;
     load(&mut client).await?;
-    let (_meshkeep, address) = start_meshkeep(home.path(), &url)?;
-    mirrored(&address).await?;
+    add_cluster(home.path(), "paris", &url)?;
+    let (_meshkeep, address) = start_meshkeep(home.path())?;
+    until(&address, "/v1/status", &format!("\"ipcache\":{KEYS}"), Duration::from_secs(120)).await?;
     println!("   {KEYS} keys in etcd and in the mirror; {RATE} puts/s for {SECONDS} s");
     let (watched, streamed) = (Delays::default(), Delays::default());
     let mut tasks = JoinSet::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshkeep::api::{ApiOptions, Bound};
-use meshkeep::commit::{Committer, PersistState, Persistence, Published, persister, publication};
+use meshkeep::commit::{Committer, PersistState, Persistence, Published, folder, persister, publication};
 use meshkeep::feed::{Feed, Retention};
 use meshkeep::handle::{About, Handle, StoreReport};
 use meshkeep::model::{
@@ -70,7 +70,9 @@ fn writer() -> (Handle, mpsc::Sender<Command>) {
     let (publisher, subscriber) = publication(state.clone());
     let (persister, worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
     std::thread::spawn(move || worker.run());
-    let committer = Committer::new(state, publisher, persister, Sequence(1 << 40));
+    let (fold, fold_worker) = folder();
+    std::thread::spawn(move || fold_worker.run());
+    let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold);
     let (commands, receiver) = mpsc::channel(meshkeep::commit::QUEUE_LENGTH_MAX);
     std::thread::spawn(move || committer.run(receiver));
     let handle = Handle::new(About {
@@ -78,6 +80,8 @@ fn writer() -> (Handle, mpsc::Sender<Command>) {
         loaded: watch::channel(Some(subscriber)).1,
         clusters: watch::channel(Arc::default()).1,
         directory: watch::channel(DirectoryState::default()).1,
+        own_cluster: None,
+        max_connected_clusters: meshkeep::model::MaxConnectedClusters::Clusters255,
         persistence: watch::channel(PersistState::Healthy).1,
         store: watch::channel(StoreReport::default()).1,
     });
@@ -101,7 +105,13 @@ impl Feeder {
             service_account: "cart".to_owned(),
             named_ports: Vec::new(),
         });
-        let value: Arc<[u8]> = self.count.to_be_bytes().as_slice().into();
+        let Object::Ip(entry) = &object else { unreachable!("it was made above") };
+        // what the object would be decoded from again, once it is packed
+        let value = format!(
+            r#"{{"IP":"{address}","HostIP":"172.18.1.2","ID":{},"K8sNamespace":"shop","K8sPodName":"{}","K8sServiceAccount":"cart","Count":{}}}"#,
+            entry.identity, entry.pod_name, self.count
+        );
+        let value: Arc<[u8]> = value.into_bytes().into();
         let source = SourceStamp { mod_revision: Revision(1 + i64::try_from(self.count).unwrap_or(0)), ..SourceStamp::default() };
         Change::Put { key: EntryKey::new(Kind::Ip, self.cluster.clone(), name), value, decoded: Ok(Arc::new(object)), source }
     }

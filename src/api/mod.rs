@@ -5,6 +5,7 @@
 
 mod dto;
 mod events;
+mod findings;
 mod guard;
 mod listen;
 mod one_line;
@@ -16,6 +17,7 @@ mod routes;
 mod serve;
 mod stall;
 mod state;
+mod surveyor;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -76,7 +78,7 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
 
 /// Those that answer and are done.
 fn lookup_routes() -> OpenApiRouter<ApiState> {
-    use routes::{clusters, entries, exports, ipcache, metrics, objects, probes};
+    use routes::{clusters, entries, explain, exports, global_services, ipcache, metrics, objects, probes, problems};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
         .routes(routes!(clusters::list_clusters))
@@ -85,6 +87,8 @@ fn lookup_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(objects::get_node))
         .routes(routes!(objects::list_services))
         .routes(routes!(objects::get_service))
+        .routes(routes!(global_services::list_global_services))
+        .routes(routes!(global_services::get_global_service))
         .routes(routes!(exports::list_service_exports))
         .routes(routes!(exports::get_service_export))
         .routes(routes!(exports::list_endpoint_slices))
@@ -95,6 +99,8 @@ fn lookup_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(ipcache::list_ipcache))
         .routes(routes!(ipcache::lookup_ip, ipcache::lookup_ips))
         .routes(routes!(ipcache::get_ipcache_entry))
+        .routes(routes!(explain::explain_ip))
+        .routes(routes!(problems::list_problems))
         .routes(routes!(entries::list_entries))
         .routes(routes!(entries::get_entry))
         .routes(routes!(entries::list_rejected))

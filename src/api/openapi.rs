@@ -27,6 +27,7 @@ use super::problem::ProblemDocument;
         (name = "services", description = "Services as each cluster exports them"),
         (name = "identities", description = "Numeric identities and their labels"),
         (name = "ipcache", description = "Addresses and what is behind them"),
+        (name = "problems", description = "What looks wrong in the mesh"),
         (name = "entries", description = "The mirrored keys as they came"),
         (name = "events", description = "The change stream"),
         (name = "probes", description = "Probes")
@@ -35,7 +36,7 @@ use super::problem::ProblemDocument;
 struct Base;
 
 /// The only members that may be null: "nothing covers the address" is an answer.
-const NULLABLE: [(&str, &str); 2] = [("LookupAnswer", "match"), ("LookupItem", "match")];
+const NULLABLE: [(&str, &str); 3] = [("LookupAnswer", "match"), ("LookupItem", "match"), ("Explanation", "match")];
 
 /// Errors that any route below `/v1` may answer: status and description.
 const COMMON_ERRORS: [(&str, &str); 5] = [

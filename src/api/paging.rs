@@ -8,7 +8,7 @@ use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
 use super::state::ApiState;
 use crate::handle::{Filter, Page, Reading};
-use crate::model::{ClusterName, EntryKey, Kind, Position};
+use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 
 /// How many items a page holds if nobody says (api.md).
 const LIMIT_DEFAULT: u32 = 500;
@@ -27,7 +27,7 @@ pub(crate) struct Listing {
     pub(crate) limit: usize,
     max_age: Option<u64>,
     /// Where the page begins, as the token has it.
-    start: Option<String>,
+    pub(crate) start: Option<String>,
     position: Position,
     fingerprint: String,
 }
@@ -47,6 +47,11 @@ impl Listing {
     /// The key that the page begins with.
     pub(crate) fn start_key(&self) -> Result<Option<EntryKey>, Problem> {
         self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(refused)).transpose()
+    }
+
+    /// The text that the page begins with.
+    pub(crate) fn start_text(&self) -> Option<&str> {
+        self.start.as_deref()
     }
 
     /// The cluster that the page begins with.
@@ -77,7 +82,14 @@ impl Listing {
         let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
         let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
         check_age(self.max_age, &sources)?;
-        Ok(ListMeta { position: self.position.to_string(), sources: sources.iter().map(Into::into).collect() })
+        Ok(ListMeta { position: self.reader_position().to_string(), sources: sources.iter().map(Into::into).collect() })
+    }
+
+    /// Where the client of this page is. A later page may hold newer state than the first one's position has; a store that lost it
+    /// could not tell the older state any more, so the position then also says what was seen (as inside a replay).
+    fn reader_position(&self) -> ReaderPosition {
+        let head = self.reading.position().sequence;
+        ReaderPosition { position: self.position, seen: (head > self.position.sequence).then_some(head) }
     }
 }
 

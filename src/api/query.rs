@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use super::problem::Problem;
-use crate::handle::{Filter, IdentityScope, LabelSelector, Reading};
-use crate::model::{ClusterName, Kind};
+use crate::handle::{Affinity, Filter, LabelSelector, Reading};
+use crate::model::{ClusterName, IdentityScope, Kind};
 
 pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParts, StreamQuery};
 
@@ -74,7 +74,7 @@ pub(crate) trait ListQuery {
 }
 
 macro_rules! list_query {
-    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
+    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* } $(narrowed by $narrow:ident)?) => {
         $(#[$meta])*
         #[derive(Debug, Deserialize, IntoParams)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -93,9 +93,16 @@ macro_rules! list_query {
             pub(crate) max_age: Option<u64>,
         }
 
-        impl $name {
-            fn list_parts(&self) -> ListParts<'_> {
+        impl ListQuery for $name {
+            fn parts(&self) -> ListParts<'_> {
                 ListParts { limit: self.limit, page_token: self.page_token.as_deref(), max_age: self.max_age }
+            }
+
+            #[allow(unused_variables, reason = "few filters need what is there")]
+            fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
+                let filter = Filter { clusters: clusters(&self.cluster)?, ..Filter::default() };
+                $(let filter = $narrow(self, filter, reading)?;)?
+                Ok(filter)
             }
         }
     };
@@ -104,6 +111,14 @@ macro_rules! list_query {
 list_query! {
     /// Lists that can only be cut by cluster.
     PlainQuery {}
+}
+
+list_query! {
+    /// Findings.
+    ProblemsQuery {
+        /// Only of this kind, for instance `danglingIdentity`.
+        kind: Option<String>,
+    }
 }
 
 list_query! {
@@ -123,7 +138,7 @@ list_query! {
         name: Option<String>,
         /// Only nodes that have this address.
         ip: Option<String>,
-    }
+    } narrowed by narrow_nodes
 }
 
 list_query! {
@@ -137,7 +152,24 @@ list_query! {
         name: Option<String>,
         /// Only services that are (or are not) shared with other clusters.
         shared: Option<bool>,
-    }
+    } narrowed by narrow_services
+}
+
+list_query! {
+    /// Global services.
+    GlobalServicesQuery {
+        /// Only services of which a cluster has a service, service export or endpoint slice whose labels match, in kubectl's syntax. With
+        /// `cluster=`, one of these clusters.
+        label_selector: Option<String>,
+        /// Only in this namespace.
+        namespace: Option<String>,
+        /// Only services of this name.
+        name: Option<String>,
+        /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
+        affinity: Option<String>,
+        /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
+        from: Option<String>,
+    } narrowed by narrow_global_services
 }
 
 list_query! {
@@ -149,7 +181,7 @@ list_query! {
         namespace: Option<String>,
         /// Only those of this name.
         name: Option<String>,
-    }
+    } narrowed by narrow_exports
 }
 
 list_query! {
@@ -162,7 +194,7 @@ list_query! {
         label: Vec<String>,
         /// Only of this scope: `global`, `local`, `remoteNode` or `unknown`.
         scope: Option<String>,
-    }
+    } narrowed by narrow_identities
 }
 
 list_query! {
@@ -178,7 +210,7 @@ list_query! {
         namespace: Option<String>,
         /// Only of the pod of this name.
         pod: Option<String>,
-    }
+    } narrowed by narrow_ipcache
 }
 
 /// What a single thing takes.
@@ -186,6 +218,19 @@ list_query! {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ItemQuery {
+    /// Answer 503 instead of anything older than so many seconds.
+    pub(crate) max_age: Option<u64>,
+}
+
+/// What a single global service takes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct GlobalServiceQuery {
+    /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
+    pub(crate) affinity: Option<String>,
+    /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
+    pub(crate) from: Option<String>,
     /// Answer 503 instead of anything older than so many seconds.
     pub(crate) max_age: Option<u64>,
 }
@@ -213,110 +258,40 @@ pub(crate) struct LookupQuery {
     pub(crate) max_age: Option<u64>,
 }
 
-impl ListQuery for PlainQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
-        Ok(Filter { clusters: clusters(&self.cluster)?, ..Filter::default() })
-    }
+fn narrow_nodes(query: &NodesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
+    let ip = parsed("ip", query.ip.as_deref(), "an IP address")?;
+    Ok(Filter { labels: labels(query.label_selector.as_deref(), &[])?, name: query.name.clone(), ip, ..filter })
 }
 
-impl ListQuery for EntriesQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
-        Ok(Filter { clusters: clusters(&self.cluster)?, ..Filter::default() })
-    }
+fn narrow_services(query: &ServicesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
+    let filter = Filter { shared: query.shared, ..filter };
+    narrow_namespaced(filter, query.label_selector.as_deref(), query.namespace.as_ref(), query.name.as_ref())
 }
 
-impl ListQuery for NodesQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
-        Ok(Filter {
-            clusters: clusters(&self.cluster)?,
-            labels: labels(self.label_selector.as_deref(), &[])?,
-            name: self.name.clone(),
-            ip: parsed("ip", self.ip.as_deref(), "an IP address")?,
-            ..Filter::default()
-        })
-    }
+fn narrow_global_services(query: &GlobalServicesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
+    narrow_namespaced(filter, query.label_selector.as_deref(), query.namespace.as_ref(), query.name.as_ref())
 }
 
-impl ListQuery for ServicesQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
-        Ok(Filter {
-            clusters: clusters(&self.cluster)?,
-            labels: labels(self.label_selector.as_deref(), &[])?,
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            shared: self.shared,
-            ..Filter::default()
-        })
-    }
+fn narrow_exports(query: &ExportsQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
+    narrow_namespaced(filter, query.label_selector.as_deref(), query.namespace.as_ref(), query.name.as_ref())
 }
 
-impl ListQuery for ExportsQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
-        Ok(Filter {
-            clusters: clusters(&self.cluster)?,
-            labels: labels(self.label_selector.as_deref(), &[])?,
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            ..Filter::default()
-        })
-    }
+fn narrow_namespaced(filter: Filter, selector: Option<&str>, namespace: Option<&String>, name: Option<&String>) -> Result<Filter, Problem> {
+    Ok(Filter { labels: labels(selector, &[])?, namespace: namespace.cloned(), name: name.cloned(), ..filter })
 }
 
-impl ListQuery for IdentitiesQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, _: &Reading) -> Result<Filter, Problem> {
-        Ok(Filter {
-            clusters: clusters(&self.cluster)?,
-            labels: labels(self.label_selector.as_deref(), &self.label)?,
-            scope: scope(self.scope.as_deref())?,
-            ..Filter::default()
-        })
-    }
+fn narrow_identities(query: &IdentitiesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
+    let labels = labels(query.label_selector.as_deref(), &query.label)?;
+    Ok(Filter { labels, scope: scope(query.scope.as_deref())?, ..filter })
 }
 
-impl ListQuery for IpcacheQuery {
-    fn parts(&self) -> ListParts<'_> {
-        self.list_parts()
-    }
-
-    fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
-        let hosts = self.node.as_deref().map(|node| match node.parse() {
-            Ok(ip) => vec![(None, ip)],
-            Err(_) => reading.node_host_ips(node),
-        });
-        Ok(Filter {
-            clusters: clusters(&self.cluster)?,
-            cidr: cidr(self.cidr.as_deref())?,
-            identity: self.identity,
-            hosts,
-            namespace: self.namespace.clone(),
-            pod: self.pod.clone(),
-            ..Filter::default()
-        })
-    }
+fn narrow_ipcache(query: &IpcacheQuery, filter: Filter, reading: &Reading) -> Result<Filter, Problem> {
+    let hosts = query.node.as_deref().map(|node| match node.parse() {
+        Ok(ip) => vec![(None, ip)],
+        Err(_) => reading.node_host_ips(node),
+    });
+    let (identity, namespace, pod) = (query.identity, query.namespace.clone(), query.pod.clone());
+    Ok(Filter { cidr: cidr(query.cidr.as_deref())?, identity, hosts, namespace, pod, ..filter })
 }
 
 /// Reads cluster names.
@@ -346,12 +321,17 @@ fn kind(name: &str) -> Result<Kind, Problem> {
 }
 
 fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
-    let all = [IdentityScope::Global, IdentityScope::Local, IdentityScope::RemoteNode, IdentityScope::Unknown];
     let read = |name| {
         let unknown = || Problem::parameter("scope", format!("{name:?} is none of global, local, remoteNode and unknown"));
-        all.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
+        IdentityScope::ALL.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
     };
     name.map(read).transpose()
+}
+
+/// Reads an affinity.
+pub(crate) fn affinity(name: &str) -> Result<Affinity, Problem> {
+    let unknown = || Problem::parameter("affinity", format!("{name:?} is none of none, local and remote"));
+    Affinity::ALL.into_iter().find(|affinity| affinity.api_name() == name).ok_or_else(unknown)
 }
 
 fn labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<LabelSelector>, Problem> {

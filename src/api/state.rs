@@ -2,7 +2,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::events::{Hub, Places, StreamMeters};
+use super::events::{Hub, Patience, Places, StreamMeters};
+use super::surveyor::Surveyor;
 use crate::handle::Handle;
 
 /// Shared by all requests. Cheap to clone.
@@ -15,12 +16,15 @@ pub(crate) struct ApiState {
     pub(crate) places: Places,
     /// Which streams share bytes.
     pub(crate) hub: Hub,
+    /// What is wrong across keys.
+    pub(crate) surveyor: Surveyor,
     /// What streams do, counted.
     pub(crate) meters: StreamMeters,
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
-        Self { hub: Hub::new(handle.clone(), stop.clone()), handle, stop, places: Places::new(), meters: StreamMeters::default() }
+        let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
+        Self { hub, surveyor, handle, stop, places: Places::new(), meters: StreamMeters::default() }
     }
 }

@@ -1,10 +1,11 @@
 //! The command line: one file for each command.
 //!
-//! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, 2 used wrongly. Deliberately lacks: the options of `serve`
+//! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, 2 used wrongly, and for `store` 3 in use. Deliberately lacks: the options of `serve`
 //! (`config` has them).
 
 mod openapi;
 mod serve;
+mod store;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -36,6 +37,9 @@ enum CliCommand {
     Serve(Box<Settings>),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
+    /// Look at what is stored while meshkeep does not run
+    #[command(subcommand)]
+    Store(store::StoreCommand),
 }
 
 /// Runs the command that the arguments name; the first is the program's own name.
@@ -44,6 +48,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse(&arguments) {
         Ok(CliCommand::Serve(settings)) => end(serve::run(*settings)),
         Ok(CliCommand::Openapi) => end(openapi::run()),
+        Ok(CliCommand::Store(command)) => store::run(&command),
         Err(error) => refuse(&error),
     }
 }

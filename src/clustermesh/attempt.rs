@@ -11,14 +11,13 @@ use tokio::time::{interval, sleep_until};
 use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
 use super::timing::CONTACT_STORED_INTERVAL;
-use crate::kvstore::{ClientFile, Connection, Event, KeyValue, KvstoreError, PagedList, Watch, WatchMessage, prefix_end};
+use super::unknown::look_for_unknown_prefixes;
+use crate::kvstore::{ClientFile, Connection, Event, KeyValue, PagedList, Watch, WatchMessage, prefix_end};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
+use crate::wire::cluster_config::{validate_cluster_config, validate_own_config};
 use crate::wire::{cluster_config, keys};
 
 use super::resync::Source;
-
-/// How many unknown prefixes are looked for: Cilium has seven known ones; a foreign tree must not keep us seeking.
-const UNKNOWN_PREFIXES_MAX: usize = 16;
 
 /// One connection attempt.
 #[derive(Debug)]
@@ -139,7 +138,8 @@ impl Attempt<'_> {
         let reporter = &self.task.surroundings.reporter;
         if let Some(config) = config {
             let options = &self.task.options;
-            cluster_config::validate_cluster_config(config, options.own_id, options.max_connected_clusters)
+            let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
+            validate(config, options.own_id, options.max_connected_clusters)
                 .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {reason}", self.task.name)))?;
             let old_id = memory.record.config.as_ref().map(|config| config.id);
             if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
@@ -208,7 +208,7 @@ impl Attempt<'_> {
             self.watch_canaries(&link, &canary_senders),
             self.watch_config(read),
             self.keep_record(memory.record.clone()),
-            self.find_unknown_prefixes(&link),
+            look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval),
         )?;
         match ended.1 {}
     }
@@ -224,7 +224,7 @@ impl Attempt<'_> {
         let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, link.source.cached);
         let tell = |canary: KeyValue| {
             let kind = kind_of(&canary.key);
-            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind as usize)?))) {
+            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind.place())?))) {
                 sender.send_replace(Some(canary));
                 reporter.sign(Some(kind), false);
             }
@@ -276,45 +276,6 @@ impl Attempt<'_> {
             record.last_contact = self.task.surroundings.reporter.last_contact_time();
             self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }
-    }
-
-    /// Looks for keys beside the known prefixes, one key for each gap, and names what it finds.
-    async fn find_unknown_prefixes(&self, link: &Link) -> Result<Infallible, AttemptError> {
-        let root: &[u8] = if link.source.cached { b"cilium/cache/" } else { b"cilium/state/" };
-        let end = prefix_end(root);
-        let known = keys::known_prefixes(link.source.cached);
-        let mut unknown = Vec::new();
-        let mut from = root.to_vec();
-        while unknown.len() < UNKNOWN_PREFIXES_MAX {
-            let key = match link.connection.first_key(&from, &end).await {
-                Ok(Some(key)) => key,
-                Ok(None) => break,
-                // looking beside what is mirrored is a courtesy: a user that may not is no reason to stop mirroring
-                Err(KvstoreError::PermissionDenied { .. }) => break,
-                Err(error) => return Err(error.into()),
-            };
-            let text = String::from_utf8_lossy(&key).into_owned();
-            let prefix = match known.iter().find(|known| text.starts_with(known.as_str())) {
-                Some(known) => known.clone(),
-                None => {
-                    let prefix = unknown_prefix(&text);
-                    unknown.push(prefix.clone());
-                    prefix
-                }
-            };
-            from = prefix_end(prefix.as_bytes());
-        }
-        self.task.surroundings.reporter.unknown_prefixes(unknown);
-        std::future::pending().await
-    }
-}
-
-/// `cilium/state/<resource>/<version>/` of a key, or what there is of it.
-fn unknown_prefix(key: &str) -> String {
-    let parts: Vec<&str> = key.splitn(5, '/').collect();
-    match parts.get(..4) {
-        Some(prefix) if parts.len() == 5 => format!("{}/", prefix.join("/")),
-        _ => key.to_owned(),
     }
 }
 

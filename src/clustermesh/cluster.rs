@@ -24,6 +24,8 @@ use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClus
 pub struct MeshOptions {
     /// The own cluster's id; 0 is "not known".
     pub own_id: ClusterId,
+    /// The own cluster, where it is mirrored too (`--local-etcd`): the config directory says nothing of it.
+    pub local: Option<ClusterName>,
     /// How many clusters the mesh can have.
     pub max_connected_clusters: MaxConnectedClusters,
     /// Bounds of each connection.
@@ -64,11 +66,15 @@ pub(super) struct Memory {
 }
 
 impl ClusterTask {
-    /// Runs until it is dropped.
+    /// Runs until it is dropped, or its file or the writer is gone.
     pub(super) async fn run(self) {
         let reporter = self.surroundings.reporter.clone();
         let commands = self.surroundings.commands.clone();
-        tokio::join!(self.live(), reporter.tell_phases(commands));
+        tokio::select! {
+            () = self.live() => {}
+            // ends with the writer, which ends everything
+            () = reporter.tell_phases(commands) => {}
+        }
     }
 
     async fn live(self) {

@@ -30,6 +30,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::diff::Announced;
+pub(super) use self::scan::read_cluster_file;
 use self::scan::{DirectoryIdentity, Glance, Reading, read_directory};
 use crate::model::{ClusterName, DirectoryState};
 

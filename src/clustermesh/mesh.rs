@@ -91,7 +91,9 @@ impl Mesh {
             DirectoryEvent::Removed { cluster } => self.remove(&cluster).await,
             DirectoryEvent::FirstScan { present } => {
                 let held = self.mirror.current().view.cluster_names();
-                for cluster in held.into_iter().filter(|cluster| !present.contains(cluster)) {
+                let is_gone = |cluster: &ClusterName| !present.contains(cluster) && self.options.local.as_ref() != Some(cluster);
+                let gone: Vec<ClusterName> = held.into_iter().filter(is_gone).collect();
+                for cluster in gone {
                     self.remove(&cluster).await;
                 }
             }

@@ -9,13 +9,16 @@ mod cluster;
 mod directory;
 mod gate;
 mod ids;
+mod local;
 mod mesh;
 mod reporter;
 pub mod resync;
 mod scope;
 mod timing;
+mod unknown;
 
 pub use cluster::MeshOptions;
 pub use directory::{DirectoryEvent, DirectoryOptions, watch_directory};
+pub use local::{LocalEtcd, watch_local_etcd};
 pub use mesh::{Board, Mesh};
 pub use timing::Timing;

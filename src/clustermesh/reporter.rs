@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
-use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, ResourceStatus};
+use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, ResourceStatus, UnknownPrefix};
 
 /// The writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -153,12 +153,16 @@ impl Reporter {
         }
     }
 
-    /// Prefixes that were found in the source and are not known; each is logged once, not at each connection.
-    pub(super) fn unknown_prefixes(&self, prefixes: Vec<String>) {
-        for prefix in prefixes.iter().filter(|prefix| !self.status.borrow().unknown_prefixes.contains(prefix)) {
-            tracing::warn!(cluster = %self.cluster, prefix, "the source has keys that this version does not know: they are not mirrored");
+    /// Prefixes that were found in the source and are not known; each is logged once, not with each search.
+    pub(super) fn unknown_prefixes(&self, found: Vec<UnknownPrefix>) {
+        let before = self.status.borrow().unknown_prefixes.clone();
+        for one in found.iter().filter(|one| !before.iter().any(|known| known.prefix == one.prefix)) {
+            let UnknownPrefix { prefix, key_count } = one;
+            tracing::warn!(cluster = %self.cluster, prefix, key_count, "the source has keys that this version does not know: they are not mirrored");
         }
-        self.change(|status| status.unknown_prefixes = prefixes);
+        if before != found {
+            self.change(|status| status.unknown_prefixes = found);
+        }
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {

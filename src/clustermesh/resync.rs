@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use self::changes::put_point;
 use self::holds::{History, Holds};
 pub use self::holds::{Sign, Signs};
+use self::sentinel::OTHER_HISTORY;
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{
     Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
@@ -37,10 +38,6 @@ pub struct Source {
     /// Which bits of an identity name its cluster.
     pub max_connected_clusters: MaxConnectedClusters,
 }
-
-/// Stands in the cursor of a list of another history until that is complete, so that an end of the process does not make it the stored
-/// one again. No etcd has this id: a reply without one is refused.
-const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
 
 /// What the source has to be asked next. It replaces any request before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +196,7 @@ impl Resync {
 
     /// Forgets what is held, because the cluster was drained.
     pub fn forget(&mut self) {
-        self.cursor = None;
+        (self.cursor, self.is_other) = (None, false);
         self.state = State::Idle;
         self.holds.restart();
     }
@@ -385,12 +382,11 @@ impl Resync {
         let history = if self.is_other && history == History::Unknown { History::Other } else { history };
         self.is_other = history == History::Other;
         self.state = State::Listing { newest: None, revision: None, history };
-        let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(-1));
-        let mark = Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None };
-        self.cursor = self.is_other.then_some(mark);
-        let mark =
-            self.cursor.clone().map(|cursor| Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(cursor) });
-        let commands = [Command::BeginList(self.scope.clone())].into_iter().chain(mark).collect();
+        self.cursor = self.is_other.then(sentinel::mark_of_another);
+        let scope = self.scope.clone();
+        let begin = Command::BeginList(scope.clone());
+        let mark = self.cursor.clone().map(|mark| Command::Apply { scope, changes: Vec::new(), cursor: Some(mark) });
+        let commands = [begin].into_iter().chain(mark).collect();
         Step { commands, request: Some(Request::List), ..Step::default() }
     }
 
@@ -427,7 +423,7 @@ impl Resync {
             (Cursor { etcd_cluster_id, revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
         } else {
             self.state = State::Watching { prune_owed: true };
-            (cursor, Request::Watch(revision.next()))
+            (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision.next()))
         };
         self.cursor = Some(first.clone());
         let complete = Command::CompleteList { scope: self.scope.clone(), cursor: first, prune: false };
@@ -464,9 +460,10 @@ impl Resync {
 
     /// The quiet time is over: what the list did not confirm goes.
     fn quiet(&mut self) -> Step {
-        match (&self.state, &self.cursor) {
-            (State::Watching { prune_owed: true }, Some(cursor)) => {
-                self.state = State::Comparing { cursor: cursor.clone(), history: History::Other };
+        match (&self.state, &self.cursor, &self.source) {
+            (State::Watching { prune_owed: true }, Some(cursor), Some(source)) => {
+                let cursor = Cursor { etcd_cluster_id: source.etcd_cluster_id, ..cursor.clone() };
+                self.state = State::Comparing { cursor, history: History::Other };
                 self.settling = true;
                 Step { request: Some(Request::Compare), ..Step::default() }
             }

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
@@ -163,13 +164,13 @@ impl ScopeTask<'_> {
     /// Reads what changed since, and compares counts with what is held once the writer has done all that was asked of it.
     async fn list_changes(&mut self, after: Revision) -> Result<Option<Request>, AttemptError> {
         let prefix = self.watched_prefix();
-        let place = self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await;
+        let place = self.place_to_list().await;
         let changed = self.link.connection.changes_since(&prefix, after).await?;
         drop(place);
         let mirror = self.settled_mirror().await;
         let held = mirror.view.scope(&self.scope).map_or(0, |state| state.entry_count);
         let puts = changed.iter().flat_map(|changed| &changed.puts);
-        let new = puts.filter_map(|put| self.entry_key(&put.key)).filter(|key| mirror.view.record(key).is_none()).count();
+        let new = puts.filter_map(|put| self.entry_key(&put.key)).filter(|key| !mirror.view.contains(key)).count();
         self.changed.clone_from(&changed);
         self.feed(Input::Changes { changed, held_count: held + new as u64 }).await
     }
@@ -177,7 +178,7 @@ impl ScopeTask<'_> {
     /// Reads the keys alone, as of the revision of the changes before.
     async fn list_keys(&mut self) -> Result<Option<Request>, AttemptError> {
         let Some(changed) = self.changed.take() else { return self.feed(Input::HistoryLost).await };
-        let place = self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await;
+        let place = self.place_to_list().await;
         let mut pages = self.link.connection.list_keys(&self.watched_prefix(), &changed);
         let mut listed = Vec::new();
         loop {
@@ -190,7 +191,7 @@ impl ScopeTask<'_> {
         }
         drop(place);
         let mirror = self.settled_mirror().await;
-        let held: Vec<EntryKey> = mirror.view.in_scope(&self.scope).map(|record| record.key.clone()).collect();
+        let held: Vec<EntryKey> = mirror.view.keys_in_scope(&self.scope).collect();
         let existing: BTreeSet<EntryKey> = listed.iter().filter_map(|key| self.entry_key(key)).collect();
         let gone: Vec<&EntryKey> = held.iter().filter(|key| !existing.contains(*key)).collect();
         let signs = self.signs_for(&gone).await?;
@@ -200,9 +201,7 @@ impl ScopeTask<'_> {
     /// Says which keys the list that is complete did not confirm.
     async fn compare(&mut self) -> Result<Option<Request>, AttemptError> {
         let mirror = self.settled_mirror().await;
-        let generation = mirror.view.scope(&self.scope).map_or(0, |state| state.generation);
-        let unconfirmed = mirror.view.in_scope(&self.scope).filter(|record| record.generation < generation);
-        let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();
+        let keys: Vec<EntryKey> = mirror.view.unconfirmed_in(&self.scope).collect();
         let signs = self.signs_for(&keys.iter().collect::<Vec<_>>()).await?;
         self.feed(Input::Absent { keys, signs }).await
     }
@@ -213,12 +212,17 @@ impl ScopeTask<'_> {
         self.surroundings.mirror.wait_for(|published| published.view.cursor(&self.scope) == expected).await
     }
 
+    /// A place among the lists of the etcd behind the connection; waits for one.
+    async fn place_to_list(&self) -> Option<OwnedSemaphorePermit> {
+        self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await
+    }
+
     fn watched_prefix(&self) -> Vec<u8> {
         keys::watched_prefix(self.scope.kind, &self.scope.cluster, self.link.source.cached).into_bytes()
     }
 
     async fn list(&mut self) -> Result<Option<Request>, AttemptError> {
-        let _place = self.surroundings.gates.list(self.link.connection.etcd_cluster_id()).await;
+        let _place = self.place_to_list().await;
         let mut pages = self.link.connection.list(&self.watched_prefix());
         loop {
             match pages.next_page().await {
@@ -348,7 +352,7 @@ impl ScopeTask<'_> {
         let generation = published.view.scope(&self.scope).map_or(0, |state| state.generation);
         events.iter().any(|event| match event {
             Event::Put(put) => {
-                self.entry_key(&put.key).and_then(|key| published.view.record(&key)).is_some_and(|record| record.generation < generation)
+                self.entry_key(&put.key).and_then(|key| published.view.generation(&key)).is_some_and(|held| held < generation)
             }
             Event::Delete { .. } => false,
         })

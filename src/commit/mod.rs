@@ -6,6 +6,7 @@
 //! from blocks that were reserved in the store ahead, and every
 //! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
 
+mod folding;
 mod marks;
 mod persist;
 mod vouch;
@@ -17,10 +18,11 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 use crate::feed::Feed;
-use crate::model::{Command, Epoch, EpochSpan, Position, Sequence};
+use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, Sequence};
 use crate::store::{Group, Journal};
-use crate::view::View;
+use crate::view::{Live, View};
 
+pub use folding::{FoldWorker, Folder, folder};
 pub use marks::{HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
 pub use vouch::{Vouched, vouch};
@@ -59,6 +61,42 @@ impl Published {
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, sequence: self.feed.head() }
     }
+
+    /// What changed after a position, newest change of each key only, `count` of them at most, in order of sequence.
+    #[must_use]
+    pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<EntryKey>)> {
+        let named = |changed| match changed {
+            Changed::Live(live) => Changed::Live(Live::key(&live)),
+            Changed::Gone(key, reason) => Changed::Gone(key, reason),
+        };
+        self.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, named(changed))).collect()
+    }
+
+    /// The same for whoever goes on to read the records of this moment.
+    #[must_use]
+    pub fn lacked_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<Live>)> {
+        let live = self.view.live_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));
+        let mut gone = self.feed.gone_after(position).take(count).peekable();
+        let mut changes = Vec::new();
+        for (sequence, live) in live {
+            while let Some((earlier, tombstone)) = gone.next_if(|(at, _)| *at < sequence) {
+                changes.push((earlier, Changed::Gone(tombstone.key.clone(), tombstone.reason)));
+            }
+            changes.push((sequence, live));
+        }
+        changes.extend(gone.map(|(sequence, tombstone)| (sequence, Changed::Gone(tombstone.key.clone(), tombstone.reason))));
+        changes.truncate(count);
+        changes
+    }
+}
+
+/// The newest change of a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Changed<L> {
+    /// The key exists and last changed here.
+    Live(L),
+    /// The key went away here.
+    Gone(EntryKey, DeleteReason),
 }
 
 /// The writer's half of what readers see.
@@ -146,6 +184,7 @@ pub struct Committer {
     publisher: Publisher,
     persister: Persister,
     journal: Option<Journal>,
+    folder: Option<Folder>,
     reserved: Sequence,
 }
 
@@ -153,13 +192,19 @@ impl Committer {
     /// A writer that goes on from `state`, in which no sequence above `reserved` may be handed out before the next block is stored.
     #[must_use]
     pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
-        Self { state, publisher, persister, journal: None, reserved }
+        Self { state, publisher, persister, journal: None, folder: None, reserved }
     }
 
     /// Notes every announcement in a journal before anybody hears of it.
     #[must_use]
     pub fn with_journal(self, journal: Journal) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Packs what changed again and again, so that the mirror stays small.
+    #[must_use]
+    pub fn with_folder(self, folder: Folder) -> Self {
+        Self { folder: Some(folder), ..self }
     }
 
     /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
@@ -208,6 +253,9 @@ impl Committer {
         if self.state.feed.head().0 + RESERVED_BLOCK / 2 > self.reserved.0 {
             self.reserved = Sequence(self.reserved.0 + RESERVED_BLOCK);
             group.sequence_reserved = Some(self.reserved);
+        }
+        if let Some(folder) = &mut self.folder {
+            folder.attend(&mut self.state.view);
         }
         self.publisher.publish(self.state.clone());
         if !group.is_empty() {

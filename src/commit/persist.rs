@@ -26,6 +26,13 @@ const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 /// How long a failed store is left alone before the next try.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// After so long without a change the store is tidied. Not measured: long enough that a mesh in which something changes every few
+/// seconds does not write whole chunks for each change.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// So long may tidying keep a group waiting that comes meanwhile.
+const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
+
 /// Something that stores groups: the store, or a failing one in tests.
 pub trait Persistence: Send + 'static {
     /// Stores a group in one atomic batch that survives a kill of the process when this returns.
@@ -33,11 +40,35 @@ pub trait Persistence: Send + 'static {
     /// # Errors
     /// Whatever the disk says; nothing of the group is stored then.
     fn persist(&self, group: &Group) -> Result<(), StoreError>;
+
+    /// Does what is due after a group was stored, before the next one.
+    fn tend(&self) {}
+
+    /// Does what can be done when nothing has come for 10 s. Returns whether there is more to do.
+    fn tidy(&self) -> bool {
+        false
+    }
 }
 
 impl Persistence for Store {
     fn persist(&self, group: &Group) -> Result<(), StoreError> {
         self.apply(group)
+    }
+
+    fn tend(&self) {
+        if let Err(error) = Self::tend(self) {
+            tracing::error!(%error, "cannot move changes within the store: it is opened anew");
+        }
+    }
+
+    fn tidy(&self) -> bool {
+        match self.settle(TIDY_TIME_MAX) {
+            Ok(settled) => !settled,
+            Err(error) => {
+                tracing::error!(%error, "cannot move changes within the store: it is opened anew");
+                false
+            }
+        }
     }
 }
 
@@ -56,6 +87,20 @@ pub enum PersistState {
         /// What the store said last.
         error: String,
     },
+}
+
+/// What the storing end does next.
+enum Next {
+    /// Store this.
+    Group {
+        group: Group,
+        /// Nothing comes behind it.
+        last: bool,
+    },
+    /// Nothing has come for a while.
+    Quiet,
+    /// Nothing will come.
+    End,
 }
 
 #[derive(Debug, Default)]
@@ -149,11 +194,33 @@ impl Drop for Persister {
 }
 
 impl<P: Persistence> PersistWorker<P> {
+    /// Does something else with what stores, before all groups.
+    #[must_use]
+    pub fn after(self, work: impl FnOnce(&P)) -> Self {
+        work(&self.persistence);
+        self
+    }
+
     /// Stores groups until the writer has finished and nothing waits, or the last try fails. Gives the store back.
     pub fn run(self) -> P {
-        while let Some((group, last)) = self.next_group() {
+        let mut untidy = true;
+        loop {
+            let (group, last) = match self.next_group(untidy) {
+                Next::Group { group, last } => (group, last),
+                Next::Quiet => {
+                    while untidy && !self.is_wanted() {
+                        untidy = self.persistence.tidy();
+                    }
+                    continue;
+                }
+                Next::End => break,
+            };
+            untidy = true;
             match self.persistence.persist(&group) {
-                Ok(()) => self.succeeded(&group),
+                Ok(()) => {
+                    self.succeeded(&group);
+                    self.persistence.tend();
+                }
                 Err(error) => self.failed(group, &error),
             }
             if last && self.shared.lock().failing {
@@ -164,17 +231,25 @@ impl<P: Persistence> PersistWorker<P> {
         self.persistence
     }
 
-    /// Waits for a group whose window is over. The flag says that the writer has finished.
-    fn next_group(&self) -> Option<(Group, bool)> {
+    /// Whether a group waits, or the end.
+    fn is_wanted(&self) -> bool {
+        let waiting = self.shared.lock();
+        waiting.finished || waiting.since.is_some()
+    }
+
+    /// Waits for a group whose window is over, or for quiet, if that is of interest.
+    fn next_group(&self, untidy: bool) -> Next {
+        let quiet_at = Instant::now() + QUIET;
         let mut waiting = self.shared.lock();
         loop {
             if waiting.finished {
                 let group = std::mem::take(&mut waiting.group);
-                return (!group.is_empty()).then_some((group, true));
+                return if group.is_empty() { Next::End } else { Next::Group { group, last: true } };
             }
             let window = if waiting.failing { RETRY_INTERVAL } else { GROUP_WINDOW };
             let timeout = match waiting.since {
-                None => None,
+                None if untidy && Instant::now() >= quiet_at => return Next::Quiet,
+                None => untidy.then(|| quiet_at.saturating_duration_since(Instant::now())),
                 Some(since) => match window.checked_sub(since.elapsed()) {
                     Some(left) if waiting.failing || waiting.group.len() <= WAITING_CHANGES_MAX => Some(left),
                     _ => break,
@@ -185,7 +260,7 @@ impl<P: Persistence> PersistWorker<P> {
         waiting.since = None;
         let group = std::mem::take(&mut waiting.group);
         self.shared.changed.notify_all();
-        Some((group, false))
+        Next::Group { group, last: false }
     }
 
     fn succeeded(&self, group: &Group) {

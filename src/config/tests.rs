@@ -31,6 +31,7 @@ fn nothing_said_means_the_documented_defaults() {
         listen: vec![tcp("127.0.0.1:9870")],
         cluster_name: None,
         cluster_id: ClusterId(0),
+        local_etcd: None,
         max_connected_clusters: MaxConnectedClusters::Clusters255,
         allowed_hosts: vec![],
         kvstore_options: vec![],
@@ -49,6 +50,7 @@ fn nothing_said_means_the_documented_defaults() {
             backoff_max: Duration::from_secs(30),
             store_lock_wait: Duration::from_secs(30),
             config_rescan_interval: Duration::from_secs(60),
+            unknown_prefix_interval: Duration::from_secs(300),
         },
     };
     assert_eq!(resolve(&[], &[], ""), Ok(expected));
@@ -109,9 +111,10 @@ fn a_bad_value_names_its_flag_and_where_it_stands() {
 
 #[test]
 fn options_that_do_not_go_together_are_refused() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
+        (&["--local-etcd=/etc/own"], "--local-etcd /etc/own needs --cluster-name"),
         (&["--tls-cert=c"], "--tls-key"),
         (&["--tls-key=k"], "--tls-cert"),
         (&["--client-ca=c"], "--tls-cert"),
@@ -122,7 +125,8 @@ fn options_that_do_not_go_together_are_refused() {
         let message = resolve(arguments, &[], "").unwrap_err();
         assert!(message.contains(named), "{named:?} is not in: {message}");
     }
-    let fine: [&[&str]; 5] = [
+    let fine: [&[&str]; 6] = [
+        &["--local-etcd=/etc/own", "--cluster-name=own"],
         &["--cluster-id=300", "--max-connected-clusters=511"],
         &["--listen=0.0.0.0:1", "--insecure"],
         &["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k", "--token-file=t"],

@@ -16,7 +16,7 @@ use crate::model::{Announcement, ClusterName, EntryKey, Kind, Object};
 pub(crate) enum Facet {
     /// Every change has it.
     Any,
-    /// It is of this kind.
+    /// It is of this kind, as lists know it.
     Kind(Kind),
     /// It is of this cluster.
     Cluster(ClusterName),
@@ -77,9 +77,9 @@ impl Filter {
 pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Facet)) {
     let key = &announcement.key;
     visit(&Facet::Any);
-    visit(&Facet::Kind(key.kind));
+    visit(&Facet::Kind(key.kind.listed_as()));
     visit(&Facet::Cluster(key.cluster.clone()));
-    for object in [&announcement.old, &announcement.new].into_iter().flatten() {
+    for object in announcement.old.get().into_iter().chain(&announcement.new) {
         facets_of_object(key, object, &mut visit);
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::LabelSelector;
-use crate::model::{ClusterName, EndpointSlice, EntryKey, IpEntry, Kind, Object, ServiceExport};
+use crate::model::{ClusterName, EndpointSlice, EntryKey, IdentityScope, IpEntry, Kind, Object, ServiceExport};
 
 /// A filter: every test that is set must pass. A test that does not apply to a kind (a pod of a node) excludes that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
@@ -34,43 +34,6 @@ pub struct Filter {
     pub hosts: Option<Vec<(Option<ClusterName>, IpAddr)>>,
     /// The pod behind an ip entry.
     pub pod: Option<String>,
-}
-
-/// Where a numeric identity is valid (Cilium's `pkg/identity/numericidentity.go`, top 8 bits).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IdentityScope {
-    /// `0x00`: the whole mesh, reserved identities included.
-    Global,
-    /// `0x01`: one node, for CIDRs.
-    Local,
-    /// `0x02`: remote nodes.
-    RemoteNode,
-    /// Anything else.
-    Unknown,
-}
-
-impl IdentityScope {
-    /// The scope of a numeric identity.
-    #[must_use]
-    pub const fn of(id: u32) -> Self {
-        match id >> 24 {
-            0 => Self::Global,
-            1 => Self::Local,
-            2 => Self::RemoteNode,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// The name that the API uses.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::Global => "global",
-            Self::Local => "local",
-            Self::RemoteNode => "remoteNode",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 impl Filter {
@@ -118,15 +81,8 @@ impl Filter {
                     && self.labels.as_ref().is_none_or(|labels| labels.matches_sourced(&identity.labels))
                     && self.scope.is_none_or(|scope| scope == IdentityScope::of(identity.id))
             }
-            Object::Cluster(_) => {
-                self.namespace.is_none()
-                    && self.name.is_none()
-                    && self.labels.is_none()
-                    && self.ip.is_none()
-                    && self.scope.is_none()
-                    && self.is_not_about_services()
-                    && self.is_not_about_ips()
-            }
+            // its key is all that there is to ask for
+            Object::Cluster(_) => true,
             Object::Ip(entry) => {
                 self.name.is_none()
                     && self.labels.is_none()
@@ -158,11 +114,23 @@ impl Filter {
             Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => {
                 key.name.split_once('/').is_none_or(|(namespace, name)| part(&self.namespace, namespace) && part(&self.name, name))
             }
-            Kind::Identity | Kind::Ip | Kind::Cluster => true,
+            Kind::Identity | Kind::Ip | Kind::NodeIp => true,
+            Kind::Cluster => self.is_only_about_clusters(),
         };
-        (self.kinds.is_empty() || self.kinds.contains(&key.kind))
+        (self.kinds.is_empty() || self.kinds.contains(&key.kind.listed_as()))
             && (self.clusters.is_empty() || self.clusters.contains(&key.cluster))
             && by_name
+    }
+
+    /// Nothing but kinds and clusters are asked for: a cluster has nothing else.
+    fn is_only_about_clusters(&self) -> bool {
+        self.namespace.is_none()
+            && self.name.is_none()
+            && self.labels.is_none()
+            && self.ip.is_none()
+            && self.scope.is_none()
+            && self.is_not_about_services()
+            && self.is_not_about_ips()
     }
 
     fn is_not_about_services(&self) -> bool {
@@ -171,5 +139,23 @@ impl Filter {
 
     fn is_not_about_ips(&self) -> bool {
         self.cidr.is_none() && self.identity.is_none() && self.hosts.is_none() && self.pod.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So that a cluster that went is not told to readers which were never told of it.
+    #[test]
+    fn a_cluster_s_key_says_whether_it_can_match() {
+        let key = EntryKey::of_cluster(ClusterName::parse("paris").unwrap());
+        let of = |namespace: Option<&str>, clusters: &[&str]| Filter {
+            namespace: namespace.map(str::to_owned),
+            clusters: clusters.iter().map(|name| ClusterName::parse(name).unwrap()).collect(),
+            ..Filter::default()
+        };
+        let filters = [of(None, &[]), of(None, &["paris"]), of(None, &["tokyo"]), of(Some("shop"), &[])];
+        assert_eq!(filters.map(|filter| filter.may_match(&key)), [true, true, false, false]);
     }
 }

@@ -1,14 +1,18 @@
 //! The face of the library: everything that `api` may ask.
 //!
 //! A [`Handle`] gives [`Reading`]s: immutable snapshots that answer lookups without waiting for the writer and without
-//! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so; it is never partial
-//! (design.md, invariant 9). Deliberately lacks: HTTP, JSON, and any way to change something.
+//! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so, unless it is asked for one thing that the
+//! store answers at once; it is never partial (design.md, invariant 9). Deliberately lacks: HTTP, JSON, and any way to change something.
 
+mod early;
+mod explain;
 mod facet;
 mod filter;
+mod global_services;
 mod reading;
 mod selector;
 mod subscribe;
+mod survey;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +21,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
-use crate::commit::Subscriber;
-use crate::model::{ClusterName, ClusterStatus, DirectoryState};
+use crate::commit::{Published, Subscriber};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters};
 
-pub use crate::view::LookupMatch;
+pub use crate::model::IdentityScope;
+pub use crate::view::{Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, ServiceShare};
+pub use early::{Early, EarlyWatch, Question};
+pub use explain::Verdict;
 pub(crate) use facet::{Facet, concerns_all, facets_of};
-pub use filter::{Filter, IdentityScope};
+pub use filter::Filter;
+pub use global_services::{Selected, ServicePage};
 pub use reading::{ClusterReading, Counts, FeedReading, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};
 pub use subscribe::{BackendsPatch, Item, Place, ResetReason, Stage, Start, Subscription, SyncMode};
+pub use survey::{Finding, FirstLook, Survey};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -44,6 +53,10 @@ pub struct About {
     pub clusters: watch::Receiver<ClusterBoard>,
     /// The config directory.
     pub directory: watch::Receiver<DirectoryState>,
+    /// The own cluster, where it is named.
+    pub own_cluster: Option<ClusterName>,
+    /// The size of the mesh.
+    pub max_connected_clusters: MaxConnectedClusters,
     /// How storing goes.
     pub persistence: watch::Receiver<PersistState>,
     /// The store that was found at the start.
@@ -75,6 +88,7 @@ pub struct StoreReport {
 #[derive(Debug, Clone)]
 pub struct Handle {
     about: About,
+    early: Option<EarlyWatch>,
 }
 
 /// The store is still loading after the longest wait.
@@ -86,7 +100,7 @@ impl Handle {
     /// A face over what the runtime built.
     #[must_use]
     pub fn new(about: About) -> Self {
-        Self { about }
+        Self { about, early: None }
     }
 
     /// The newest snapshot; waits for the store to load, 2 s at most.
@@ -94,17 +108,21 @@ impl Handle {
     /// # Errors
     /// [`Loading`] after that.
     pub async fn reading(&self) -> Result<Reading, Loading> {
+        self.reading_until(Instant::now() + LOADING_WAIT_MAX).await
+    }
+
+    async fn reading_until(&self, deadline: Instant) -> Result<Reading, Loading> {
         let mut loaded = self.about.loaded.clone();
-        let waited = tokio::time::timeout(LOADING_WAIT_MAX, loaded.wait_for(Option::is_some)).await;
+        let waited = tokio::time::timeout_at(deadline.into(), loaded.wait_for(Option::is_some)).await;
         let subscriber = waited.ok().and_then(Result::ok).and_then(|subscriber| subscriber.clone()).ok_or(Loading)?;
-        Ok(self.read(&subscriber))
+        Ok(self.read(subscriber.current()))
     }
 
     /// The newest snapshot, or `None` while the store loads.
     #[must_use]
     pub fn try_reading(&self) -> Option<Reading> {
         let subscriber = self.about.loaded.borrow().clone()?;
-        Some(self.read(&subscriber))
+        Some(self.read(subscriber.current()))
     }
 
     /// A signal that changes with every new snapshot; waits for the store like [`Handle::reading`].
@@ -154,7 +172,8 @@ impl Handle {
         self.about.store.borrow().clone()
     }
 
-    fn read(&self, subscriber: &Subscriber) -> Reading {
-        Reading::new(subscriber.current(), Arc::clone(&self.about.clusters.borrow()))
+    fn read(&self, published: Arc<Published>) -> Reading {
+        let board = Arc::clone(&self.about.clusters.borrow());
+        Reading::new(published, board).within(self.about.own_cluster.clone(), self.about.max_connected_clusters)
     }
 }

@@ -9,7 +9,10 @@ use ipnet::IpNet;
 use super::{ClusterBoard, Filter};
 use crate::commit::Published;
 use crate::feed::TrimmedCounts;
-use crate::model::{ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, Object, Phase, Position, Record, Revision, Scope, Sequence};
+use crate::model::{
+    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Phase, Position, Record, Revision,
+    Scope, Sequence,
+};
 use crate::view::LookupMatch;
 
 /// An immutable moment of the mirror, with what each cluster's task says about itself.
@@ -17,6 +20,8 @@ use crate::view::LookupMatch;
 pub struct Reading {
     published: Arc<Published>,
     board: ClusterBoard,
+    own_cluster: Option<ClusterName>,
+    max_connected_clusters: MaxConnectedClusters,
     now: Instant,
 }
 
@@ -61,13 +66,15 @@ pub struct Counts {
     pub nodes: u64,
     /// Usable services.
     pub services: u64,
+    /// Names that some cluster shares or exports a service under.
+    pub global_services: u64,
     /// Usable service exports.
     pub service_exports: u64,
     /// Usable endpoint slices.
     pub endpoint_slices: u64,
     /// Usable identities.
     pub identities: u64,
-    /// Usable ip entries.
+    /// Usable ip entries, those derived from nodes included.
     pub ipcache: u64,
     /// Keys whose newest bytes could not be used.
     pub rejected: u64,
@@ -93,6 +100,8 @@ pub struct FeedReading {
 pub struct ClusterReading {
     /// Its name.
     pub name: ClusterName,
+    /// Whether it is the own cluster (`--local-etcd`).
+    pub is_local: bool,
     /// Where it is in its life at this position, as the change stream tells it; `None` where no task has said so since the start.
     pub phase: Option<Phase>,
     /// The newest word of its task; `None` where it has no file at the moment.
@@ -127,7 +136,18 @@ pub struct Page {
 
 impl Reading {
     pub(super) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
-        Self { published, board, now: Instant::now() }
+        Self { published, board, own_cluster: None, max_connected_clusters: MaxConnectedClusters::default(), now: Instant::now() }
+    }
+
+    /// The same, as a sidecar of this cluster in a mesh of this size reads it.
+    pub(super) fn within(self, own_cluster: Option<ClusterName>, max_connected_clusters: MaxConnectedClusters) -> Self {
+        Self { own_cluster, max_connected_clusters, ..self }
+    }
+
+    /// The own cluster, where it is named (`--cluster-name`).
+    #[must_use]
+    pub fn own_cluster(&self) -> Option<&ClusterName> {
+        self.own_cluster.as_ref()
     }
 
     pub(super) fn published(&self) -> &Arc<Published> {
@@ -142,7 +162,7 @@ impl Reading {
 
     /// The record of a key, usable or not.
     #[must_use]
-    pub fn record(&self, key: &EntryKey) -> Option<&Arc<Record>> {
+    pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
         self.published.view.record(key)
     }
 
@@ -152,26 +172,26 @@ impl Reading {
         let view = &self.published.view;
         let lowest = EntryKey::lowest_of(kind);
         let start = start.unwrap_or(&lowest);
-        let matches = |record: &&Arc<Record>| record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
+        let matches = |record: &Arc<Record>| record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
         match filter.identity() {
             Some(id) if kind == Kind::Ip => page(view.ips_of_identity(id, start).filter(matches), limit),
-            _ => page(view.records_from(start).take_while(|record| record.key.kind == kind).filter(matches), limit),
+            _ => page(view.records_of(kind, start, |key| filter.may_match(key)).filter(matches), limit),
         }
     }
 
-    /// Raw entries whose cache-form key begins with `prefix`, from a key on.
+    /// Raw entries, mirrored ones alone, whose cache-form key begins with `prefix`, from a key on.
     #[must_use]
     pub fn entries(&self, prefix: &str, clusters: &[ClusterName], start: Option<&EntryKey>, limit: usize) -> Page {
         let lowest = EntryKey::lowest();
-        let records = self.published.view.records_from(start.unwrap_or(&lowest));
-        page(records.filter(|record| among(clusters, record) && record.key.to_string().starts_with(prefix)), limit)
+        let wanted = |key: &EntryKey| key.kind.is_mirrored() && among(clusters, key) && key.to_string().starts_with(prefix);
+        page(self.published.view.records_where(start.unwrap_or(&lowest), wanted), limit)
     }
 
     /// Records whose newest bytes could not be used, from a key on.
     #[must_use]
     pub fn rejected(&self, clusters: &[ClusterName], start: Option<&EntryKey>, limit: usize) -> Page {
         let lowest = EntryKey::lowest();
-        page(self.published.view.rejected_from(start.unwrap_or(&lowest)).filter(|record| among(clusters, record)), limit)
+        page(self.published.view.rejected_from(start.unwrap_or(&lowest)).filter(|record| among(clusters, &record.key)), limit)
     }
 
     /// The entries for the longest prefix that covers an address; the first one answers.
@@ -181,22 +201,32 @@ impl Reading {
     }
 
     /// The ip entries for exactly this prefix, host entries first.
-    pub fn ips_at(&self, net: IpNet) -> impl Iterator<Item = &Arc<Record>> {
+    pub fn ips_at(&self, net: IpNet) -> impl Iterator<Item = Arc<Record>> {
         self.published.view.ips_at(net)
     }
 
     /// The identities of that number, one for each cluster that has it.
-    pub fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
+    pub fn identities(&self, id: u32) -> impl Iterator<Item = Arc<Record>> {
         self.published.view.identities(id)
+    }
+
+    /// The cluster that may have allocated a number, by its bits, and its name where a cluster of that id is known.
+    #[must_use]
+    pub fn owner_of_identity(&self, id: u32) -> Option<(ClusterId, Option<ClusterName>)> {
+        let owner = self.max_connected_clusters.cluster_of_identity(id).filter(|owner| *owner != ClusterId(0))?;
+        let view = &self.published.view;
+        let has_id =
+            |name: &ClusterName| view.cluster(name).and_then(|record| record.config.as_ref()).is_some_and(|config| config.id == owner);
+        Some((owner, view.cluster_names().into_iter().find(has_id)))
     }
 
     /// The addresses of every node of that name, each with its cluster: what `node=` means for ip entries.
     #[must_use]
     pub fn node_host_ips(&self, name: &str) -> Vec<(Option<ClusterName>, IpAddr)> {
         let lowest = EntryKey::lowest_of(Kind::Node);
-        let nodes = self.published.view.records_from(&lowest).take_while(|record| record.key.kind == Kind::Node);
+        let nodes = self.published.view.records_of(Kind::Node, &lowest, |key| *key.name == *name);
         let mut addresses = Vec::new();
-        for record in nodes.filter(|record| *record.key.name == *name) {
+        for record in nodes {
             if let Some(Object::Node(node)) = record.object.as_deref() {
                 addresses.extend(node.addresses.iter().map(|address| (Some(record.key.cluster.clone()), address.ip)));
             }
@@ -212,6 +242,7 @@ impl Reading {
             entries: view.entry_count() as u64,
             nodes: view.object_count(Kind::Node),
             services: view.object_count(Kind::Service),
+            global_services: view.global_service_count(),
             service_exports: view.object_count(Kind::ServiceExport),
             endpoint_slices: view.object_count(Kind::EndpointSlice),
             identities: view.object_count(Kind::Identity),
@@ -254,6 +285,7 @@ impl Reading {
             status.is_some() || view.cluster(name).is_some() || Kind::ALL.into_iter().any(|kind| view.scope(&scope(name, kind)).is_some());
         known.then(|| ClusterReading {
             name: name.clone(),
+            is_local: self.own_cluster.as_ref() == Some(name),
             phase: view.phase(name),
             status,
             record: view.cluster(name).cloned().unwrap_or_default(),
@@ -271,7 +303,7 @@ impl Reading {
         }
     }
 
-    /// Where everything of one kind of one cluster comes from and how old it is.
+    /// Where everything of one mirrored kind of one cluster comes from and how old it is.
     #[must_use]
     pub fn source(&self, cluster: &ClusterName, kind: Kind) -> SourceMeta {
         let view = &self.published.view;
@@ -299,12 +331,13 @@ impl Reading {
         }
     }
 
-    /// Where one record comes from and how old it is.
+    /// Where one record comes from and how old it is: one that is derived from a node is as its node is.
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
         let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };
-        let (held, revision) = (record.source.held, Some(record.source.mod_revision));
-        SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.kind) }
+        let stamp = self.published.view.origin_of(record);
+        let (held, revision) = (stamp.held, Some(stamp.mod_revision));
+        SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.origin().kind) }
     }
 
     fn status(&self, cluster: &ClusterName) -> Option<ClusterStatus> {
@@ -316,12 +349,12 @@ fn scope(cluster: &ClusterName, kind: Kind) -> Scope {
     Scope { cluster: cluster.clone(), kind }
 }
 
-fn among(clusters: &[ClusterName], record: &Record) -> bool {
-    clusters.is_empty() || clusters.contains(&record.key.cluster)
+fn among(clusters: &[ClusterName], key: &EntryKey) -> bool {
+    clusters.is_empty() || clusters.contains(&key.cluster)
 }
 
-fn page<'a>(records: impl Iterator<Item = &'a Arc<Record>>, limit: usize) -> Page {
-    let mut records: Vec<Arc<Record>> = records.take(limit + 1).cloned().collect();
+fn page(records: impl Iterator<Item = Arc<Record>>, limit: usize) -> Page {
+    let mut records: Vec<Arc<Record>> = records.take(limit + 1).collect();
     let next = (records.len() > limit).then(|| records.pop()).flatten().map(|record| record.key.clone());
     Page { records, next }
 }

@@ -1,6 +1,7 @@
-//! Label selectors in kubectl's syntax: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by commas.
+//! Label selectors in kubectl's syntax: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a>1`, `a<1`, `a`, `!a`, joined by commas.
 //!
-//! The rules are those of `k8s.io/apimachinery/pkg/labels`: `!=` and `notin` also match where the label is missing.
+//! The rules are those of `k8s.io/apimachinery/pkg/labels`: `!=` and `notin` also match where the label is missing,
+//! `>` and `<` compare whole numbers and match nothing else.
 
 use crate::model::LabelSet;
 
@@ -25,11 +26,13 @@ enum Test {
     Missing,
     In(Vec<String>),
     NotIn(Vec<String>),
+    Greater(i64),
+    Less(i64),
 }
 
 /// Why a text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a label selector: write a=b, a!=b, a in (b,c), a notin (b,c), a or !a, joined by commas")]
+#[error("{0:?} is not a label selector: write a=b, a!=b, a in (b,c), a notin (b,c), a>1, a<1, a or !a, joined by commas")]
 pub struct MalformedSelector(String);
 
 impl LabelSelector {
@@ -100,6 +103,12 @@ impl Requirement {
         if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
             return is_value(value.trim()).then(|| Self::new(key, Test::In(vec![value.trim().to_owned()])))?;
         }
+        if let Some((key, number)) = text.split_once('>') {
+            return Self::new(key, Test::Greater(number.trim().parse().ok()?));
+        }
+        if let Some((key, number)) = text.split_once('<') {
+            return Self::new(key, Test::Less(number.trim().parse().ok()?));
+        }
         Self::new(text, Test::Exists)
     }
 
@@ -115,13 +124,15 @@ impl Requirement {
             Test::Missing => values.next().is_none(),
             Test::In(allowed) => values.any(|value| allowed.contains(value)),
             Test::NotIn(refused) => !values.any(|value| refused.contains(value)),
+            Test::Greater(least) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value > *least)),
+            Test::Less(most) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value < *most)),
         }
     }
 }
 
 /// Cilium's label values are freer than Kubernetes' own; only what would be ambiguous in a selector is refused.
 fn is_value(text: &str) -> bool {
-    !text.chars().any(|c| c.is_whitespace() || "()=!,".contains(c))
+    !text.chars().any(|c| c.is_whitespace() || "()=!,<>".contains(c))
 }
 
 fn split_outside_parentheses(text: &str) -> impl Iterator<Item = &str> {
@@ -146,7 +157,7 @@ mod tests {
 
     #[test]
     fn requirements_hold_as_in_kubernetes() {
-        let cart = labels(&[("app", "cart"), ("tier", "web"), ("empty", "")]);
+        let cart = labels(&[("app", "cart"), ("tier", "web"), ("empty", ""), ("size", "12")]);
         let cases = [
             ("", true),
             ("app=cart", true),
@@ -167,6 +178,16 @@ mod tests {
             ("empty=", true),
             ("app=cart,tier in (web,api),!missing", true),
             ("app=cart,tier=api", false),
+            ("size>11", true),
+            ("size > 12", false),
+            ("size<13", true),
+            ("size<12", false),
+            ("size>-1", true),
+            ("app>1", false),
+            ("missing<1", false),
+            ("empty in ()", true),
+            ("app in ()", false),
+            ("missing notin ()", true),
         ];
         for (text, expected) in cases {
             assert_eq!(LabelSelector::parse(text).unwrap().matches(&cart), expected, "{text}");
@@ -175,7 +196,14 @@ mod tests {
 
     #[test]
     fn a_key_without_a_source_matches_any_source() {
-        let identity = labels(&[("k8s:app", "cart"), ("reserved:host", "")]);
+        let identity = labels(&[
+            ("k8s:app", "cart"),
+            ("reserved:host", ""),
+            ("k8s:io.kubernetes.pod.namespace", "shop"),
+            ("k8s:tier", "web"),
+            ("container:tier", "api"),
+            ("cidr:10.0.0.0/8", ""),
+        ]);
         let cases = [
             ("app=cart", true),
             ("k8s:app=cart", true),
@@ -183,6 +211,21 @@ mod tests {
             ("container:app=cart", false),
             ("host", true),
             ("!app", false),
+            ("!any:app", false),
+            ("!container:app", true),
+            ("reserved:host", true),
+            ("k8s:host", false),
+            ("app!=cart", false),
+            ("container:app!=cart", true),
+            ("k8s:app in (cart,db),io.kubernetes.pod.namespace=shop", true),
+            // two sources have the key: one that matches is enough, and one that must not match is one too many
+            ("tier=api", true),
+            ("tier=web", true),
+            ("k8s:tier=api", false),
+            ("tier!=api", false),
+            ("k8s:tier!=api", true),
+            ("cidr:10.0.0.0/8", true),
+            ("10.0.0.0/8", true),
         ];
         for (text, expected) in cases {
             assert_eq!(LabelSelector::parse(text).unwrap().matches_sourced(&identity), expected, "{text}");
@@ -191,7 +234,9 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in [",", "a,", "a in", "a in x", "a in (b", "=b", "!", "a b", "a=b c", "a like (b)", "a=(b)"] {
+        for text in
+            [",", "a,", "a in", "a in x", "a in (b", "=b", "!", "a b", "a=b c", "a like (b)", "a=(b)", "a>b", "a>", ">1", "a<1.5", "a=>1"]
+        {
             assert!(LabelSelector::parse(text).is_err(), "{text}");
         }
     }

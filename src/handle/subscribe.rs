@@ -11,14 +11,18 @@ mod place;
 use std::sync::Arc;
 
 use super::{Filter, Reading};
-use crate::feed::Changed;
+use crate::commit::Changed;
 use crate::model::{Announcement, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
+use crate::view::Live;
 
 pub use patch::BackendsPatch;
 pub use place::{Place, Stage};
 
 /// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long.
 const SCANNED_KEYS_MAX: usize = 4_096;
+
+/// A replay looks at so many keys for each change that it may tell, so that a short piece costs little and a narrow filter gets on.
+const LOOKED_AT_FOR_EACH: usize = 8;
 
 /// Where a stream begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,10 +231,12 @@ impl Subscription {
         if start.kind == Kind::Cluster {
             return self.scan_clusters(reading, &start, change_count_max, items);
         }
-        let mut records = reading.published().view.records_from(&start);
+        let view = &reading.published().view;
+        let mut keys = view.live_from(&start);
         let full = items.len() + change_count_max;
-        for record in records.by_ref().take(SCANNED_KEYS_MAX) {
-            if let Some(object) = matching(&self.filter, record) {
+        for live in keys.by_ref().take(SCANNED_KEYS_MAX) {
+            let Some(record) = view.record_passing(&live, |key| self.filter.may_match(key)) else { continue };
+            if let Some(object) = matching(&self.filter, &record) {
                 self.count += 1;
                 items.push(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None });
             }
@@ -238,8 +244,8 @@ impl Subscription {
                 break;
             }
         }
-        match records.next() {
-            Some(record) => self.mode = Mode::Scanning(Some(record.key.clone())),
+        match keys.next() {
+            Some(live) => self.mode = Mode::Scanning(Some(live.key())),
             None => self.scan_clusters(reading, &EntryKey::lowest_of(Kind::Cluster), full - items.len(), items),
         }
     }
@@ -262,9 +268,11 @@ impl Subscription {
             items.extend(self.reset.take().map(Item::Reset));
             return;
         }
-        let mut changes = published.feed.index_after(self.sent);
+        let looked_at = SCANNED_KEYS_MAX.min(change_count_max.saturating_mul(LOOKED_AT_FOR_EACH));
+        // one more than is looked at, to know whether it is the end
+        let mut changes = published.lacked_after(self.sent, looked_at + 1).into_iter();
         let mut last = self.sent;
-        for (sequence, changed) in changes.by_ref().take(SCANNED_KEYS_MAX) {
+        for (sequence, changed) in changes.by_ref().take(looked_at) {
             last = sequence;
             let position = self.position_at(reading, sequence);
             let item = self.replayed(changed, position, reading);
@@ -281,21 +289,20 @@ impl Subscription {
         }
     }
 
-    fn replayed(&self, changed: Changed, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
+    fn replayed(&self, changed: Changed<Live>, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
         match changed {
             Changed::Gone(key, reason) => self.filter.may_match(&key).then(|| Item::Delete { key, reason: reason.api_name(), position }),
-            Changed::Live(key) if key.kind == Kind::Cluster => {
-                let object = reading.published().view.cluster_object(&key.cluster)?;
-                match self.filter.matches(&key, object) {
-                    true => Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position }),
-                    false => None,
-                }
+            Changed::Live(live) if live.kind() == Kind::Cluster => {
+                let (view, key) = (&reading.published().view, live.key());
+                let object = view.cluster_object(&key.cluster).filter(|object| self.filter.matches(&key, object))?;
+                Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position })
             }
-            Changed::Live(key) => {
-                let record = reading.record(&key)?;
-                match matching(&self.filter, record) {
-                    Some(object) => Some(Item::Upsert { key, object, revision: Some(record.source.mod_revision), position }),
-                    None => self.filter.may_match(&key).then_some(Item::Delete { key, reason: "unknown", position }),
+            Changed::Live(live) => {
+                let record = reading.published().view.record_passing(&live, |key| self.filter.may_match(key))?;
+                let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
+                match matching(&self.filter, &record) {
+                    Some(object) => Some(Item::Upsert { key, object, revision, position }),
+                    None => Some(Item::Delete { key, reason: "unknown", position }),
                 }
             }
         }
@@ -379,8 +386,11 @@ fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
 /// What a live reader is told of one change: entering and leaving the filter are an upsert and a delete.
 fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<Item> {
     let key = &announcement.key;
+    if !filter.may_match(key) {
+        return None;
+    }
     let passes = |object: &&Arc<Object>| filter.matches(key, object);
-    let old = announcement.old.as_ref().filter(passes);
+    let old = announcement.old.get().filter(passes);
     let new = announcement.new.as_ref().filter(passes);
     match (old, new) {
         // new bytes that could not be used, or bytes that differ but mean the same: nothing that a reader holds has changed

@@ -138,6 +138,16 @@ impl Connection {
         Ok(reply.0.kvs.into_iter().next().map(|key_value| key_value.key))
     }
 
+    /// How many keys there are in the range `[from, end)`.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn count(&self, from: &[u8], end: &[u8]) -> Result<u64, KvstoreError> {
+        let reply = self.range(from, GetOptions::new().with_range(end).with_count_only()).await?;
+        self.check(reply.0.header.as_ref())?;
+        u64::try_from(reply.0.count).map_err(|_| KvstoreError::Malformed { reason: "a negative count".into() })
+    }
+
     /// One `Range` call, its header not yet checked.
     pub(super) async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, KvstoreError> {
         self.shared.range(key, options).await

@@ -1,7 +1,7 @@
 //! What travels from a remote cluster's task to the one writer, and the cursors that say how far the mirror got.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Revision, Sequence, SourceStamp};
@@ -114,6 +114,52 @@ impl DeleteReason {
     }
 }
 
+/// Something that can tell what a key held.
+pub trait Recall: Send + Sync {
+    /// Decodes it; `None` where it was not usable.
+    fn recall(&self) -> Option<Arc<Object>>;
+}
+
+/// What a key held before a change: decoded once somebody asks, as most changes are told to nobody who has to know.
+#[derive(Clone, Default)]
+pub struct Former {
+    known: OnceLock<Option<Arc<Object>>>,
+    recall: Option<Arc<dyn Recall>>,
+}
+
+impl Former {
+    /// What is at hand; `None` where the key was not there or not usable.
+    #[must_use]
+    pub fn known(object: Option<Arc<Object>>) -> Self {
+        Self { known: OnceLock::from(object), recall: None }
+    }
+
+    /// What has to be decoded.
+    #[must_use]
+    pub fn recalled(recall: Arc<dyn Recall>) -> Self {
+        Self { known: OnceLock::new(), recall: Some(recall) }
+    }
+
+    /// The object; `None` where the key was not there or not usable.
+    #[must_use]
+    pub fn get(&self) -> Option<&Arc<Object>> {
+        self.known.get_or_init(|| self.recall.as_ref().and_then(|recall| recall.recall())).as_ref()
+    }
+}
+
+impl PartialEq for Former {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl fmt::Debug for Former {
+    /// Decodes nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Former").field(&self.known).finish()
+    }
+}
+
 /// One change, as it is told to streams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Announcement {
@@ -122,7 +168,7 @@ pub struct Announcement {
     /// The key that changed.
     pub key: EntryKey,
     /// What it was before; `None` where it was not there or not usable.
-    pub old: Option<Arc<Object>>,
+    pub old: Former,
     /// What it is now; `None` where it is gone or was never usable.
     pub new: Option<Arc<Object>>,
     /// The source's revision of the change, where there is one.

@@ -51,7 +51,7 @@ impl ClusterName {
     }
 
     /// The order that two names have inside a key, where a `/` follows them.
-    pub(super) fn cmp_in_keys(&self, other: &Self) -> Ordering {
+    pub(crate) fn cmp_in_keys(&self, other: &Self) -> Ordering {
         let slashed = |name: &Self| name.0.len();
         let common = slashed(self).min(slashed(other));
         let (left, right) = (self.0.as_bytes(), other.0.as_bytes());
@@ -246,8 +246,17 @@ pub struct ClusterStatus {
     pub certificate_expiry: Option<SystemTime>,
     /// One for each kind, in the order of [`Kind::ALL`].
     pub resources: [ResourceStatus; Kind::ALL.len()],
-    /// Prefixes found in the source that this version does not know.
-    pub unknown_prefixes: Vec<String>,
+    /// What the source has that this version does not know, in key order; at most 16 below each of `cilium/cache` and `cilium/state`.
+    pub unknown_prefixes: Vec<UnknownPrefix>,
+}
+
+/// Keys at the source that this version does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownPrefix {
+    /// What they have in common, as far as it is text.
+    pub prefix: String,
+    /// How many there were when they were last looked for.
+    pub key_count: u64,
 }
 
 /// The state of one kind of one cluster.
@@ -293,15 +302,15 @@ impl ClusterStatus {
         }
     }
 
-    /// The state of one kind.
+    /// The state of one mirrored kind.
     #[must_use]
     pub fn resource(&self, kind: Kind) -> &ResourceStatus {
-        &self.resources[kind as usize]
+        &self.resources[kind.place()]
     }
 
-    /// The state of one kind, to be changed.
+    /// The state of one mirrored kind, to be changed.
     pub fn resource_mut(&mut self, kind: Kind) -> &mut ResourceStatus {
-        &mut self.resources[kind as usize]
+        &mut self.resources[kind.place()]
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::ClusterName;
@@ -9,7 +10,11 @@ use super::ClusterName;
 /// Where clusters say what they are (`pkg/clustermesh/utils`): the same in a cluster's own etcd and in a copy.
 const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 
-/// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order.
+/// What stands between a node's name and an address of it in the key of a derived entry (api.md).
+const NODE_IP_MARK: char = '#';
+
+/// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order; [`Kind::NodeIp`] alone stands beside
+/// [`Kind::Ip`], so that the ipcache is one run of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `endpointslices/v1`: a part of a service's endpoints, as one cluster exports it.
@@ -18,6 +23,8 @@ pub enum Kind {
     Identity,
     /// `ip/v1`: an address or prefix and the identity behind it.
     Ip,
+    /// An ipcache entry that is made here from a node's addresses: its key is the node's with `#` and the address.
+    NodeIp,
     /// `nodes/v1`: a node of a cluster.
     Node,
     /// `serviceexports/v1`: a service that one cluster exports to the cluster set (MCS).
@@ -32,7 +39,11 @@ impl Kind {
     /// Every kind that is mirrored, in key order.
     pub const ALL: [Self; 6] = [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service];
 
-    /// Every kind that the change stream tells of, in key order.
+    /// Every kind that records are held and stored of, in key order: what is mirrored, and what is derived from it.
+    pub const STORED: [Self; 7] =
+        [Self::EndpointSlice, Self::Identity, Self::Ip, Self::NodeIp, Self::Node, Self::ServiceExport, Self::Service];
+
+    /// Every kind that the change stream has a name for, in key order.
     pub const STREAMED: [Self; 7] =
         [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster];
 
@@ -43,7 +54,7 @@ impl Kind {
             Self::EndpointSlice => "endpointslices/v1",
             Self::Identity => "identities/v1",
             Self::Ip => "ip/v1",
-            Self::Node => "nodes/v1",
+            Self::Node | Self::NodeIp => "nodes/v1",
             Self::ServiceExport => "serviceexports/v1",
             Self::Service => "services/v1",
             Self::Cluster => "cluster-config",
@@ -56,11 +67,43 @@ impl Kind {
         match self {
             Self::EndpointSlice => "endpointSlice",
             Self::Identity => "identity",
-            Self::Ip => "ipcache",
+            Self::Ip | Self::NodeIp => "ipcache",
             Self::Node => "node",
             Self::ServiceExport => "serviceExport",
             Self::Service => "service",
             Self::Cluster => "cluster",
+        }
+    }
+
+    /// Whether keys of this kind are copies of a source's, one for one.
+    #[must_use]
+    pub const fn is_mirrored(self) -> bool {
+        match self {
+            Self::EndpointSlice | Self::Identity | Self::Ip | Self::Node | Self::ServiceExport | Self::Service => true,
+            Self::NodeIp | Self::Cluster => false,
+        }
+    }
+
+    /// Its place among those that are mirrored, [`Kind::ALL`]; the nodes' for what is derived from them, and one past all for clusters.
+    #[must_use]
+    pub const fn place(self) -> usize {
+        match self {
+            Self::EndpointSlice => 0,
+            Self::Identity => 1,
+            Self::Ip => 2,
+            Self::NodeIp | Self::Node => 3,
+            Self::ServiceExport => 4,
+            Self::Service => 5,
+            Self::Cluster => 6,
+        }
+    }
+
+    /// The kind under which lists, filters and streams know it: the ipcache is one, wherever an entry comes from.
+    #[must_use]
+    pub const fn listed_as(self) -> Self {
+        match self {
+            Self::NodeIp => Self::Ip,
+            Self::EndpointSlice | Self::Identity | Self::Ip | Self::Node | Self::ServiceExport | Self::Service | Self::Cluster => self,
         }
     }
 
@@ -70,7 +113,7 @@ impl Kind {
     pub const fn is_revocable(self) -> bool {
         match self {
             Self::EndpointSlice | Self::ServiceExport | Self::Service => true,
-            Self::Identity | Self::Ip | Self::Node | Self::Cluster => false,
+            Self::Identity | Self::Ip | Self::NodeIp | Self::Node | Self::Cluster => false,
         }
     }
 
@@ -78,7 +121,7 @@ impl Kind {
     const fn infix(self) -> &'static str {
         match self {
             Self::Identity => "id/",
-            Self::EndpointSlice | Self::Ip | Self::Node | Self::ServiceExport | Self::Service | Self::Cluster => "",
+            Self::EndpointSlice | Self::Ip | Self::NodeIp | Self::Node | Self::ServiceExport | Self::Service | Self::Cluster => "",
         }
     }
 }
@@ -96,7 +139,8 @@ pub struct EntryKey {
     pub kind: Kind,
     /// The cluster that it came from.
     pub cluster: ClusterName,
-    /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, or an address with or without a length.
+    /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length, or
+    /// `<node>#<address>`.
     pub name: Arc<str>,
 }
 
@@ -110,6 +154,41 @@ impl EntryKey {
     #[must_use]
     pub fn of_cluster(cluster: ClusterName) -> Self {
         Self::new(Kind::Cluster, cluster, "")
+    }
+
+    /// The key of the entry that is derived from an address of a node.
+    #[must_use]
+    pub fn of_node_ip(node: &Self, ip: IpAddr) -> Self {
+        Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}{ip}", node.name))
+    }
+
+    /// What the keys of all entries that are derived from a node begin with.
+    #[must_use]
+    pub fn before_node_ips(node: &Self) -> Self {
+        Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}", node.name))
+    }
+
+    /// The node's name and the address in the name of a derived entry's key.
+    #[must_use]
+    pub fn split_node_ip(name: &str) -> Option<(&str, IpAddr)> {
+        let (node, address) = name.rsplit_once(NODE_IP_MARK)?;
+        let ip: IpAddr = address.parse().ok()?;
+        (!node.is_empty() && ip.to_string() == address).then_some((node, ip))
+    }
+
+    /// The name of the node that the entry of this key is derived from, if it is.
+    #[must_use]
+    pub fn derived_from(&self) -> Option<&str> {
+        if self.kind == Kind::NodeIp { Self::split_node_ip(&self.name).map(|(node, _)| node) } else { None }
+    }
+
+    /// The mirrored key that says where this one comes from and whether that still stands: itself, or the node of a derived entry.
+    #[must_use]
+    pub fn origin(&self) -> Self {
+        match self.derived_from() {
+            Some(node) => Self::new(Kind::Node, self.cluster.clone(), node),
+            None => self.clone(),
+        }
     }
 
     /// A key that sorts before every real one of the lowest kind: where scans begin.
@@ -137,6 +216,8 @@ impl EntryKey {
         if name.is_empty() {
             return None;
         }
+        // no node of a source is called so: wire refuses such a name
+        let kind = if kind == Kind::Node && Self::split_node_ip(name).is_some() { Kind::NodeIp } else { kind };
         Some(Self::new(kind, ClusterName::parse(cluster).ok()?, name))
     }
 }
@@ -158,6 +239,7 @@ impl PartialOrd for EntryKey {
 
 impl Ord for EntryKey {
     /// The order of the cache forms as bytes, which is etcd's: the `/` behind a cluster's name counts, so `eu-west/` comes before `eu/`.
+    /// Entries derived from nodes follow the other ipcache entries.
     fn cmp(&self, other: &Self) -> Ordering {
         self.kind.cmp(&other.kind).then_with(|| self.cluster.cmp_in_keys(&other.cluster)).then_with(|| self.name.cmp(&other.name))
     }
@@ -175,8 +257,33 @@ mod tests {
             "cilium/cache/identities/v1/paris/id/68352",
             "cilium/cache/ip/v1/paris/10.1.200.0/24",
             "cilium/cluster-config/paris",
+            "cilium/cache/nodes/v1/paris/worker-1#10.0.0.1",
+            "cilium/cache/nodes/v1/paris/a#b#fd00::1",
         ] {
             assert_eq!(EntryKey::from_cache_form(text).map(|key| key.to_string()).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn the_kinds_know_their_places() {
+        for (place, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!((kind.place(), kind.is_mirrored(), kind.listed_as()), (place, true, kind));
+        }
+        assert!(Kind::STORED.is_sorted() && Kind::STREAMED.is_sorted() && Kind::ALL.is_sorted());
+    }
+
+    #[test]
+    fn the_key_of_an_entry_derived_from_a_node_names_both() {
+        let node = EntryKey::from_cache_form("cilium/cache/nodes/v1/paris/a#b").unwrap();
+        assert_eq!(node.kind, Kind::Node);
+        let entry = EntryKey::of_node_ip(&node, "fd00::1".parse().unwrap());
+        assert_eq!(entry.to_string(), "cilium/cache/nodes/v1/paris/a#b#fd00::1");
+        assert_eq!(EntryKey::from_cache_form(&entry.to_string()), Some(entry.clone()));
+        assert_eq!((entry.kind.listed_as(), entry.origin(), node.origin()), (Kind::Ip, node.clone(), node.clone()));
+        assert!(EntryKey::before_node_ips(&node) < entry && entry < EntryKey::lowest_of(Kind::Node));
+        assert!(EntryKey::new(Kind::Ip, node.cluster, "fd00::ffff") < entry);
+        for name in ["a", "a#", "#10.0.0.1", "a#10.0.0.1/32", "a#010.0.0.1", "a#FD00::1", "10.0.0.1"] {
+            assert_eq!(EntryKey::split_node_ip(name), None, "{name}");
         }
     }
 

@@ -8,18 +8,20 @@ mod cluster;
 mod export;
 mod key;
 mod listen;
+mod numeric_identity;
 mod object;
 mod position;
 mod record;
 
-pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
+pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, Former, PutPoint, Recall, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
-    MaxConnectedClusters, Phase, ResourceStatus,
+    MaxConnectedClusters, Phase, ResourceStatus, UnknownPrefix,
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;
+pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IdentityScope};
 pub use object::{
     Backend, BackendZone, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port,
     Service,

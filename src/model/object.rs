@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{EndpointSlice, Kind, Phase, ServiceExport};
+use super::{EndpointSlice, EntryKey, Kind, Phase, ServiceExport};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -36,7 +37,26 @@ pub struct ClusterPhase {
     pub phase: Option<Phase>,
 }
 
+/// The label that names the service of an endpoint slice (`k8s.io/api/discovery/v1`, `LabelServiceName`).
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
 impl Object {
+    /// The global service, as `<namespace>/<name>`, that its key has a share in. A service that is not shared has none
+    /// (`NewSharedServicesObserver`, Cilium's `pkg/clustermesh/common/services.go`), nor has a slice that names no service
+    /// (`ParseEndpointSliceID`, `pkg/k8s/endpoints.go`).
+    #[must_use]
+    pub fn shared_service(&self, key: &EntryKey) -> Option<Arc<str>> {
+        match self {
+            Self::Service(service) => service.shared.then(|| Arc::clone(&key.name)),
+            Self::ServiceExport(_) => Some(Arc::clone(&key.name)),
+            Self::EndpointSlice(slice) => {
+                let name = slice.labels.get(SERVICE_NAME_LABEL).filter(|name| !name.is_empty())?;
+                Some(format!("{}/{name}", slice.namespace).into())
+            }
+            Self::Node(_) | Self::Identity(_) | Self::Ip(_) | Self::Cluster(_) => None,
+        }
+    }
+
     /// The kind of key that holds such an object.
     #[must_use]
     pub const fn kind(&self) -> Kind {
@@ -49,6 +69,48 @@ impl Object {
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::Cluster(_) => Kind::Cluster,
         }
+    }
+
+    /// The node, if it is one.
+    #[must_use]
+    pub const fn as_node(&self) -> Option<&Node> {
+        if let Self::Node(object) = self { Some(object) } else { None }
+    }
+
+    /// The service, if it is one.
+    #[must_use]
+    pub const fn as_service(&self) -> Option<&Service> {
+        if let Self::Service(object) = self { Some(object) } else { None }
+    }
+
+    /// The identity, if it is one.
+    #[must_use]
+    pub const fn as_identity(&self) -> Option<&Identity> {
+        if let Self::Identity(object) = self { Some(object) } else { None }
+    }
+
+    /// The ipcache entry, if it is one.
+    #[must_use]
+    pub const fn as_ip(&self) -> Option<&IpEntry> {
+        if let Self::Ip(object) = self { Some(object) } else { None }
+    }
+
+    /// The service export, if it is one.
+    #[must_use]
+    pub const fn as_service_export(&self) -> Option<&ServiceExport> {
+        if let Self::ServiceExport(object) = self { Some(object) } else { None }
+    }
+
+    /// The endpoint slice, if it is one.
+    #[must_use]
+    pub const fn as_endpoint_slice(&self) -> Option<&EndpointSlice> {
+        if let Self::EndpointSlice(object) = self { Some(object) } else { None }
+    }
+
+    /// The cluster, if it is one.
+    #[must_use]
+    pub const fn as_cluster(&self) -> Option<&ClusterPhase> {
+        if let Self::Cluster(object) = self { Some(object) } else { None }
     }
 }
 
@@ -187,6 +249,24 @@ pub struct IpEntry {
     pub service_account: String,
     /// Ports that have names, in the order of the source.
     pub named_ports: Vec<NamedPort>,
+}
+
+impl IpEntry {
+    /// An entry of which nothing else is known.
+    #[must_use]
+    pub const fn new(prefix: ObjectPrefix, identity: u32) -> Self {
+        Self {
+            prefix,
+            identity,
+            host_ip: None,
+            encryption_key: 0,
+            namespace: String::new(),
+            pod_name: String::new(),
+            pod_uid: String::new(),
+            service_account: String::new(),
+            named_ports: Vec::new(),
+        }
+    }
 }
 
 /// What an ipcache entry stands for: a host and a CIDR of full length are two different entries (protocol.md §4.4).

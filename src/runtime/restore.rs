@@ -1,19 +1,26 @@
-//! From the store and the journal to the mirror: every record decoded again, nothing confirmed, and announced anew what the
+//! From the store and the journal to the mirror: chunks as they are, what changed since decoded again, nothing confirmed, and announced anew what the
 //! process that ended had announced and not stored (design.md, invariant 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::SystemTime;
 
-use crate::commit::{Published, Vouched, first_reservation, vouch};
+use super::plan::{Begun, Plan};
+use crate::commit::{Published, first_reservation};
 use crate::feed::{Feed, Retention};
 use crate::model::{
-    ClusterId, ClusterName, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, MaxConnectedClusters, Record, Rejection, Sequence, Tombstone,
+    ClusterId, ClusterName, DeleteReason, EntryKey, Epoch, EpochSpan, MaxConnectedClusters, Record, Rejection, Sequence, Tombstone,
 };
-use crate::store::{Group, Journal, Loaded, Store, StoreError, read_journals};
-use crate::view::View;
+use crate::pack::Chunk;
+use crate::store::{Group, Journal, JournalRun, Loaded, Store, StoreError, read_journals};
+use crate::view::{DERIVATION, View};
 use crate::wire::{self, Context};
+
+/// How many nodes' entries are stored at once: some thousands of entries, as in the writer's groups.
+const DERIVED_NODES_MAX: usize = 1_024;
 
 /// What the store gave.
 pub(super) struct Restored {
@@ -21,30 +28,40 @@ pub(super) struct Restored {
     pub(super) journal: Journal,
     /// No sequence above this one may be handed out before more are reserved.
     pub(super) reserved: Sequence,
+    /// Records that the store has in its log, decoded.
+    pub(super) known: Vec<Arc<Record>>,
     pub(super) restored_count: u64,
     pub(super) damaged_count: u64,
 }
 
-/// Loads everything, draws this start's epoch, reserves its first block of sequences and announces anew what must be.
-pub(super) fn restore(store: &Store, max: MaxConnectedClusters, retention: Retention) -> Result<Restored, StoreError> {
+/// Loads everything, draws this start's epoch, reserves its first block of sequences and announces anew what must be. Goes on from what early
+/// answers were given by, if that was right.
+pub(super) fn restore(
+    store: &Store,
+    max: MaxConnectedClusters,
+    retention: Retention,
+    begun: Option<Begun>,
+) -> Result<Restored, StoreError> {
     let mut loaded = store.load()?;
-    let runs = read_journals(store.data_directory()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the announce journal cannot be read: some streams begin anew");
-        Vec::new()
-    });
-    let vouched = vouch(&loaded.epochs, loaded.covered, loaded.floor, &runs);
-    let (restored_count, damaged_count) = (loaded.records.len() as u64, loaded.damaged_count);
-    let (mut group, announced) = announce_anew(&mut loaded, &vouched);
-    let clusters = known_clusters(&loaded);
-    let head = Sequence(announced.0 + clusters.len() as u64);
-    let epoch = Epoch(rand::random());
-    let (journal, begun) = Journal::begin(store.data_directory(), epoch, head);
-    report("begin the announce journal", begun);
-    let mut epochs = vouched.epochs.clone();
-    epochs.push(EpochSpan { epoch, began: head, vouched: None });
-    let reserved = first_reservation(head);
+    let (restored_count, damaged_count) = (loaded.record_count(), loaded.damaged_count);
+    let decoder = Decoder::new(&loaded, max);
+    decoder.decode_all(&mut loaded.changed);
+    let known: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
+    let (runs, begun) = match begun {
+        Some(begun) => (begun.runs, Some((begun.plan, begun.epoch, begun.journal))),
+        None => (runs(store.data_directory()), None),
+    };
+    let plan = Plan::new(&loaded, &runs, known_clusters(&loaded));
+    let mut group = announce_anew(&mut loaded, &plan, &decoder);
+    let (epoch, mut journal) = match begun.filter(|(begun, ..)| plan.goes_on(begun)) {
+        Some((_, epoch, journal)) => (epoch, journal),
+        None => begin_epoch(store.data_directory(), plan.head),
+    };
+    let mut epochs = plan.vouched.epochs.clone();
+    epochs.push(EpochSpan { epoch, began: plan.head, vouched: None });
+    let reserved = first_reservation(plan.head);
     group.epochs = Some(epochs);
-    group.covered = Some(head);
+    group.covered = Some(plan.head);
     group.sequence_reserved = Some(reserved);
     match store.apply(&group) {
         Ok(()) => report("remove the journals of earlier starts", journal.remove_earlier()),
@@ -52,27 +69,77 @@ pub(super) fn restore(store: &Store, max: MaxConnectedClusters, retention: Reten
         // not know it
         Err(error) => tracing::error!(%error, "cannot write to the store: serving what it holds, storing is tried again"),
     }
-    let published = publish(loaded, Start { head, epoch, max, retention, clusters }, vouched);
-    Ok(Restored { published, journal, reserved, restored_count, damaged_count })
+    let derived = loaded.derived == Some(DERIVATION);
+    let mut published = publish(loaded, plan, epoch, retention);
+    let reserved = if derived { reserved } else { derive_again(store, &mut published, &mut journal) };
+    Ok(Restored { published, journal, reserved, known, restored_count, damaged_count })
 }
 
-/// What a start begins with.
-struct Start {
-    head: Sequence,
-    epoch: Epoch,
-    max: MaxConnectedClusters,
-    retention: Retention,
-    /// Their phases are announced anew, with the last sequences up to the head.
-    clusters: BTreeSet<ClusterName>,
+/// What the announce journals of earlier starts say.
+pub(super) fn runs(data_directory: &Path) -> Vec<JournalRun> {
+    read_journals(data_directory).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the announce journal cannot be read: some streams begin anew");
+        Vec::new()
+    })
+}
+
+/// Draws the epoch of a start, and begins its journal.
+pub(super) fn begin_epoch(data_directory: &Path, head: Sequence) -> (Epoch, Journal) {
+    let epoch = Epoch(rand::random());
+    let (journal, begun) = Journal::begin(data_directory, epoch, head);
+    report("begin the announce journal", begun);
+    (epoch, journal)
+}
+
+/// Brings the entries derived from nodes up to date, where the store has none (of an earlier version), ones by other rules, or has lost some:
+/// as changes like any others, noted in the journal and stored. Returns the end of the sequences that may be handed out then.
+fn derive_again(store: &Store, published: &mut Published, journal: &mut Journal) -> Sequence {
+    let keys = published.view.nodes_to_derive();
+    if !keys.is_empty() {
+        tracing::info!(nodes = keys.len(), "deriving ipcache entries from nodes");
+    }
+    let now = SystemTime::now();
+    let mut pieces = keys.chunks(DERIVED_NODES_MAX).peekable();
+    let mut stored = Ok(());
+    loop {
+        let piece = pieces.next().unwrap_or_default();
+        let effects = published.view.derive_again(piece, now);
+        let mut group = Group { records: effects.records, ..Group::default() };
+        journal.append(effects.announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
+        for announcement in effects.announcements {
+            let of_feed = published.feed.announce(announcement, now);
+            group.tombstones.extend(of_feed.tombstones);
+            group.floor = of_feed.floor.or(group.floor);
+        }
+        let reserved = first_reservation(published.feed.head());
+        group.covered = Some(published.feed.head());
+        group.sequence_reserved = Some(reserved);
+        let last = pieces.peek().is_none();
+        group.derived = last.then_some(DERIVATION);
+        // without the mark, which comes last, everything is derived again at the next start
+        stored = stored.and_then(|()| store.apply(&group));
+        if last {
+            report("store the entries derived from nodes", stored.map_err(io::Error::other));
+            return reserved;
+        }
+    }
 }
 
 /// Every cluster that the store knows.
 fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
     let mut known: BTreeSet<ClusterName> =
         loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();
-    for record in &loaded.records {
-        if !known.contains(&record.key.cluster) {
-            known.insert(record.key.cluster.clone());
+    let is_live = |chunk: &Chunk, row: usize| loaded.changed.get(&chunk.key(row)).is_none_or(Option::is_some);
+    for chunk in &loaded.chunks {
+        for (rows, cluster) in chunk.clusters() {
+            if !known.contains(cluster) && rows.into_iter().any(|row| is_live(chunk, row)) {
+                known.insert(cluster.clone());
+            }
+        }
+    }
+    for (key, _) in loaded.changed.iter().filter(|(_, record)| record.is_some()) {
+        if !known.contains(&key.cluster) {
+            known.insert(key.cluster.clone());
         }
     }
     known
@@ -84,65 +151,87 @@ fn report(what: &str, outcome: io::Result<()>) {
     }
 }
 
-/// Gives every key that was announced and not stored a new sequence: its recovered value, or a tombstone. Returns what to store and
-/// the newest sequence.
-fn announce_anew(loaded: &mut Loaded, vouched: &Vouched) -> (Group, Sequence) {
+/// Gives every key that was announced and not stored its new sequence: its recovered value, or a tombstone. Returns what to store.
+fn announce_anew(loaded: &mut Loaded, plan: &Plan, decoder: &Decoder) -> Group {
     let mut group = Group::default();
-    let mut head = loaded.sequence_reserved.max(vouched.newest);
     let now = SystemTime::now();
-    let concerned = loaded.records.iter().enumerate().filter(|(_, record)| vouched.keys.contains(&record.key));
-    let places: BTreeMap<EntryKey, usize> = concerned.map(|(at, record)| (record.key.clone(), at)).collect();
     loaded.tombstones.retain(|(sequence, tombstone)| {
-        let replaced = vouched.keys.contains(&tombstone.key);
+        let replaced = plan.vouched.keys.contains(&tombstone.key);
         if replaced {
             group.tombstones.insert(*sequence, None);
         }
         !replaced
     });
-    let known = known_clusters(loaded);
-    let is_known_cluster = |key: &EntryKey| key.kind == Kind::Cluster && known.contains(&key.cluster);
-    for key in vouched.keys.iter().filter(|key| !is_known_cluster(key)) {
-        head = head.next();
-        if let Some(at) = places.get(key) {
-            let record = &mut loaded.records[*at];
-            record.last_sequence = head;
-            group.records.insert(key.clone(), Some(Arc::new(record.clone())));
+    for (key, sequence) in &plan.announced {
+        if let Some(record) = loaded.record(key) {
+            let record = decoder.decode(Record { last_sequence: *sequence, ..Arc::unwrap_or_clone(record) });
+            loaded.changed.insert(key.clone(), Some(Arc::clone(&record)));
+            group.records.insert(key.clone(), Some(record));
         } else {
             let tombstone = Tombstone { key: key.clone(), reason: DeleteReason::Deleted, time: now };
-            group.tombstones.insert(head, Some(tombstone.clone()));
-            loaded.tombstones.push((head, tombstone));
+            group.tombstones.insert(*sequence, Some(tombstone.clone()));
+            loaded.tombstones.push((*sequence, tombstone));
         }
     }
-    (group, head)
+    group
 }
 
-fn publish(loaded: Loaded, start: Start, vouched: Vouched) -> Published {
-    let mut view = View::starting_at(start.head);
-    let mut feed = Feed::starting_at(start.head, start.retention);
-    let ids: BTreeMap<ClusterName, ClusterId> =
-        loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id))).collect();
-    for (name, record) in loaded.clusters {
-        view.restore_cluster(name, record);
-    }
-    let mut sequence = Sequence(start.head.0 - start.clusters.len() as u64);
-    for name in start.clusters {
-        sequence = sequence.next();
-        feed.restore_live(sequence, EntryKey::of_cluster(name.clone()));
-        view.restore_phase(name, sequence);
-    }
-    for record in loaded.records {
-        let cluster_id = ids.get(&record.key.cluster).copied().unwrap_or_default();
-        feed.restore_live(record.last_sequence, record.key.clone());
-        view.restore(decode(record, cluster_id, start.max));
-    }
-    for (scope, cursor) in loaded.cursors {
-        view.restore_cursor(scope, cursor);
-    }
+fn publish(loaded: Loaded, plan: Plan, epoch: Epoch, retention: Retention) -> Published {
+    let mut view = plan.view(&loaded);
+    view.restore_chunks(loaded.chunks);
+    restore_changed(&mut view, loaded.changed);
+    let mut feed = Feed::starting_at(plan.head, retention);
     for (sequence, tombstone) in loaded.tombstones {
         feed.restore_tombstone(sequence, tombstone);
     }
     feed.restore_floor(loaded.floor);
-    Published { view, feed, epoch: start.epoch, earlier: vouched.epochs.into() }
+    Published { view, feed, epoch, earlier: plan.vouched.epochs.into() }
+}
+
+/// Takes in what changed since the chunks.
+pub(super) fn restore_changed(view: &mut View, changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
+    for (key, record) in changed {
+        match record {
+            Some(record) => view.restore(record),
+            None => view.restore_deleted(&key),
+        }
+    }
+}
+
+/// Gives stored records their objects back.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    ids: BTreeMap<ClusterName, ClusterId>,
+    max: MaxConnectedClusters,
+}
+
+impl Decoder {
+    pub(super) fn new(loaded: &Loaded, max: MaxConnectedClusters) -> Self {
+        let ids = loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id)));
+        Self { ids: ids.collect(), max }
+    }
+
+    /// Decodes all that are not yet, in two threads: after a kill there are some 80,000.
+    pub(super) fn decode_all(&self, changed: &mut BTreeMap<EntryKey, Option<Arc<Record>>>) {
+        let mut records: Vec<&mut Arc<Record>> = changed.values_mut().flatten().collect();
+        let half = records.len() / 2;
+        let (left, right) = records.split_at_mut(half);
+        let decode = |records: &mut [&mut Arc<Record>]| {
+            for record in records {
+                **record = self.decode(Record::clone(record));
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| decode(left));
+            decode(right);
+        });
+    }
+
+    /// Decodes one that is not yet.
+    fn decode(&self, record: Record) -> Arc<Record> {
+        let cluster_id = self.ids.get(&record.key.cluster).copied().unwrap_or_default();
+        Arc::new(if record.object.is_some() { record } else { decode(record, cluster_id, self.max) })
+    }
 }
 
 /// Gives a stored record its object back: from the newest bytes, or from the last usable ones where those were refused.

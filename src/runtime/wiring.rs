@@ -1,14 +1,20 @@
 //! From the settings to what each room wants to know.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
+use super::{OpenedStore, early};
 use crate::api::{ApiOptions, TlsFiles};
-use crate::clustermesh::{DirectoryOptions, MeshOptions, Timing};
+use crate::clustermesh::{DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::config::Settings;
 use crate::feed::Retention;
-use crate::handle::StoreReport;
+use crate::handle::{Early, StoreReport};
 use crate::kvstore::ClientOptions;
-use crate::store::Opened;
+use crate::model::MaxConnectedClusters;
+use crate::store::{Cold, Opened, Store, StoreError};
 
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
@@ -32,11 +38,18 @@ pub(super) fn directory_options(settings: &Settings) -> DirectoryOptions {
     }
 }
 
+/// The own cluster's etcd, where it is mirrored too.
+pub(super) fn local_etcd(settings: &Settings) -> Option<LocalEtcd> {
+    let (cluster, path) = settings.cluster_name.clone().zip(settings.local_etcd.clone())?;
+    Some(LocalEtcd { cluster, path })
+}
+
 pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
     let kvstore = settings.kvstore();
     let in_flight = usize::try_from(kvstore.max_inflight.unwrap_or(kvstore.qps)).unwrap_or(usize::MAX);
     MeshOptions {
         own_id: settings.cluster_id,
+        local: local_etcd(settings).map(|local| local.cluster),
         max_connected_clusters: settings.max_connected_clusters,
         client: ClientOptions {
             keepalive_heartbeat: kvstore.keepalive_heartbeat,
@@ -54,6 +67,7 @@ pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
             hold_margin: settings.timing.hold_margin,
             heartbeat_silence: settings.timing.heartbeat_silence,
             cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
+            unknown_prefix_interval: settings.timing.unknown_prefix_interval,
             ..Timing::default()
         },
     }
@@ -66,4 +80,37 @@ pub(super) fn retention(settings: &Settings) -> Retention {
 pub(super) fn store_report(opened: &Opened) -> StoreReport {
     let set_aside = opened.set_aside.as_ref().map(|set_aside| (set_aside.path.display().to_string(), set_aside.reason.clone()));
     StoreReport { set_aside, ..StoreReport::default() }
+}
+
+/// What opening the store takes.
+pub(super) struct Opening {
+    directory: PathBuf,
+    wait: Duration,
+    max_connected_clusters: MaxConnectedClusters,
+    retention: Retention,
+}
+
+pub(super) fn opening(settings: &Settings) -> Opening {
+    Opening {
+        directory: settings.data_dir.clone(),
+        wait: settings.timing.store_lock_wait,
+        max_connected_clusters: settings.max_connected_clusters,
+        retention: retention(settings),
+    }
+}
+
+impl Opening {
+    /// Opens the store; meanwhile whatever can be answered early is sent.
+    pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn Early>>>) -> Result<OpenedStore, StoreError> {
+        let Self { directory, wait, max_connected_clusters, retention } = self;
+        let mut begun = None;
+        let mut offer = |cold: Option<Cold>| {
+            let begin = cold.and_then(|cold| early::begin(cold, &directory, max_connected_clusters, retention));
+            let (mirror, start) = begin.unzip();
+            begun = start;
+            early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn Early>));
+        };
+        let (store, opened) = Store::open_offering(&directory, wait, &mut offer)?;
+        Ok(OpenedStore { store, opened, begun, early })
+    }
 }

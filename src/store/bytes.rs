@@ -6,7 +6,7 @@
 use thiserror::Error;
 
 /// The bytes of a checksum.
-const CHECKSUM_LENGTH: usize = 4;
+pub(super) const CHECKSUM_LENGTH: usize = 4;
 
 /// A 64-bit number takes at most 10 groups of 7 bits.
 const VARINT_LENGTH_MAX: u32 = 10;
@@ -99,6 +99,12 @@ fn checksum(key: &[u8], bytes: &[u8]) -> [u8; CHECKSUM_LENGTH] {
     hasher.finalize().to_le_bytes()
 }
 
+/// Checks the checksum of a value that is stored at `key`, and takes it off.
+pub(super) fn unseal<'a>(key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], Malformed> {
+    let (sealed, stored_checksum) = stored.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(Malformed::Truncated)?;
+    if checksum(key, sealed) == *stored_checksum { Ok(sealed) } else { Err(Malformed::Checksum) }
+}
+
 /// Takes fields off a value.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
@@ -108,17 +114,23 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Checks the envelope of a value that is stored at `key` and opens its body.
     pub(super) fn open(key: &[u8], stored: &'a [u8], form: u8) -> Result<Self, Malformed> {
-        let (sealed, stored_checksum) = stored.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(Malformed::Truncated)?;
-        if checksum(key, sealed) != *stored_checksum {
-            return Err(Malformed::Checksum);
-        }
-        let (found, rest) = sealed.split_first().ok_or(Malformed::Truncated)?;
+        Self::body(unseal(key, stored)?, form)
+    }
+
+    /// Opens a form and its body, whose checksum was checked with what they are part of.
+    pub(super) fn body(bytes: &'a [u8], form: u8) -> Result<Self, Malformed> {
+        let (found, rest) = bytes.split_first().ok_or(Malformed::Truncated)?;
         if *found == form { Ok(Self { rest }) } else { Err(Malformed::UnknownForm(*found)) }
     }
 
     /// Reads fields that have no envelope.
     pub(super) const fn over(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
+    }
+
+    /// Whether nothing is left.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// Takes everything that is left.

@@ -7,23 +7,27 @@
 //!
 //! | key | body |
 //! |---|---|
-//! | `e` + cache form of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
+//! | `e` + name of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
 //! | `c` + kind's base + `/` + cluster | cursor: flags (1 = cached, 2 = last put, 4 = last delete, 8 = canary) · `u64` etcd cluster id · `i64` revision · [put: `i64` revision · 32 bytes SHA-256 · `bytes` source key] · [delete: `i64` revision · `bytes` source key] · [canary: `i64` revision · `bytes` value] |
 //! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given, 64 = last contact) · [`i64` last contact, in microseconds since 1970] · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] |
-//! | `t` + sequence, 8 bytes big-endian | tombstone: reason (0 = deleted, 1 = cluster removed) · `i64` time in microseconds since 1970 · `text` cache form of the key |
+//! | `t` + sequence, 8 bytes big-endian | tombstone: reason (0 = deleted, 1 = cluster removed) · `i64` time in microseconds since 1970 · `text` name of the key |
 //! | `mepochs` | varint count · of each start that positions may come from, oldest first: `u64` epoch · varint sequence at which it began · 0, or 1 and varint sequence up to which it is vouched for |
+//! | `mderived` | `u64` number of the rules by which the entries derived from nodes were made |
 //! | `mfloor` | `u64` sequence below which tombstones are gone |
 //! | `mcovered` | `u64` newest sequence that is stored, with all before it |
 //! | `mformat` | `u64` number of the layout |
 //! | `mgroup` | `u64` number of the last group |
 //! | `msequence` | `u64` highest sequence that may have been handed out |
 //!
+//! The name of a key is its cache form; of an entry that is derived from a node it is `cilium/cache/node-ips/v1/<cluster>/<node>#<address>`, which
+//! sorts as keys do.
+//!
 //! The file `witness` beside the engine's holds one such value with the key `witness`: suspect (0 or 1) · `u64` last group · `u64` sequence.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::bytes::{Malformed, Reader, Writer, unseal};
 use super::witness::Testimony;
 use crate::model::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
@@ -33,13 +37,12 @@ use crate::model::{
 /// The form of every value in layout 1.
 const FORM: u8 = 1;
 
-const ENTRY: u8 = b'e';
+/// The first byte of every entry's key.
+pub(super) const ENTRY: u8 = b'e';
 const CURSOR: u8 = b'c';
 const CLUSTER: u8 = b'k';
-const TOMBSTONE: u8 = b't';
-
-/// The first byte of every cursor's key, for those who drop them all.
-pub(super) const CURSOR_PREFIX: [u8; 1] = [CURSOR];
+/// The first byte of every tombstone's key.
+pub(super) const TOMBSTONE: u8 = b't';
 
 /// The key of the layout's number.
 pub(super) const FORMAT_KEY: &[u8] = b"mformat";
@@ -52,11 +55,16 @@ pub(super) const SEQUENCE_KEY: &[u8] = b"msequence";
 pub(super) const EPOCHS_KEY: &[u8] = b"mepochs";
 /// The key of the sequence below which tombstones are gone.
 pub(super) const FLOOR_KEY: &[u8] = b"mfloor";
+/// The key of the rules by which derived entries were made.
+pub(super) const DERIVED_KEY: &[u8] = b"mderived";
 /// The key of the newest sequence that is stored with all before it.
 pub(super) const COVERED_KEY: &[u8] = b"mcovered";
 
 /// Stands in for a key where the witness's checksum is made.
 const WITNESS_KEY: &[u8] = b"witness";
+
+/// Where the names of derived entries begin. No source has such keys, and none sorts between these and the ip entries.
+const NODE_IPS: &str = "cilium/cache/node-ips/v1/";
 
 const RECORD_GOOD_VALUE: u8 = 1;
 const RECORD_REJECTION: u8 = 1 << 1;
@@ -102,6 +110,8 @@ pub(super) enum StoredKey {
     Floor,
     /// The newest sequence that is stored with all before it.
     Covered,
+    /// The rules by which derived entries were made.
+    Derived,
 }
 
 /// Reads a stored key; `None` for anything that version 1 does not write.
@@ -113,6 +123,7 @@ pub(super) fn read_key(stored: &[u8]) -> Option<StoredKey> {
         EPOCHS_KEY => return Some(StoredKey::Epochs),
         FLOOR_KEY => return Some(StoredKey::Floor),
         COVERED_KEY => return Some(StoredKey::Covered),
+        DERIVED_KEY => return Some(StoredKey::Derived),
         _ => {}
     }
     let (tag, rest) = stored.split_first()?;
@@ -121,7 +132,7 @@ pub(super) fn read_key(stored: &[u8]) -> Option<StoredKey> {
     }
     let text = std::str::from_utf8(rest).ok()?;
     match *tag {
-        ENTRY => EntryKey::from_cache_form(text).filter(|key| key.kind != Kind::Cluster).map(StoredKey::Entry),
+        ENTRY => read_name(text).filter(|key| key.kind != Kind::Cluster).map(StoredKey::Entry),
         CURSOR => read_scope(text).map(StoredKey::Cursor),
         CLUSTER => ClusterName::parse(text).ok().map(StoredKey::Cluster),
         _ => None,
@@ -137,7 +148,43 @@ fn read_scope(text: &str) -> Option<Scope> {
 
 /// The stored key of an entry.
 pub(super) fn entry_key(key: &EntryKey) -> Vec<u8> {
-    tagged(ENTRY, &key.to_string())
+    tagged(ENTRY, &name(key))
+}
+
+/// The name of a key: names sort as keys do.
+pub(super) fn name(key: &EntryKey) -> String {
+    if key.kind == Kind::NodeIp { format!("{NODE_IPS}{}/{}", key.cluster, key.name) } else { key.to_string() }
+}
+
+/// Reads a name back.
+pub(super) fn read_name(text: &str) -> Option<EntryKey> {
+    let Some(below) = text.strip_prefix(NODE_IPS) else {
+        return EntryKey::from_cache_form(text).filter(|key| key.kind != Kind::NodeIp);
+    };
+    let (cluster, name) = below.split_once('/')?;
+    EntryKey::split_node_ip(name)?;
+    Some(EntryKey::new(Kind::NodeIp, ClusterName::parse(cluster).ok()?, name))
+}
+
+/// Where the stored keys of a scope's entries begin, and a key above all of them.
+pub(super) fn scope_range(scope: &Scope) -> (Vec<u8>, Vec<u8>) {
+    let name = |end: char| tagged(ENTRY, &format!("cilium/cache/{}/{}{end}", scope.kind.base(), scope.cluster));
+    // '0' follows '/'
+    (name('/'), name('0'))
+}
+
+/// Where the stored keys of a kind's entries begin, and a key above all of them.
+pub(super) fn kind_range(kind: Kind) -> (Vec<u8>, Vec<u8>) {
+    let base = if kind == Kind::NodeIp { NODE_IPS.trim_end_matches('/').to_owned() } else { format!("cilium/cache/{}", kind.base()) };
+    (tagged(ENTRY, &format!("{base}/")), tagged(ENTRY, &format!("{base}0")))
+}
+
+/// The entry that a stored key is of.
+pub(super) fn entry_of(stored: &[u8]) -> Option<EntryKey> {
+    match read_key(stored) {
+        Some(StoredKey::Entry(key)) => Some(key),
+        Some(_) | None => None,
+    }
 }
 
 /// The stored key of a scope's cursor.
@@ -156,27 +203,27 @@ pub(super) fn tombstone_key(sequence: Sequence) -> Vec<u8> {
 }
 
 /// Writes a tombstone.
-pub(super) fn write_tombstone(stored_key: &[u8], tombstone: &Tombstone) -> Vec<u8> {
+pub(super) fn write_tombstone(tombstone: &Tombstone) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
     writer.byte(match tombstone.reason {
         DeleteReason::Deleted => 0,
         DeleteReason::ClusterRemoved => 1,
     });
     writer.signed(micros_since_1970(tombstone.time));
-    writer.bytes(tombstone.key.to_string().as_bytes());
-    writer.seal(stored_key)
+    writer.bytes(name(&tombstone.key).as_bytes());
+    writer.into_bytes()
 }
 
 /// Reads a tombstone back.
-pub(super) fn read_tombstone(stored_key: &[u8], stored: &[u8]) -> Result<Tombstone, Malformed> {
-    let mut reader = Reader::open(stored_key, stored, FORM)?;
+pub(super) fn read_tombstone(body: &[u8]) -> Result<Tombstone, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let reason = match reader.byte()? {
         0 => DeleteReason::Deleted,
         1 => DeleteReason::ClusterRemoved,
         _ => return Err(Malformed::Field("reason")),
     };
     let time = time_from_micros(reader.signed()?)?;
-    let key = EntryKey::from_cache_form(reader.text("key")?).ok_or(Malformed::Field("key"))?;
+    let key = read_name(reader.text("key")?).ok_or(Malformed::Field("key"))?;
     reader.finish()?;
     Ok(Tombstone { key, reason, time })
 }
@@ -193,12 +240,12 @@ pub(super) fn write_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
             writer.varint(vouched.0);
         }
     }
-    writer.seal(EPOCHS_KEY)
+    writer.into_bytes()
 }
 
 /// Reads them back.
-pub(super) fn read_epochs(stored: &[u8]) -> Result<Vec<EpochSpan>, Malformed> {
-    let mut reader = Reader::open(EPOCHS_KEY, stored, FORM)?;
+pub(super) fn read_epochs(body: &[u8]) -> Result<Vec<EpochSpan>, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let count = reader.varint()?;
     let mut epochs = Vec::new();
     for _ in 0..count {
@@ -219,7 +266,7 @@ fn tagged(tag: u8, text: &str) -> Vec<u8> {
 }
 
 /// Writes what is stored of a record: all but its decoded object and its generation. Times keep microseconds.
-pub(super) fn write_record(stored_key: &[u8], record: &Record) -> Vec<u8> {
+pub(super) fn write_record(record: &Record) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
     writer.byte(
         bit(record.good_value.is_some(), RECORD_GOOD_VALUE)
@@ -240,12 +287,12 @@ pub(super) fn write_record(stored_key: &[u8], record: &Record) -> Vec<u8> {
         writer.signed(micros_since_1970(rejection.first_seen));
         writer.signed(micros_since_1970(rejection.last_seen));
     }
-    writer.seal(stored_key)
+    writer.into_bytes()
 }
 
 /// Reads a record back: without its object, in generation 0.
-pub(super) fn read_record(stored_key: &[u8], key: EntryKey, stored: &[u8]) -> Result<Record, Malformed> {
-    let mut reader = Reader::open(stored_key, stored, FORM)?;
+pub(super) fn read_record(key: EntryKey, body: &[u8]) -> Result<Record, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let flags = reader.flags(RECORD_GOOD_VALUE | RECORD_REJECTION | RECORD_HELD)?;
     let held = flags & RECORD_HELD != 0;
     let source = SourceStamp { mod_revision: Revision(reader.signed()?), lease: LeaseId(reader.signed()?), held };
@@ -265,7 +312,7 @@ fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
 }
 
 /// Writes a cursor.
-pub(super) fn write_cursor(stored_key: &[u8], cursor: &Cursor) -> Vec<u8> {
+pub(super) fn write_cursor(cursor: &Cursor) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
     writer.byte(
         bit(cursor.cached, CURSOR_CACHED)
@@ -288,12 +335,12 @@ pub(super) fn write_cursor(stored_key: &[u8], cursor: &Cursor) -> Vec<u8> {
         writer.signed(canary.revision.0);
         writer.bytes(&canary.value);
     }
-    writer.seal(stored_key)
+    writer.into_bytes()
 }
 
 /// Reads a cursor back.
-pub(super) fn read_cursor(stored_key: &[u8], stored: &[u8]) -> Result<Cursor, Malformed> {
-    let mut reader = Reader::open(stored_key, stored, FORM)?;
+pub(super) fn read_cursor(body: &[u8]) -> Result<Cursor, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let flags = reader.flags(CURSOR_CACHED | CURSOR_PUT | CURSOR_DELETE | CURSOR_CANARY)?;
     let etcd_cluster_id = EtcdClusterId(reader.fixed()?);
     let revision = Revision(reader.signed()?);
@@ -317,7 +364,7 @@ fn read_sentinel(reader: &mut Reader<'_>) -> Result<Sentinel, Malformed> {
 }
 
 /// Writes a cluster's record.
-pub(super) fn write_cluster(stored_key: &[u8], record: &ClusterRecord) -> Vec<u8> {
+pub(super) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
     let config_flags = record.config.as_ref().map_or(0, |config| {
         CONFIG_PRESENT
@@ -338,12 +385,12 @@ pub(super) fn write_cluster(stored_key: &[u8], record: &ClusterRecord) -> Vec<u8
             writer.bytes(mode.as_bytes());
         }
     }
-    writer.seal(stored_key)
+    writer.into_bytes()
 }
 
 /// Reads a cluster's record back.
-pub(super) fn read_cluster(stored_key: &[u8], stored: &[u8]) -> Result<ClusterRecord, Malformed> {
-    let mut reader = Reader::open(stored_key, stored, FORM)?;
+pub(super) fn read_cluster(body: &[u8]) -> Result<ClusterRecord, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let flags = reader.flags(CLUSTER_FLAGS)?;
     let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.signed()?)?) } else { None };
     let config = if flags & CONFIG_PRESENT != 0 { Some(read_config(&mut reader, flags)?) } else { None };
@@ -367,18 +414,30 @@ fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malf
 }
 
 /// Writes one of the marks, a plain number.
-pub(super) fn write_number(stored_key: &[u8], number: u64) -> Vec<u8> {
+pub(super) fn write_number(number: u64) -> Vec<u8> {
     let mut writer = Writer::new(FORM);
     writer.fixed(number);
-    writer.seal(stored_key)
+    writer.into_bytes()
 }
 
 /// Reads one of the marks back.
-pub(super) fn read_number(stored_key: &[u8], stored: &[u8]) -> Result<u64, Malformed> {
-    let mut reader = Reader::open(stored_key, stored, FORM)?;
+pub(super) fn read_number(body: &[u8]) -> Result<u64, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let number = reader.fixed()?;
     reader.finish()?;
     Ok(number)
+}
+
+/// Writes the number of the layout, sealed as all values of layout 1 are.
+pub(super) fn write_format(format: u64) -> Vec<u8> {
+    let mut writer = Writer::new(FORM);
+    writer.fixed(format);
+    writer.seal(FORMAT_KEY)
+}
+
+/// Reads it back.
+pub(super) fn read_format(stored: &[u8]) -> Result<u64, Malformed> {
+    read_number(unseal(FORMAT_KEY, stored)?)
 }
 
 /// Writes the witness file; always of the same length.

@@ -1,6 +1,6 @@
 //! The engine: sled 0.34.7, and the only file that knows it.
 //!
-//! Owns: the engine's settings, its batches, its flush and its panics. Receives: keys and values as bytes. Emits: [`EngineError`], never a
+//! Owns: the engine's settings, how a slot becomes a tree, its flush and its panics. Receives: values as bytes. Emits: [`EngineError`], never a
 //! panic and never a type of sled's. Deliberately lacks: what the bytes mean, locks between processes (`lock`) and repairs (`recovery`).
 
 use std::any::Any;
@@ -11,10 +11,27 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::EngineError;
+use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
 
-/// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages: at the 305 raw bytes an entry of
-/// measurements.md §1.1, 64 MiB hold some 200,000 entries; "The warm store" lowers it to 4 MB (measurements.md §1.1).
-const CACHE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages (measurements.md §1.1).
+const CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// How often sled looks whether segments of its log can be emptied for reuse, which it does nowhere else; 20 ms are best at 20,000
+/// changes/s, 500 at 1,000 (measurements.md §1.1).
+const CLEANING_INTERVAL_MS: u64 = 100;
+
+/// The key of a slot's value in the slot's tree.
+const VALUE_KEY: &[u8] = b"v";
+
+/// The key of what primes it.
+const PRIME_KEY: &[u8] = b"p";
+
+/// So many small writes, and the next one is the tenth link of the page: sled then writes the page anew as a whole, which frees the old value at
+/// once. With ten, the tenth itself would copy the old value (measurements.md §1.1).
+const PRIME_COUNT: u8 = 9;
+
+/// The tree that sled always has; layout 1 is in it, and in all layouts the number of the layout.
+const DEFAULT_TREE: &[u8] = b"__sled__default";
 
 /// sled's own default; larger segments brought nothing (measurements.md §1.1). It cannot change without a migration: sled refuses.
 const SEGMENT_BYTES: usize = 512 * 1024;
@@ -32,13 +49,11 @@ const LOG_FILE: &str = "db";
 /// The beginning of the names of sled's snapshots, which it can do without (measurements.md §1.3, trap 6).
 const SNAPSHOT_PREFIX: &str = "snap.";
 
-/// One write: a key, and its value or `None` to delete it.
-pub(super) type Write = (Vec<u8>, Option<Vec<u8>>);
-
-/// An open engine with one ordered map of bytes to bytes.
+/// An open engine: one tree for each slot.
 #[derive(Debug)]
 pub(super) struct Engine {
-    map: sled::Db,
+    /// There until it is dropped.
+    map: Option<sled::Db>,
     log: File,
 }
 
@@ -60,11 +75,15 @@ impl Engine {
     }
 
     fn open_once(directory: &Path) -> Result<Self, EngineError> {
-        // No background flush: each group is flushed by its writer. `mode` is left alone: sled 0.34.7 never reads it.
-        let config = sled::Config::new().path(directory).flush_every_ms(None).cache_capacity(CACHE_BYTES_MAX).segment_size(SEGMENT_BYTES);
+        // each group is flushed by its writer; `mode` is left alone: sled 0.34.7 never reads it
+        let config = sled::Config::new()
+            .path(directory)
+            .flush_every_ms(Some(CLEANING_INTERVAL_MS))
+            .cache_capacity(CACHE_BYTES_MAX)
+            .segment_size(SEGMENT_BYTES);
         let map = guarded(|| config.open())?;
         let log = File::options().read(true).write(true).open(directory.join(LOG_FILE))?;
-        Ok(Self { map, log })
+        Ok(Self { map: Some(map), log })
     }
 
     /// Removes the snapshots, from which sled would start; without them it reads its whole log.
@@ -78,15 +97,15 @@ impl Engine {
         Ok(())
     }
 
-    /// One value.
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        Ok(guarded(|| self.map.get(key))?.map(|value| value.to_vec()))
+    /// One value of the default tree.
+    pub(super) fn get_plain(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(guarded(|| self.map().get(key))?.map(|value| value.to_vec()))
     }
 
-    /// Every key that begins with `prefix` and its value, in the order of the keys.
-    pub(super) fn scan(&self, prefix: &[u8], mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), EngineError> {
+    /// Every key of the default tree and its value, in order.
+    pub(super) fn scan_plain(&self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), EngineError> {
         guarded(|| {
-            for pair in self.map.scan_prefix(prefix) {
+            for pair in self.map().iter() {
                 let (key, value) = pair?;
                 visit(&key, &value);
             }
@@ -94,32 +113,67 @@ impl Engine {
         })
     }
 
-    /// Applies all the writes or, if the process is killed, none. After an *error* some of them may show: the caller must open anew and
-    /// write them again. Survives a kill; only [`Self::sync`] makes it survive a power cut.
-    pub(super) fn apply(&self, writes: Vec<Write>) -> Result<(), EngineError> {
-        let mut batch = sled::Batch::default();
-        for (key, value) in writes {
-            match value {
-                Some(value) => batch.insert(key, value),
-                None => batch.remove(key),
-            }
+    /// Writes a value to the default tree, without syncing.
+    pub(super) fn put_plain(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        guarded(|| self.map().insert(key, value)).map(drop)
+    }
+
+    fn primed(&self, slot: Slot) -> sled::Result<sled::Tree> {
+        let tree = self.map().open_tree(slot.to_string())?;
+        for count in 0..PRIME_COUNT {
+            tree.insert(PRIME_KEY, &[count])?;
         }
-        guarded(|| self.map.apply_batch(batch))
+        Ok(tree)
     }
 
-    /// Makes everything applied durable. sled's flush is only `sync_file_range` (trap 1), hence an `fdatasync` of our own. A page above
-    /// a quarter of a segment goes to a file of its own that sled never syncs (trap 2): those survive a kill, not yet a power cut.
-    pub(super) fn sync(&self) -> Result<(), EngineError> {
-        guarded(|| self.map.flush())?;
-        self.log.sync_data()?;
-        Ok(())
+    fn map(&self) -> &sled::Db {
+        self.map.as_ref().expect("an engine must be open until it is dropped")
     }
+}
 
-    /// Drops the engine; a panic of sled's while it does so is no more than logged, as there is nothing left to save.
-    pub(super) fn discard(self) {
-        if catch_unwind(AssertUnwindSafe(|| drop(self))).is_err() {
+impl Drop for Engine {
+    /// A panic of sled's meanwhile is no more than logged, as there is nothing left to save.
+    fn drop(&mut self) {
+        let map = self.map.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(map))).is_err() {
             tracing::warn!("the engine panicked while it was closed");
         }
+    }
+}
+
+impl Slots for Engine {
+    fn slots(&self) -> Result<Vec<Slot>, EngineError> {
+        let names = guarded(|| Ok(self.map().tree_names()))?;
+        let slot = |name: &sled::IVec| {
+            let slot = std::str::from_utf8(name).ok().and_then(Slot::parse);
+            if slot.is_none() && *name != DEFAULT_TREE {
+                tracing::warn!(name = %name.escape_ascii(), "the store has a tree that this version does not write");
+            }
+            slot
+        };
+        Ok(names.iter().filter_map(slot).collect())
+    }
+
+    fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(guarded(|| self.map().open_tree(slot.to_string())?.get(VALUE_KEY))?.map(|value| value.to_vec()))
+    }
+
+    fn put(&self, slot: Slot, value: &[u8]) -> Result<(), EngineError> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(EngineError::Oversized { slot: slot.to_string(), length: value.len() });
+        }
+        guarded(|| self.primed(slot)?.insert(VALUE_KEY, value)).map(drop)
+    }
+
+    fn delete(&self, slot: Slot) -> Result<(), EngineError> {
+        guarded(|| self.primed(slot)?.remove(VALUE_KEY)).map(drop)
+    }
+
+    /// sled's flush is only `sync_file_range` (trap 1), hence an `fdatasync` of our own.
+    fn sync(&self) -> Result<(), EngineError> {
+        guarded(|| self.map().flush())?;
+        self.log.sync_data()?;
+        Ok(())
     }
 }
 

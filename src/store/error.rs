@@ -48,6 +48,14 @@ pub enum EngineError {
     /// The files do not hold what the engine expects.
     #[error("its files are damaged: {0}")]
     Damaged(String),
+    /// A value is longer than the engine keeps safely. A bug: values are cut before.
+    #[error("the value for slot {slot} has {length} bytes, which is too long")]
+    Oversized {
+        /// The slot.
+        slot: String,
+        /// How long the value is, in bytes.
+        length: usize,
+    },
     /// The engine panicked.
     #[error("the engine panicked: {0}")]
     Panicked(String),
@@ -56,13 +64,18 @@ pub enum EngineError {
     Replaced,
 }
 
+/// Whether there is no room, for us or for anybody.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}
+
 impl EngineError {
     /// Whether the machine is the reason and not the files, so that they must be left where they are.
     pub(super) fn is_environment(&self) -> bool {
         /// `ENFILE` and `EMFILE`: no file descriptors left.
         const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];
         match self {
-            Self::Busy(_) | Self::Replaced => true,
+            Self::Busy(_) | Self::Replaced | Self::Oversized { .. } => true,
             Self::Damaged(_) | Self::Panicked(_) => false,
             Self::Io(error) => {
                 error.raw_os_error().is_some_and(|code| DESCRIPTORS_EXHAUSTED.contains(&code))

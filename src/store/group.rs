@@ -1,13 +1,13 @@
 //! A group: changes that are stored together.
 //!
-//! Owns: what a group holds and how two become one. Emits: the writes for the engine. Deliberately lacks: when to store it (the writer knows).
+//! Owns: what a group holds and how two become one. Emits: the changes of stored keys. Deliberately lacks: when to store it (the writer knows).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use super::change::{Key, Value};
 use super::codec;
-use super::engine::Write;
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 
 /// Changes that become durable as one: entries and the cursors that claim them (design.md, invariant 1). `None` deletes.
@@ -27,6 +27,8 @@ pub struct Group {
     pub epochs: Option<Vec<EpochSpan>>,
     /// The newest sequence that the group covers, with all before it.
     pub covered: Option<Sequence>,
+    /// The rules by which all entries derived from nodes are made, with this group and those before.
+    pub derived: Option<u64>,
     /// The new end of the reserved sequences: all up to and including this one may be handed out.
     pub sequence_reserved: Option<Sequence>,
 }
@@ -41,7 +43,8 @@ impl Group {
     /// How many keys of the store it writes.
     #[must_use]
     pub fn len(&self) -> usize {
-        let marks = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count() + usize::from(self.epochs.is_some());
+        let marks = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count();
+        let marks = marks + usize::from(self.epochs.is_some()) + usize::from(self.derived.is_some());
         self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + marks
     }
 
@@ -54,43 +57,39 @@ impl Group {
         self.floor = self.floor.max(older.floor);
         self.covered = self.covered.max(older.covered);
         self.epochs = self.epochs.take().or(older.epochs);
+        self.derived = self.derived.or(older.derived);
         self.sequence_reserved = self.sequence_reserved.max(older.sequence_reserved);
     }
 
-    /// The writes that store the group under its number.
-    pub(super) fn writes(&self, number: u64) -> Vec<Write> {
-        let mut writes = Vec::with_capacity(self.len() + 1);
-        for (key, record) in &self.records {
-            let stored_key = codec::entry_key(key);
-            let value = record.as_ref().map(|record| codec::write_record(&stored_key, record));
-            writes.push((stored_key, value));
-        }
-        for (scope, cursor) in &self.cursors {
-            let stored_key = codec::cursor_key(scope);
-            let value = cursor.as_ref().map(|cursor| codec::write_cursor(&stored_key, cursor));
-            writes.push((stored_key, value));
-        }
-        for (cluster, record) in &self.clusters {
-            let stored_key = codec::cluster_key(cluster);
-            let value = record.as_ref().map(|record| codec::write_cluster(&stored_key, record));
-            writes.push((stored_key, value));
-        }
-        for (sequence, tombstone) in &self.tombstones {
-            let stored_key = codec::tombstone_key(*sequence);
-            let value = tombstone.as_ref().map(|tombstone| codec::write_tombstone(&stored_key, tombstone));
-            writes.push((stored_key, value));
+    /// What the group does to stored keys.
+    pub(super) fn changes(&self) -> BTreeMap<Key, Option<Value>> {
+        let item = |body: Vec<u8>| Value::Item(body.into());
+        let mut changes: BTreeMap<Key, Option<Value>> = BTreeMap::new();
+        let records = self.records.iter().map(|(key, record)| (codec::entry_key(key), record.clone().map(Value::Record)));
+        let cursors =
+            self.cursors.iter().map(|(scope, cursor)| (codec::cursor_key(scope), cursor.as_ref().map(codec::write_cursor).map(item)));
+        let clusters = self
+            .clusters
+            .iter()
+            .map(|(cluster, record)| (codec::cluster_key(cluster), record.as_ref().map(codec::write_cluster).map(item)));
+        let tombstones = self
+            .tombstones
+            .iter()
+            .map(|(sequence, tombstone)| (codec::tombstone_key(*sequence), tombstone.as_ref().map(codec::write_tombstone).map(item)));
+        for (key, value) in records.chain(cursors).chain(clusters).chain(tombstones) {
+            changes.insert(key.into(), value);
         }
         if let Some(epochs) = &self.epochs {
-            writes.push((codec::EPOCHS_KEY.to_vec(), Some(codec::write_epochs(epochs))));
+            changes.insert(codec::EPOCHS_KEY.into(), Some(item(codec::write_epochs(epochs))));
         }
-        let marks = [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered)];
-        for (key, sequence) in marks {
-            if let Some(sequence) = sequence {
-                writes.push((key.to_vec(), Some(codec::write_number(key, sequence.0))));
+        let sequences = [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered)];
+        let marks = sequences.map(|(key, sequence)| (key, sequence.map(|sequence| sequence.0)));
+        for (key, number) in marks.into_iter().chain([(codec::DERIVED_KEY, self.derived)]) {
+            if let Some(number) = number {
+                changes.insert(key.into(), Some(item(codec::write_number(number))));
             }
         }
-        writes.push((codec::GROUP_KEY.to_vec(), Some(codec::write_number(codec::GROUP_KEY, number))));
-        writes
+        changes
     }
 }
 

@@ -14,6 +14,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::bytes::{Malformed, Reader, Writer};
+use super::codec;
 use crate::model::{EntryKey, Epoch, Sequence};
 
 /// The directory inside the data directory.
@@ -193,7 +194,7 @@ impl Journal {
 fn write_record(bytes: &mut Vec<u8>, epoch: Epoch, sequence: Sequence, key: Option<&EntryKey>) {
     let mut writer = Writer::new(FORM);
     writer.varint(sequence.0);
-    writer.raw(key.map(ToString::to_string).unwrap_or_default().as_bytes());
+    writer.raw(key.map(codec::name).unwrap_or_default().as_bytes());
     frame(bytes, &writer.seal(&epoch.0.to_le_bytes()));
 }
 
@@ -229,7 +230,7 @@ fn read_record(epoch: Epoch, sealed: &[u8]) -> Result<(Sequence, Option<EntryKey
     if text.is_empty() {
         return Ok((sequence, None));
     }
-    Ok((sequence, Some(EntryKey::from_cache_form(text).ok_or(Malformed::Field("key"))?)))
+    Ok((sequence, Some(codec::read_name(text).ok_or(Malformed::Field("key"))?)))
 }
 
 /// The journal files by number, oldest first.

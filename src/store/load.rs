@@ -1,23 +1,33 @@
 //! Reading everything back, and dropping what cannot be read together with the cursors that claim it.
 //!
-//! Owns: what a bad value costs (design.md, invariants 7 and 8): itself, and its scope's cursor, so that a resync brings it again.
-//! Deliberately lacks: damage to the engine's own files (`recovery`), and decoding an entry's bytes (the caller does).
+//! Owns: what damage costs (design.md, invariants 7 and 8): itself, and the cursors of the scopes that it may concern, so that a resync brings it
+//! again. Deliberately lacks: noticing damage to slots (`recover`) or to the engine's files (`recovery`), and decoding an entry's bytes
+//! (the caller does).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::bytes::Malformed;
+use super::change::{Key, Value};
 use super::codec::{self, StoredKey};
-use super::engine::{Engine, Write};
 use super::error::EngineError;
+use super::packing::Content;
+use super::recover::Found;
+use super::slots::Slots;
+use super::unpack::Body;
+use super::warm::Warm;
 use super::witness::Witness;
-use super::write;
-use crate::model::{ClusterName, ClusterRecord, Cursor, EpochSpan, Record, Scope, Sequence, Tombstone};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
+use crate::pack::Chunk;
 
 /// Everything that is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Loaded {
-    /// The entries in key order, without their objects and in generation 0: the caller decodes.
-    pub records: Vec<Record>,
+    /// Most entries, in key order.
+    pub chunks: Vec<Chunk>,
+    /// The others, which are newer where a chunk has the key too; `None`: the key is gone. Without their objects and in generation 0: the caller
+    /// decodes.
+    pub changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
     /// How far scopes are mirrored. None for a scope that lost a record.
     pub cursors: Vec<(Scope, Cursor)>,
     /// What clusters said about themselves.
@@ -31,111 +41,169 @@ pub struct Loaded {
     pub epochs: Vec<EpochSpan>,
     /// The newest sequence that is stored with all before it.
     pub covered: Sequence,
+    /// The rules by which the entries derived from nodes were made; none where there are none, or where anything was damaged.
+    pub derived: Option<u64>,
     /// No sequence up to and including this one may be handed out again.
     pub sequence_reserved: Sequence,
-    /// How many values could not be read and were dropped.
+    /// How many slots and values could not be read and were dropped.
     pub damaged_count: u64,
+}
+
+impl Loaded {
+    /// The entry of a key.
+    #[must_use]
+    pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
+        if let Some(changed) = self.changed.get(key) {
+            return changed.clone();
+        }
+        let at = self.chunks.partition_point(|chunk| chunk.first_key() <= *key).checked_sub(1)?;
+        self.chunks.get(at)?.get(key).map(Arc::new)
+    }
+
+    /// All entries in key order, unpacked.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let packed = self.chunks.iter().flat_map(Chunk::records).filter(|record| !self.changed.contains_key(&record.key));
+        let mut records: Vec<Record> = packed.chain(self.changed.values().flatten().map(|record| Record::clone(record))).collect();
+        records.sort_by(|left, right| left.key.cmp(&right.key));
+        records
+    }
+
+    /// How many mirrored entries there are.
+    #[must_use]
+    pub fn record_count(&self) -> u64 {
+        let mirrored = |chunk: &Chunk| -> usize {
+            let rows = chunk.clusters().map(|(rows, _)| rows).filter(|rows| chunk.scope(rows.start).0.is_mirrored());
+            rows.map(|rows| rows.len()).sum()
+        };
+        let packed: usize = self.chunks.iter().map(mirrored).sum();
+        let changed = || self.changed.iter().filter(|(key, _)| key.kind.is_mirrored());
+        let replaced = changed().filter(|(key, _)| self.is_packed(key)).count();
+        (packed - replaced + changed().filter(|(_, record)| record.is_some()).count()) as u64
+    }
+
+    fn is_packed(&self, key: &EntryKey) -> bool {
+        let at = self.chunks.partition_point(|chunk| chunk.first_key() <= *key).checked_sub(1);
+        at.and_then(|at| self.chunks.get(at)).is_some_and(|chunk| chunk.find(key).is_ok())
+    }
 }
 
 /// What a scan found, good and bad.
 #[derive(Debug, Default)]
-struct Scan {
-    loaded: Loaded,
-    group_number: u64,
-    repairs: Vec<Write>,
-    suspect_scopes: BTreeSet<Scope>,
+pub(super) struct Scan {
+    pub(super) loaded: Loaded,
+    repairs: BTreeMap<Key, Option<Value>>,
     suspect_everywhere: bool,
 }
 
-/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk. Returns the number of the last
-/// group as well.
-pub(super) fn load_and_repair(engine: &Engine, witness: &mut Witness) -> Result<(Loaded, u64), EngineError> {
+/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk.
+pub(super) fn load_and_repair<S: Slots>(warm: &mut Warm<S>, mut found: Found, witness: &mut Witness) -> Result<Loaded, EngineError> {
     let testimony = witness.testimony();
-    let mut scan = Scan { suspect_everywhere: testimony.suspect, ..Scan::default() };
-    engine.scan(&[], |key, value| scan.take(key, value))?;
-    if scan.group_number < testimony.group_number {
-        let (found, expected) = (scan.group_number, testimony.group_number);
-        tracing::warn!("the store went back from group {expected} to {found}: all clusters will be listed anew");
+    let (stored, expected) = (warm.group_number, testimony.group_number);
+    let mut scan = read(warm, std::mem::take(&mut found.bodies))?;
+    scan.suspect_everywhere |= testimony.suspect || found.suspect_everywhere;
+    scan.loaded.damaged_count += found.damaged_count;
+    if stored < expected {
+        tracing::warn!("the store went back from group {expected} to {stored}: all clusters will be listed anew");
         scan.suspect_everywhere = true;
-        scan.group_number = expected;
-        scan.repairs.push((codec::GROUP_KEY.to_vec(), Some(codec::write_number(codec::GROUP_KEY, expected))));
     }
     scan.reserve(testimony.sequence);
-    scan.drop_suspect_cursors();
-    scan.drop_suspect_epochs();
-    if scan.suspect_everywhere {
-        // also those that could not be read
-        engine.scan(&codec::CURSOR_PREFIX, |key, _| scan.repairs.push((key.to_vec(), None)))?;
-    }
-    if !scan.repairs.is_empty() || testimony.suspect {
+    scan.drop_suspect_cursors(&found.lost);
+    scan.drop_suspect_epochs(!found.lost.is_empty());
+    if !scan.repairs.is_empty() || testimony.suspect || stored < expected || !found.is_whole() {
         witness.suspect()?;
-        write(engine, scan.repairs)?;
-        witness.confirm(scan.group_number, scan.loaded.sequence_reserved)?;
+        let void_from = found.void_from.unwrap_or(u64::MAX).min(stored + 1);
+        warm.repair(void_from, stored.max(expected) + 1, scan.repairs)?;
+        witness.confirm(warm.group_number, scan.loaded.sequence_reserved)?;
     }
-    Ok((scan.loaded, scan.group_number))
+    Ok(scan.loaded)
+}
+
+/// Reads everything; `bodies` are those of chunks that were read already.
+pub(super) fn read<S: Slots>(warm: &Warm<S>, bodies: BTreeMap<Key, Body>) -> Result<Scan, EngineError> {
+    let mut scan = Scan::default();
+    for content in warm.contents(bodies)? {
+        match content {
+            Content::Entries { chunks, changed } => scan.take_entries(chunks, changed),
+            Content::Items(items) => items.into_iter().for_each(|(key, body)| scan.take(&key, &body)),
+        }
+    }
+    Ok(scan)
 }
 
 impl Scan {
-    fn take(&mut self, key: &[u8], value: &[u8]) {
+    /// Takes a stored key and what it holds.
+    pub(super) fn take(&mut self, key: &Key, body: &[u8]) {
         let Some(stored_key) = codec::read_key(key) else {
             tracing::warn!(key = %key.escape_ascii(), "dropped a stored key that this version does not write");
             self.suspect_everywhere = true;
             return self.drop_damaged(key);
         };
-        if let Err(error) = self.read(key, &stored_key, value) {
+        if let Err(error) = self.read(&stored_key, body) {
             tracing::warn!(key = %key.escape_ascii(), %error, "dropped a stored value that cannot be read");
-            if let StoredKey::Entry(entry) = stored_key {
-                self.suspect_scopes.insert(Scope { cluster: entry.cluster, kind: entry.kind });
-            }
             self.drop_damaged(key);
         }
     }
 
-    fn read(&mut self, key: &[u8], stored_key: &StoredKey, value: &[u8]) -> Result<(), Malformed> {
+    fn read(&mut self, stored_key: &StoredKey, body: &[u8]) -> Result<(), Malformed> {
         match stored_key {
-            StoredKey::Entry(entry) => {
-                let record = codec::read_record(key, entry.clone(), value)?;
-                self.reserve(record.last_sequence);
-                self.loaded.records.push(record);
-            }
-            StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::read_cursor(key, value)?)),
-            StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::read_cluster(key, value)?)),
-            // recovery has checked it
-            StoredKey::Format => {}
-            StoredKey::Group => self.group_number = codec::read_number(key, value)?,
-            StoredKey::Sequence => self.reserve(Sequence(codec::read_number(key, value)?)),
-            StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::read_tombstone(key, value)?)),
-            StoredKey::Epochs => self.loaded.epochs = codec::read_epochs(value)?,
-            StoredKey::Floor => self.loaded.floor = Sequence(codec::read_number(key, value)?),
-            StoredKey::Covered => self.loaded.covered = Sequence(codec::read_number(key, value)?),
+            // those are elsewhere
+            StoredKey::Entry(_) => return Err(Malformed::Field("key")),
+            StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::read_cursor(body)?)),
+            StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::read_cluster(body)?)),
+            // of layout 1
+            StoredKey::Format | StoredKey::Group => {}
+            StoredKey::Sequence => self.reserve(Sequence(codec::read_number(body)?)),
+            StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::read_tombstone(body)?)),
+            StoredKey::Epochs => self.loaded.epochs = codec::read_epochs(body)?,
+            StoredKey::Floor => self.loaded.floor = Sequence(codec::read_number(body)?),
+            StoredKey::Covered => self.loaded.covered = Sequence(codec::read_number(body)?),
+            StoredKey::Derived => self.loaded.derived = Some(codec::read_number(body)?),
         }
         Ok(())
     }
 
-    /// The records' own sequences count too, should the mark be lost.
-    fn reserve(&mut self, sequence: Sequence) {
+    fn take_entries(&mut self, chunks: Vec<Chunk>, changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
+        // the records' own sequences count too, should the mark be lost
+        let packed = chunks.iter().map(Chunk::max_sequence);
+        let newest = changed.values().flatten().map(|record| record.last_sequence).chain(packed).max();
+        self.reserve(newest.unwrap_or_default());
+        self.loaded.chunks.extend(chunks);
+        self.loaded.changed.extend(changed);
+    }
+
+    /// Whether all that was taken could be read.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.suspect_everywhere && self.loaded.damaged_count == 0
+    }
+
+    pub(super) fn reserve(&mut self, sequence: Sequence) {
         self.loaded.sequence_reserved = self.loaded.sequence_reserved.max(sequence);
     }
 
-    fn drop_damaged(&mut self, key: &[u8]) {
+    fn drop_damaged(&mut self, key: &Key) {
         self.loaded.damaged_count += 1;
-        self.repairs.push((key.to_vec(), None));
+        self.repairs.insert(key.clone(), None);
     }
 
-    /// After any damage nothing can be vouched for that was announced before.
-    fn drop_suspect_epochs(&mut self) {
-        if (self.suspect_everywhere || self.loaded.damaged_count > 0) && !self.loaded.epochs.is_empty() {
+    /// After any damage nothing can be vouched for that was announced before, nor that each node has what is derived from it.
+    fn drop_suspect_epochs(&mut self, lost: bool) {
+        if self.suspect_everywhere || lost || self.loaded.damaged_count > 0 {
             self.loaded.epochs.clear();
-            self.repairs.push((codec::EPOCHS_KEY.to_vec(), None));
+            self.loaded.derived = None;
+            self.repairs.insert(codec::EPOCHS_KEY.into(), None);
+            self.repairs.insert(codec::DERIVED_KEY.into(), None);
         }
     }
 
-    fn drop_suspect_cursors(&mut self) {
-        let Self { loaded, suspect_scopes, suspect_everywhere, repairs, .. } = self;
+    fn drop_suspect_cursors(&mut self, lost: &[(Key, Option<Key>)]) {
+        let Self { loaded, suspect_everywhere, repairs, .. } = self;
         loaded.cursors.retain(|(scope, _)| {
-            let suspect = *suspect_everywhere || suspect_scopes.contains(scope);
+            let (low, high) = codec::scope_range(scope);
+            let concerns = |(from, to): &(Key, Option<Key>)| **from < *high && to.as_ref().is_none_or(|to| **to > *low);
+            let suspect = *suspect_everywhere || lost.iter().any(concerns);
             if suspect {
-                repairs.push((codec::cursor_key(scope), None));
+                repairs.insert(codec::cursor_key(scope).into(), None);
             }
             !suspect
         });

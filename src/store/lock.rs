@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::error::StoreError;
+use super::error::{StoreError, is_full};
 
 /// The file's name inside the data directory.
 const LOCK_FILE: &str = "lock";
@@ -49,7 +49,11 @@ impl DirectoryLock {
                 }
             }
         }
-        write_holder(&mut file).map_err(not_writable)?;
+        match write_holder(&mut file) {
+            // nobody learns who holds it, but it is held
+            Err(error) if is_full(&error) => {}
+            outcome => outcome.map_err(not_writable)?,
+        }
         Ok(Self { _file: file })
     }
 }

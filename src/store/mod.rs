@@ -7,35 +7,60 @@
 //! decisions on what to write when, and sled outside of `engine`.
 
 mod bytes;
+mod change;
 mod codec;
+mod cold;
 mod engine;
 mod error;
 mod group;
 mod journal;
 mod load;
 mod lock;
+mod manifest;
+mod migrate;
+mod object;
+mod offline;
+mod packing;
+mod pairs;
+mod recover;
 mod recovery;
+mod slots;
+mod summary;
+mod tail;
 #[cfg(test)]
 mod tests;
+mod threads;
+mod unpack;
+mod warm;
 mod witness;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+pub use cold::{Cold, Found, Wanted};
 pub use error::{EngineError, StoreError};
 pub use group::Group;
 pub use journal::{Journal, JournalRun, read_journals};
 pub use load::Loaded;
+pub use offline::{Inspection, Share, inspect};
 
-use engine::{Engine, Write};
+use engine::Engine;
 use lock::DirectoryLock;
+use slots::Slots;
+use warm::Warm;
 use witness::Witness;
+
+use crate::model::Record;
 
 /// The engine's directory inside the data directory.
 const ENGINE_DIRECTORY: &str = "store";
+
+/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (api.md, "The main job").
+const SETTLE_AT_CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
 /// The unit of [`MetadataExt::blocks`], in bytes (stat(2)).
 const BLOCK_BYTES: u64 = 512;
@@ -53,7 +78,7 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     /// `None` after an error, until the next group opens it anew.
-    engine: Option<Engine>,
+    warm: Option<Warm<Arc<Engine>>>,
     witness: Witness,
     /// The number of the last group that was applied.
     group_number: u64,
@@ -87,12 +112,21 @@ impl Store {
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotWritable`], or [`StoreError::Engine`] where the machine and not the files is the reason.
     pub fn open(directory: &Path, lock_wait: Duration) -> Result<(Self, Opened), StoreError> {
+        Self::open_offering(directory, lock_wait, &mut |_| ())
+    }
+
+    /// The same; meanwhile `offer` gets what lookups can be answered from before everything is read, if all is well, and `None` where opening
+    /// has to begin anew: what was offered before then counts no more.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_offering(directory: &Path, lock_wait: Duration, offer: &mut dyn FnMut(Option<Cold>)) -> Result<(Self, Opened), StoreError> {
         let lock = DirectoryLock::take(directory, lock_wait)?;
-        let recovered = recovery::open(directory)?;
+        let recovered = recovery::open(directory, offer)?;
         let inner = Inner {
-            engine: Some(recovered.engine),
+            group_number: recovered.warm.group_number,
+            warm: Some(recovered.warm),
             witness: recovered.witness,
-            group_number: recovered.group_number,
             loaded: Some(recovered.loaded),
         };
         let store = Self { directory: directory.join(ENGINE_DIRECTORY), inner: Mutex::new(inner), _lock: lock };
@@ -108,51 +142,71 @@ impl Store {
         if let Some(loaded) = inner.loaded.take() {
             return Ok(loaded);
         }
-        let engine = inner.take_engine(&self.directory).map_err(|source| self.failed(source))?;
-        match load::load_and_repair(&engine, &mut inner.witness) {
-            Ok((loaded, _)) => {
-                inner.engine = Some(engine);
-                Ok(loaded)
-            }
-            Err(source) => {
-                engine.discard();
-                Err(self.failed(source))
-            }
-        }
+        let warm = inner.take(&self.directory).map_err(|source| self.failed(source))?;
+        let scan = load::read(&warm, BTreeMap::new()).map_err(|source| self.failed(source))?;
+        inner.warm = Some(warm);
+        Ok(scan.loaded)
     }
 
-    /// Stores a group: all of it or, if the process is killed meanwhile, none; durable when this returns.
+    /// Stores a group: all of it or, if the process is killed or the disk is full meanwhile, none; durable when this returns.
     ///
     /// # Errors
     /// [`StoreError::Engine`], for instance on a full disk. The group must then be tried again, alone or merged into a newer one
-    /// ([`Group::merge_older`]), before any other: part of it may show. Should the process end before that, the next start drops the
-    /// cursors, so none is ever ahead of its entries.
+    /// ([`Group::merge_older`]), before any other: it may be stored all the same.
     pub fn apply(&self, group: &Group) -> Result<(), StoreError> {
         if group.is_empty() {
             return Ok(());
         }
         let mut inner = self.inner();
         inner.loaded = None;
-        let engine = inner.take_engine(&self.directory).map_err(|source| self.failed(source))?;
-        let number = inner.group_number + 1;
-        match write(&engine, group.writes(number)) {
-            Ok(()) => {
-                inner.group_number = number;
-                inner.engine = Some(engine);
-                if let Err(error) = inner.witness.confirm(number, group.sequence_reserved.unwrap_or_default()) {
-                    tracing::warn!(%error, "could not note that the store is whole up to group {number}");
-                }
-                Ok(())
-            }
-            Err(source) => {
-                // Before the engine goes, for going it writes what it still has, which can be part of the group.
-                if let Err(error) = inner.witness.suspect() {
-                    tracing::warn!(%error, "could not note that part of group {number} may be stored");
-                }
-                engine.discard();
-                Err(self.failed(source))
-            }
+        let mut warm = inner.take(&self.directory).map_err(|source| self.failed(source))?;
+        // on an error the engine goes, for it fails every call until it is opened anew
+        warm.commit(group.changes()).map_err(|source| self.failed(source))?;
+        inner.group_number = warm.group_number;
+        inner.warm = Some(warm);
+        let number = inner.group_number;
+        if let Err(error) = inner.witness.confirm(number, group.sequence_reserved.unwrap_or_default()) {
+            tracing::warn!(%error, "could not note that the store is whole up to group {number}");
         }
+        Ok(())
+    }
+
+    /// Takes in what records mean that are in the log, so that it is packed with them. The log has just their bytes.
+    pub fn know(&self, records: &[Arc<Record>]) {
+        if let Some(warm) = &mut self.inner().warm {
+            warm.know(records);
+        }
+    }
+
+    /// Does what is due between groups: moves changes from the log to where they stay, as fast as new ones come.
+    ///
+    /// # Errors
+    /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.
+    pub fn tend(&self) -> Result<(), StoreError> {
+        self.with_warm(Warm::tend)
+    }
+
+    /// Moves all changes from the log to where they stay, as far as that takes no longer than `time_max`: the disk is then at its
+    /// smallest and a start at its fastest. Returns whether all is done.
+    ///
+    /// # Errors
+    /// As [`Store::tend`].
+    pub fn settle(&self, time_max: Duration) -> Result<bool, StoreError> {
+        self.with_warm(|warm| warm.settle(Instant::now() + time_max))
+    }
+
+    /// Whether there is nothing for [`Store::settle`] to do.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.inner().warm.as_ref().is_none_or(Warm::is_settled)
+    }
+
+    fn with_warm<T>(&self, work: impl FnOnce(&mut Warm<Arc<Engine>>) -> Result<T, EngineError>) -> Result<T, StoreError> {
+        let mut inner = self.inner();
+        let mut warm = inner.take(&self.directory).map_err(|source| self.failed(source))?;
+        let outcome = work(&mut warm).map_err(|source| self.failed(source))?;
+        inner.warm = Some(warm);
+        Ok(outcome)
     }
 
     /// Closes the store and lets go of the directory.
@@ -160,11 +214,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::Engine`] if the last flush fails; every group that was applied without an error is durable all the same.
     pub fn close(self) -> Result<(), StoreError> {
-        let Some(engine) = self.inner().engine.take() else {
+        let Some(mut warm) = self.inner().warm.take() else {
             return Ok(());
         };
-        let outcome = engine.sync();
-        engine.discard();
+        let outcome = warm.settle(Instant::now() + SETTLE_AT_CLOSE_MAX).and_then(|_| warm.slots.sync());
+        drop(warm);
         outcome.map_err(|source| self.failed(source))
     }
 
@@ -192,39 +246,24 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        if let Some(engine) = self.inner().engine.take() {
-            engine.discard();
-        }
+        // before the lock
+        self.inner().warm = None;
     }
 }
 
 impl Inner {
-    /// The engine, opened anew if an error closed it. Never creates one: cursors without the entries before them would be ahead.
-    fn take_engine(&mut self, directory: &Path) -> Result<Engine, EngineError> {
-        if let Some(engine) = self.engine.take() {
-            return Ok(engine);
+    /// The open store, opened anew if an error closed it. Never begins one, nor one that lost anything: cursors without the entries
+    /// before them would be ahead.
+    fn take(&mut self, directory: &Path) -> Result<Warm<Arc<Engine>>, EngineError> {
+        if let Some(warm) = self.warm.take() {
+            return Ok(warm);
         }
         if !Engine::exists(directory) {
             return Err(EngineError::Replaced);
         }
-        let engine = Engine::open(directory)?;
-        match recovery::read_marks(&engine) {
-            Ok(marks) if marks.is_current() && marks.group_number >= self.group_number => Ok(engine),
-            Ok(_) => {
-                engine.discard();
-                Err(EngineError::Replaced)
-            }
-            Err(error) => {
-                engine.discard();
-                Err(error)
-            }
-        }
+        let (warm, found) = recovery::reopen(directory)?;
+        if found.is_whole() && warm.group_number >= self.group_number { Ok(warm) } else { Err(EngineError::Replaced) }
     }
-}
-
-fn write(engine: &Engine, writes: Vec<Write>) -> Result<(), EngineError> {
-    engine.apply(writes)?;
-    engine.sync()
 }
 
 fn directory_bytes(directory: &Path) -> std::io::Result<u64> {

@@ -6,17 +6,23 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::codec;
+use super::cold::Cold;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::load::{Loaded, load_and_repair};
-use super::witness::Witness;
-use super::{ENGINE_DIRECTORY, Opened, SetAside};
+use super::packing::RANGES;
+use super::recover::{Found, Reading, recover};
+use super::slots::Slots;
+use super::warm::Warm;
+use super::witness::{Testimony, Witness};
+use super::{ENGINE_DIRECTORY, Opened, SetAside, migrate};
 
-/// The layout that this version writes: `migrations/0001-plain`.
-const FORMAT: u64 = 1;
+/// The layout that this version writes: `migrations/0002-packed`.
+pub(super) const FORMAT: u64 = 2;
 
 /// Names the layout for those who must not open the engine to learn it. The record inside the engine has the same number.
 const FORMAT_FILE: &str = "format";
@@ -33,6 +39,12 @@ const PROBE_FILE: &str = "probe";
 /// Two of the engine's segments, in bytes: an estimate of what it needs to open, not measured.
 const PROBE_BYTES: usize = 1024 * 1024;
 
+/// Kept so that a start on a disk that has become full can still read what is stored, which the engine does not do without writing.
+const RESERVE_FILE: &str = "reserve";
+
+/// Four times what a start asks for, in bytes: what is left over after one is kept for the next.
+const RESERVE_BYTES: usize = 4 * PROBE_BYTES;
+
 /// The beginning of the names of what is set aside.
 const SET_ASIDE: &str = "set-aside";
 
@@ -42,32 +54,18 @@ const DAMAGED_KEPT_MAX: usize = 3;
 /// An engine that opened and was read in full.
 #[derive(Debug)]
 pub(super) struct Recovered {
-    pub(super) engine: Engine,
+    pub(super) warm: Warm<Arc<Engine>>,
     pub(super) witness: Witness,
     pub(super) loaded: Loaded,
-    pub(super) group_number: u64,
     pub(super) opened: Opened,
-}
-
-/// The marks that say whether an engine's content is the one expected.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Marks {
-    format: Option<u64>,
-    /// The number of the last group, 0 if there is none.
-    pub(super) group_number: u64,
-}
-
-impl Marks {
-    /// Whether the content has the layout of this version.
-    pub(super) fn is_current(self) -> bool {
-        self.format == Some(FORMAT)
-    }
 }
 
 /// Why a store was not opened.
 enum Failure {
     /// It is fine, as far as anybody can tell, but this version cannot read it.
     Newer(u64),
+    /// It has layout 1.
+    Older,
     /// It cannot be read.
     Damaged(String),
     /// The machine does not let us.
@@ -86,14 +84,30 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Opens the store in the data directory, or a new one in its place. Its lock must be held.
-pub(super) fn open(data_directory: &Path) -> Result<Recovered, StoreError> {
+/// Opens the store in the data directory, or a new one in its place. Its lock must be held. Meanwhile what lookups need is offered, and
+/// withdrawn where it has to be tried again.
+pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, StoreError> {
     let not_writable = |source| StoreError::NotWritable { directory: data_directory.to_owned(), source };
-    probe(data_directory).map_err(not_writable)?;
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |source| StoreError::Engine { directory: directory.clone(), source };
-    let (slug, reason) = match attempt_twice(&directory) {
-        Ok(recovered) => return Ok(recovered),
+    migrate::finish(data_directory).map_err(not_writable)?;
+    // a start that goes well needs no more; whatever goes wrong is judged anew once there is certainly room
+    if has_reserve(data_directory)
+        && let Ok(recovered) = attempt(&directory, offer)
+    {
+        return Ok(recovered);
+    }
+    probe(data_directory).map_err(not_writable)?;
+    let outcome = match attempt_twice(&directory, offer) {
+        Err(Failure::Older) => migrate::migrate(data_directory).map_err(Failure::from).and_then(|()| attempt_twice(&directory, offer)),
+        outcome => outcome,
+    };
+    let (slug, reason) = match outcome {
+        Ok(recovered) => {
+            keep_reserve(data_directory);
+            return Ok(recovered);
+        }
+        Err(Failure::Older) => ("damaged", "it stayed in an old format when it was upgraded".to_owned()),
         Err(Failure::Environment(source)) => return Err(failed(source)),
         Err(Failure::Newer(format)) => {
             ("newer-version", format!("it has format {format} of a newer version; this one reads up to {FORMAT}"))
@@ -101,34 +115,48 @@ pub(super) fn open(data_directory: &Path) -> Result<Recovered, StoreError> {
         Err(Failure::Damaged(reason)) => ("damaged", reason),
     };
     let path = set_aside(data_directory, slug).map_err(not_writable)?;
-    match attempt(&directory) {
+    match attempt(&directory, offer) {
         Ok(mut recovered) => {
+            keep_reserve(data_directory);
             recovered.opened.set_aside = Some(SetAside { path, reason });
             Ok(recovered)
         }
         Err(Failure::Environment(source)) => Err(failed(source)),
         Err(Failure::Damaged(reason)) => Err(failed(EngineError::Damaged(reason))),
-        Err(Failure::Newer(format)) => Err(failed(EngineError::Damaged(format!("a new store has format {format}")))),
+        Err(Failure::Newer(_) | Failure::Older) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
     }
 }
 
-/// Both marks; each bad one is damage, the group's is not looked for where the format is another.
-pub(super) fn read_marks(engine: &Engine) -> Result<Marks, EngineError> {
-    let number = |key: &[u8]| match engine.get(key)? {
-        Some(stored) => codec::read_number(key, &stored).map(Some).map_err(|error| EngineError::Damaged(error.to_string())),
-        None => Ok(None),
-    };
-    let format = number(codec::FORMAT_KEY)?;
-    let group_number = if format == Some(FORMAT) { number(codec::GROUP_KEY).unwrap_or(None).unwrap_or(0) } else { 0 };
-    Ok(Marks { format, group_number })
+/// Opens the engine anew after an error, and reads everything: from its whole log where its snapshot does not fit, as after a write that found
+/// no room.
+pub(super) fn reopen(directory: &Path) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+    match Engine::open(directory).and_then(read_slots) {
+        Err(error) if !error.is_environment() => {
+            tracing::warn!(%error, "the store did not open anew: trying again without snapshots");
+            Engine::remove_snapshots(directory)?;
+            Engine::open(directory).and_then(read_slots)
+        }
+        outcome => outcome,
+    }
 }
 
-fn attempt_twice(directory: &Path) -> Result<Recovered, Failure> {
-    match attempt(directory) {
+/// Reads everything behind the mark of the layout, from an engine that has the present one.
+fn read_slots(engine: Engine) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+    if read_mark(&engine)? == Some(FORMAT) { recover(Arc::new(engine)) } else { Err(EngineError::Replaced) }
+}
+
+/// The number of the layout as the engine has it.
+pub(super) fn read_mark(engine: &Engine) -> Result<Option<u64>, EngineError> {
+    let stored = engine.get_plain(codec::FORMAT_KEY)?;
+    stored.map(|stored| codec::read_format(&stored)).transpose().map_err(|error| EngineError::Damaged(error.to_string()))
+}
+
+fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, Failure> {
+    match attempt(directory, offer) {
         Err(Failure::Damaged(reason)) => {
             tracing::warn!(directory = %directory.display(), reason, "the store did not open: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
-            match attempt(directory) {
+            match attempt(directory, offer) {
                 // nobody else has the data directory: what holds the files is left over from the failed attempt
                 Err(Failure::Environment(EngineError::Busy(_))) => Err(Failure::Damaged(reason)),
                 outcome => outcome,
@@ -138,7 +166,8 @@ fn attempt_twice(directory: &Path) -> Result<Recovered, Failure> {
     }
 }
 
-fn attempt(directory: &Path) -> Result<Recovered, Failure> {
+fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, Failure> {
+    offer(None);
     fs::create_dir_all(directory)?;
     match read_format_file(directory) {
         Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
@@ -147,44 +176,48 @@ fn attempt(directory: &Path) -> Result<Recovered, Failure> {
     let existed = Engine::exists(directory);
     let mut witness = Witness::open(directory, existed)?;
     let engine = Engine::open(directory)?;
-    match prepare(directory, &engine, existed).and_then(|created| Ok((created, load_and_repair(&engine, &mut witness)?))) {
-        Ok((created, (loaded, group_number))) => {
-            Ok(Recovered { engine, witness, loaded, group_number, opened: Opened { set_aside: None, created } })
-        }
-        Err(failure) => {
-            engine.discard();
-            Err(failure)
-        }
-    }
-}
-
-/// Checks the layout of the content, or starts it. Returns whether it is new.
-fn prepare(directory: &Path, engine: &Engine, existed: bool) -> Result<bool, Failure> {
-    let created = match read_marks(engine)?.format {
-        Some(FORMAT) => false,
+    let format = read_mark(&engine)?;
+    let format_file = read_format_file(directory);
+    let created = format.is_none();
+    let (mut warm, found) = match format {
+        Some(FORMAT) => recover_offering(Arc::new(engine), witness.testimony(), offer)?,
+        Some(migrate::OLD_FORMAT) => return Err(Failure::Older),
         Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
         Some(format) => return Err(Failure::Damaged(format!("there never was a format {format}"))),
-        None if read_format_file(directory).is_some() => return Err(Failure::Damaged("its content is gone".to_owned())),
-        None => {
-            begin(engine)?;
-            true
-        }
+        None if format_file.is_some() => return Err(Failure::Damaged("its content is gone".to_owned())),
+        None => (begin(engine)?, Found::default()),
     };
-    if created || read_format_file(directory).is_none() {
+    if format_file.is_none() {
         write_format_file(directory)?;
     }
-    Ok(created || !existed)
+    let loaded = load_and_repair(&mut warm, found, &mut witness)?;
+    Ok(Recovered { warm, witness, loaded, opened: Opened { set_aside: None, created: created || !existed } })
 }
 
-/// Starts the layout in an engine without any content; a kill between its creation and this leaves one.
-fn begin(engine: &Engine) -> Result<(), Failure> {
-    let mut count = 0_u64;
-    engine.scan(&[], |_, _| count += 1)?;
+/// Reads everything, and offers what lookups need as soon as there is that much.
+fn recover_offering(
+    engine: Arc<Engine>,
+    testimony: Testimony,
+    offer: &mut dyn FnMut(Option<Cold>),
+) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+    let reading = Reading::begin(Arc::clone(&engine))?;
+    let early = if testimony.suspect { None } else { reading.early(testimony.group_number) };
+    offer(early.and_then(|early| Cold::new(&engine, early, testimony)));
+    reading.finish()
+}
+
+/// Starts the layout in an engine without any content. A kill meanwhile leaves one with empty chunks and without the mark.
+pub(super) fn begin(engine: Engine) -> Result<Warm<Arc<Engine>>, EngineError> {
+    let mut count = 0_usize;
+    engine.scan_plain(|_, _| count += 1)?;
+    count += engine.slots()?.len().saturating_sub(RANGES.len());
     if count > 0 {
-        return Err(Failure::Damaged(format!("{count} values and no format")));
+        return Err(EngineError::Damaged(format!("{count} values and no format")));
     }
-    super::write(engine, vec![(codec::FORMAT_KEY.to_vec(), Some(codec::write_number(codec::FORMAT_KEY, FORMAT)))])?;
-    Ok(())
+    let warm = Warm::begin(Arc::new(engine))?;
+    warm.slots.put_plain(codec::FORMAT_KEY, &codec::write_format(FORMAT))?;
+    warm.slots.sync()?;
+    Ok(warm)
 }
 
 /// `None` where the file is missing or unreadable: then the record inside the engine decides.
@@ -196,7 +229,7 @@ fn read_format_file(directory: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.strip_prefix(FORMAT_FILE_HEAD)?.trim().parse().ok()
 }
 
-fn write_format_file(directory: &Path) -> io::Result<()> {
+pub(super) fn write_format_file(directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(FORMAT_FILE))?;
     writeln!(file, "{FORMAT_FILE_HEAD}{FORMAT}")?;
     file.sync_all()?;
@@ -204,12 +237,34 @@ fn write_format_file(directory: &Path) -> io::Result<()> {
     directory.parent().map_or(Ok(()), sync_directory)
 }
 
-/// Finds a full or read-only file system before the engine does, which would take some of its errors for damage.
+/// Finds a full or read-only file system before the engine does, which would take some of its errors for damage. On a full one there is
+/// the room that was kept for this.
 fn probe(data_directory: &Path) -> io::Result<()> {
+    match fs::remove_file(data_directory.join(RESERVE_FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(_) | Ok(()) => {}
+    }
     let path = data_directory.join(PROBE_FILE);
     let written = fs::write(&path, vec![0; PROBE_BYTES]);
     let removed = fs::remove_file(&path);
     written.and(removed)
+}
+
+/// Whether the room is there, and the file system takes writes.
+fn has_reserve(data_directory: &Path) -> bool {
+    let file = File::options().write(true).open(data_directory.join(RESERVE_FILE));
+    file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() >= RESERVE_BYTES as u64)
+}
+
+/// Keeps room for the next start, as much of it as there is.
+fn keep_reserve(data_directory: &Path) {
+    let written = File::create(data_directory.join(RESERVE_FILE)).and_then(|mut file| {
+        (0..RESERVE_BYTES / PROBE_BYTES).try_for_each(|_| file.write_all(&vec![0; PROBE_BYTES]))?;
+        file.sync_all()
+    });
+    if let Err(error) = written {
+        tracing::error!(%error, "there is hardly room in the data directory: what cannot be stored is read again at the next start");
+    }
 }
 
 /// Renames the engine's directory and returns its new path.
@@ -241,6 +296,6 @@ fn remove_oldest_damaged(data_directory: &Path) -> io::Result<()> {
     damaged.iter().take(excess).try_for_each(|(_, path)| fs::remove_dir_all(path))
 }
 
-fn sync_directory(directory: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

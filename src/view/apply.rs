@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::place::{Place, object_of};
+use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{
     Announcement, Change, ClusterName, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope, SourceStamp,
@@ -12,11 +14,19 @@ use crate::model::{
 const FIRST_GENERATION: u64 = 1;
 
 /// A put taken apart, so that its parts have names.
-struct Put {
+pub(super) struct Put {
+    pub(super) key: EntryKey,
+    pub(super) value: Arc<[u8]>,
+    pub(super) decoded: Result<Arc<Object>, Arc<str>>,
+    pub(super) source: SourceStamp,
+}
+
+/// The bytes of a key that are held came again, or the source has lost them.
+struct Repeat {
     key: EntryKey,
-    value: Arc<[u8]>,
-    decoded: Result<Arc<Object>, Arc<str>>,
     source: SourceStamp,
+    /// What they mean, where that is at hand.
+    object: Option<Arc<Object>>,
 }
 
 impl View {
@@ -55,7 +65,7 @@ impl View {
     }
 
     fn begin_list(&mut self, scope: Scope, effects: &mut Effects) {
-        let state = self.scopes.entry(scope.clone()).or_default();
+        let state = self.scopes.entry(scope.clone());
         state.generation = state.generation.max(FIRST_GENERATION) + 1;
         if state.cursor.take().is_some() {
             effects.cursors.insert(scope, None);
@@ -63,21 +73,19 @@ impl View {
     }
 
     fn set_cursor(&mut self, scope: Scope, cursor: Cursor, effects: &mut Effects) {
-        self.scopes.entry(scope.clone()).or_default().cursor = Some(cursor.clone());
+        self.scopes.entry(scope.clone()).cursor = Some(cursor.clone());
         effects.cursors.insert(scope, Some(cursor));
     }
 
     fn confirm(&mut self, scope: Scope) {
-        let state = self.scopes.entry(scope).or_default();
+        let state = self.scopes.entry(scope);
         state.confirmed = true;
         state.restored_count = 0;
     }
 
     /// Removes what the last list did not confirm. Only a complete list may lead here (invariant 3).
     fn prune(&mut self, scope: &Scope, effects: &mut Effects) {
-        let generation = self.scopes.get(scope).map_or(0, |state| state.generation);
-        let gone: Vec<EntryKey> =
-            self.in_scope(scope).filter(|record| record.generation < generation).map(|record| record.key.clone()).collect();
+        let gone: Vec<EntryKey> = self.unconfirmed_in(scope).collect();
         for key in gone {
             self.delete(&key, DeleteReason::Deleted, effects);
         }
@@ -87,11 +95,11 @@ impl View {
     fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster.clone(), kind };
-            let gone: Vec<EntryKey> = self.in_scope(&scope).map(|record| record.key.clone()).collect();
+            let gone: Vec<EntryKey> = self.keys_in_scope(&scope).collect();
             for key in gone {
                 self.delete(&key, reason, effects);
             }
-            if self.scopes.remove(&scope).is_some_and(|state| state.cursor.is_some()) {
+            if self.scopes.remove(&scope) {
                 effects.cursors.insert(scope, None);
             }
         }
@@ -108,68 +116,101 @@ impl View {
         match change {
             Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, now, effects),
             Change::Delete { key } => self.delete(&key, DeleteReason::Deleted, effects),
-            Change::Hold { key } => self.hold(&key, effects),
+            Change::Hold { key } => self.mark_held(&key, effects),
         }
     }
 
     /// What the source has lost stays as it is, but for the mark (invariant 4).
-    fn hold(&mut self, key: &EntryKey, effects: &mut Effects) {
-        let Some(old) = self.entries.get(key).cloned() else { return };
-        let generation = self.scope_mut(key).generation.max(FIRST_GENERATION);
-        self.repeat(&old, SourceStamp { held: true, ..old.source }, generation, effects);
+    fn mark_held(&mut self, key: &EntryKey, effects: &mut Effects) {
+        let Some(old) = self.place(key) else { return };
+        let source = SourceStamp { held: true, ..self.source_at(&old) };
+        self.repeat(&old, Repeat { key: key.clone(), source, object: None }, effects);
     }
 
     fn put(&mut self, put: Put, now: SystemTime, effects: &mut Effects) {
-        let generation = self.scopes.get(&scope_of(&put.key)).map_or(0, |state| state.generation).max(FIRST_GENERATION);
-        let old = self.entries.get(&put.key).cloned();
-        let same = old.as_ref().filter(|old| old.value == put.value && old.rejection.is_some() == put.decoded.is_err());
+        let old = self.place(&put.key);
+        let same = old.as_ref().filter(|old| old.is_rejected() == put.decoded.is_err() && old.has_value(&put.value));
         if let Some(same) = same {
-            self.repeat(&Arc::clone(same), put.source, generation, effects);
+            self.repeat(same, Repeat { key: put.key, source: put.source, object: put.decoded.ok() }, effects);
             return;
         }
-        self.sequence = self.sequence.next();
-        let record = Arc::new(self.successor(put, old.as_deref(), now, generation));
-        match &old {
-            Some(old) => {
-                self.unindex(old);
-                self.count_confirmed(old);
-            }
-            None => self.scope_mut(&record.key).entry_count += 1,
+        let record = self.put_changed(put, old, now, effects);
+        if record.key.kind == Kind::Node {
+            self.derive(&record, now, effects);
         }
-        self.index(&record);
-        self.entries.insert(record.key.clone(), Arc::clone(&record));
+    }
+
+    /// A new key, or other bytes than those that are held at `old`.
+    pub(super) fn put_changed(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
+        self.sequence = self.sequence.next();
+        let scope = self.scopes.number(scope_of(&put.key));
+        let generation = self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION);
+        let record = Arc::new(self.successor(put, old.as_ref(), now, generation));
         effects.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
-            old: old.as_ref().and_then(|old| old.object.clone()),
+            old: old.as_ref().map(Place::former).unwrap_or_default(),
             new: record.object.clone(),
             revision: Some(record.source.mod_revision),
-            replaces: old.as_ref().map(|old| old.last_sequence),
+            replaces: old.as_ref().map(|old| old.history().last),
             deleted: None,
         });
-        effects.records.insert(record.key.clone(), Some(record));
+        match &old {
+            Some(old) => {
+                self.count_confirmed(scope, self.generation_at(old));
+                self.exchange(old, Arc::clone(&record));
+            }
+            None => {
+                self.count_entry(&record.key, true);
+                self.hold(Arc::clone(&record));
+            }
+        }
+        effects.records.insert(record.key.clone(), Some(Arc::clone(&record)));
+        record
     }
 
     /// Equal bytes announce nothing, but their revision and lease are kept (invariant 4) and the key is confirmed.
-    fn repeat(&mut self, old: &Arc<Record>, source: SourceStamp, generation: u64, effects: &mut Effects) {
-        if old.source == source && old.generation == generation {
+    fn repeat(&mut self, old: &Place, repeat: Repeat, effects: &mut Effects) {
+        let Repeat { key, source, object } = repeat;
+        let scope = self.scopes.number(scope_of(&key));
+        let generation = self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION);
+        let before = self.generation_at(old);
+        let moved = self.source_at(old) != source;
+        if before == generation && !moved {
             return;
         }
-        let record = Arc::new(Record { source, generation, ..(**old).clone() });
-        self.count_confirmed(old);
-        self.entries.insert(record.key.clone(), Arc::clone(&record));
-        if old.source != source {
-            effects.records.insert(record.key.clone(), Some(record));
+        self.count_confirmed(scope, before);
+        let record = match old {
+            Place::Fresh(record) | Place::Replaced(_, record) => {
+                let record = Arc::new(Record { source, generation, ..(**record).clone() });
+                self.put_at(old, Arc::clone(&record));
+                record
+            }
+            Place::Packed(at) => {
+                self.base.confirm(at, generation);
+                self.base.put_stamp(at, source);
+                if !moved {
+                    return;
+                }
+                let bare = self.bare_record_at(at);
+                let object = object.or_else(|| object_of(&bare));
+                Arc::new(Record { object, ..bare })
+            }
+        };
+        if moved {
+            effects.records.insert(key, Some(record));
         }
     }
 
     /// The record that follows `old` when new bytes come. An unusable value keeps the last usable one (invariant 7).
-    fn successor(&self, put: Put, old: Option<&Record>, now: SystemTime, generation: u64) -> Record {
+    fn successor(&self, put: Put, old: Option<&Place>, now: SystemTime, generation: u64) -> Record {
+        let history = old.map(Place::history);
         let (object, good_value, rejection) = match put.decoded {
             Ok(object) => (Some(object), None, None),
             Err(reason) => {
-                let first_seen = old.and_then(|old| old.rejection.as_ref()).map_or(now, |rejection| rejection.first_seen);
-                let object = old.and_then(|old| old.object.clone());
+                let old = old.map(|old| self.record_at(old));
+                let first_seen = old.as_ref().and_then(|old| old.rejection.as_ref()).map_or(now, |rejection| rejection.first_seen);
+                let object = old.as_ref().and_then(|old| old.object.clone());
                 let good_value = old.filter(|_| object.is_some()).map(|old| old.good_value.clone().unwrap_or_else(|| old.value.clone()));
                 (object, good_value, Some(Rejection { reason, first_seen, last_seen: now }))
             }
@@ -181,41 +222,54 @@ impl View {
             object,
             rejection,
             source: put.source,
-            create_sequence: old.map_or(self.sequence, |old| old.create_sequence),
+            create_sequence: history.map_or(self.sequence, |history| history.created),
             last_sequence: self.sequence,
-            version: old.map_or(0, |old| old.version) + 1,
+            version: history.map_or(0, |history| history.version) + 1,
             generation,
         }
     }
 
-    fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
-        let Some(old) = self.entries.remove(key) else { return };
+    pub(super) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+        let Some(old) = self.place(key) else { return };
         self.sequence = self.sequence.next();
-        self.unindex(&old);
-        self.count_confirmed(&old);
-        self.scope_mut(key).entry_count -= 1;
         effects.announcements.push(Announcement {
             sequence: self.sequence,
             key: key.clone(),
-            old: old.object.clone(),
+            old: old.former(),
             new: None,
             revision: None,
-            replaces: Some(old.last_sequence),
+            replaces: Some(old.history().last),
             deleted: Some(reason),
         });
+        let scope = self.scopes.number(scope_of(key));
+        self.count_confirmed(scope, self.generation_at(&old));
+        self.release(&old, key);
+        self.count_entry(key, false);
         effects.records.insert(key.clone(), None);
-    }
-
-    /// Takes a restored record off the count of those that wait for confirmation.
-    fn count_confirmed(&mut self, old: &Record) {
-        let scope = self.scope_mut(&old.key);
-        if old.generation == 0 && !scope.confirmed {
-            scope.restored_count -= 1;
+        if key.kind == Kind::Node {
+            for derived in self.derived_from(key) {
+                self.delete(&derived, reason, effects);
+            }
         }
     }
 
-    fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
-        self.scopes.entry(scope_of(key)).or_default()
+    /// Counts a key of a scope in or out. What is derived has none.
+    pub(super) fn count_entry(&mut self, key: &EntryKey, held: bool) {
+        if key.kind.is_mirrored() {
+            let scope = self.scope_mut(key);
+            scope.entry_count = if held { scope.entry_count + 1 } else { scope.entry_count - 1 };
+        }
+    }
+
+    /// Takes a restored record off the count of those that wait for confirmation.
+    fn count_confirmed(&mut self, scope: ScopeNumber, generation: u64) {
+        if generation == 0 && self.scopes.at(scope).is_some_and(|state| !state.confirmed) {
+            self.scopes.change(scope).restored_count -= 1;
+        }
+    }
+
+    pub(super) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
+        self.scopes.entry(scope_of(key))
     }
 
     /// The stored cursor of a scope.

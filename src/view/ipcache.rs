@@ -1,82 +1,220 @@
 //! Entries by prefix, for exact and longest-prefix lookups over both families.
 //!
 //! As Cilium's ipcache does (`pkg/ipcache/ipcache.go`), a lookup probes the prefix lengths that exist, longest first; a host
-//! entry comes before a CIDR of full length.
+//! entry comes before a CIDR of full length. An entry is an address and the number of its cluster: with the length they are its key again.
+//! Where they are not (`10.1.2.3/24` stands for `10.1.2.0/24`), the key itself is kept, among the *odd* ones.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdSet;
 use ipnet::IpNet;
 
+use super::paged::PagedSet;
 use crate::model::{EntryKey, ObjectPrefix};
 
-/// Keys of ip entries by the prefix that they stand for.
+/// Ip entries by the prefix that they stand for.
 #[derive(Debug, Clone, Default)]
-pub struct IpIndex {
-    keys: OrdSet<(ObjectPrefix, EntryKey)>,
-    /// How many entries of each length there are, so that lookups probe only lengths that exist.
-    ipv4_lengths: OrdMap<u8, u64>,
-    ipv6_lengths: OrdMap<u8, u64>,
+pub(super) struct IpIndex {
+    ipv4: Family<u32>,
+    ipv6: Family<u128>,
+    odd: OrdSet<(ObjectPrefix, EntryKey)>,
+}
+
+/// One set for each prefix length that exists, hosts apart, most specific first.
+type Family<A> = Arc<Vec<(Rank, PagedSet<A>)>>;
+
+/// A prefix length and whether it is of hosts, as a number that grows with precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u16);
+
+/// The entries of one prefix.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held<'a> {
+    pub(super) prefix: ObjectPrefix,
+    /// The numbers of the clusters that have them.
+    clusters: &'a [u32],
+}
+
+/// An address as a number of its family.
+trait Address: Copy + Ord {
+    const BITS: u8;
+
+    /// The address with only its first bits.
+    fn network(self, length: u8) -> Self;
+
+    fn to_ip(self) -> IpAddr;
+}
+
+impl Address for u32 {
+    const BITS: u8 = 32;
+
+    fn network(self, length: u8) -> Self {
+        self & Self::MAX.checked_shl(u32::from(<Self as Address>::BITS - length)).unwrap_or(0)
+    }
+
+    fn to_ip(self) -> IpAddr {
+        Ipv4Addr::from(self).into()
+    }
+}
+
+impl Address for u128 {
+    const BITS: u8 = 128;
+
+    fn network(self, length: u8) -> Self {
+        self & Self::MAX.checked_shl(u32::from(<Self as Address>::BITS - length)).unwrap_or(0)
+    }
+
+    fn to_ip(self) -> IpAddr {
+        Ipv6Addr::from(self).into()
+    }
+}
+
+impl Rank {
+    fn of(prefix: ObjectPrefix) -> Self {
+        Self(u16::from(prefix.net.prefix_len()) * 2 + u16::from(prefix.host))
+    }
+
+    fn of_hosts(bits: u8) -> Self {
+        Self(u16::from(bits) * 2 + 1)
+    }
+
+    fn length(self) -> u8 {
+        u8::try_from(self.0 / 2).unwrap_or(u8::MAX)
+    }
+
+    fn host(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
+
+impl<'a> Held<'a> {
+    /// The numbers of the clusters that have the entry, in no particular order.
+    pub(super) fn into_clusters(self) -> impl Iterator<Item = u32> + use<'a> {
+        self.clusters.iter().copied()
+    }
+}
+
+/// The name that the key of an entry has, as a rule.
+pub(super) fn usual_name(prefix: ObjectPrefix) -> String {
+    if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
+}
+
+fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Rank) -> &mut PagedSet<A> {
+    let sets = Arc::make_mut(family);
+    let at = sets.partition_point(|(other, _)| *other > rank);
+    if sets.get(at).is_none_or(|(other, _)| *other != rank) {
+        sets.insert(at, (rank, PagedSet::default()));
+    }
+    &mut sets[at].1
+}
+
+fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entry: (A, u32)) {
+    let set = sets_mut(family, rank);
+    set.remove(entry);
+    if set.len() == 0 {
+        Arc::make_mut(family).retain(|(other, _)| *other != rank);
+    }
+}
+
+fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> Option<Held<'_>> {
+    let rank = Rank::of(prefix);
+    let (_, set) = family.iter().find(|(other, _)| *other == rank)?;
+    let found = set.at(address);
+    (!found.is_empty()).then_some(Held { prefix, clusters: found })
+}
+
+fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
+    for (rank, set) in family.iter() {
+        let network = address.network(rank.length());
+        let found = set.at(network);
+        if !found.is_empty() {
+            let net = IpNet::new(network.to_ip(), rank.length()).ok()?;
+            return Some(Held { prefix: ObjectPrefix { net, host: rank.host() }, clusters: found });
+        }
+    }
+    None
 }
 
 impl IpIndex {
-    /// Adds an entry. Adding it twice changes nothing.
-    pub fn insert(&mut self, prefix: ObjectPrefix, key: EntryKey) {
-        if self.keys.insert((prefix, key)).is_none() {
-            *self.lengths_mut(&prefix.net).entry(prefix.net.prefix_len()).or_insert(0) += 1;
-        }
-    }
-
-    /// Removes an entry. Removing one that is not there changes nothing.
-    pub fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey) {
-        if self.keys.remove(&(prefix, key.clone())).is_none() {
+    /// Adds the entry of a key; `cluster` is the number of its cluster. Adding it twice changes nothing.
+    pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
+        if *usual_name(prefix) != *key.name {
+            self.odd.insert((prefix, key.clone()));
             return;
         }
-        let lengths = self.lengths_mut(&prefix.net);
-        let length = prefix.net.prefix_len();
-        match lengths.get_mut(&length) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                lengths.remove(&length);
-            }
+        let rank = Rank::of(prefix);
+        match prefix.net.addr() {
+            IpAddr::V4(ip) => sets_mut(&mut self.ipv4, rank).insert((ip.to_bits(), cluster)),
+            IpAddr::V6(ip) => sets_mut(&mut self.ipv6, rank).insert((ip.to_bits(), cluster)),
+        };
+    }
+
+    /// Removes the entry of a key. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
+        if *usual_name(prefix) != *key.name {
+            self.odd.remove(&(prefix, key.clone()));
+            return;
+        }
+        let rank = Rank::of(prefix);
+        match prefix.net.addr() {
+            IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), cluster)),
+            IpAddr::V6(ip) => remove(&mut self.ipv6, rank, (ip.to_bits(), cluster)),
         }
     }
 
-    /// The keys of all entries for exactly this prefix, host entries first.
-    pub fn exact(&self, net: IpNet) -> impl Iterator<Item = &EntryKey> {
-        [true, false].into_iter().flat_map(move |host| self.at(ObjectPrefix { net, host }))
+    /// Takes in many host entries at once whose keys are the addresses.
+    pub(super) fn fill_hosts(&mut self, ipv4: Vec<(u32, u32)>, ipv6: Vec<(u128, u32)>) {
+        fill(&mut self.ipv4, ipv4);
+        fill(&mut self.ipv6, ipv6);
     }
 
-    /// The keys of all entries for the longest prefix that covers the address: host entries alone if there are any.
-    #[must_use]
-    pub fn longest_match(&self, ip: IpAddr) -> Vec<&EntryKey> {
-        self.covering(ip).next().unwrap_or_default()
+    /// The entries for exactly this prefix that have the usual key.
+    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<Held<'_>> {
+        match prefix.net.addr() {
+            IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
+            IpAddr::V6(ip) => exact(&self.ipv6, prefix, ip.to_bits()),
+        }
     }
 
-    /// The keys of the entries that cover the address, grouped by prefix, most specific first.
-    pub fn covering(&self, ip: IpAddr) -> impl Iterator<Item = Vec<&EntryKey>> {
-        let lengths = match ip {
-            IpAddr::V4(_) => &self.ipv4_lengths,
-            IpAddr::V6(_) => &self.ipv6_lengths,
-        };
-        lengths
-            .keys()
-            .rev()
-            .filter_map(move |length| IpNet::new(ip, *length).ok())
-            .flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }))
-            .map(|prefix| self.at(prefix).collect::<Vec<_>>())
-            .filter(|keys| !keys.is_empty())
+    /// The keys of the odd entries for exactly this prefix.
+    pub(super) fn odd(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
+        self.odd.range((prefix, EntryKey::lowest())..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
     }
 
-    fn at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
-        let start = (prefix, EntryKey::lowest());
-        self.keys.range(start..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
+    /// The longest prefix that covers the address and has any entry: hosts alone if there are any. Allocates nothing unless there are odd
+    /// entries.
+    pub(super) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
+        let usual = self.longest_usual(ip).map(|held| held.prefix);
+        if self.odd.is_empty() {
+            return usual;
+        }
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        let prefixes = (0..=bits).rev().filter_map(|length| IpNet::new(ip, length).ok());
+        let mut prefixes = prefixes.flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }));
+        prefixes.find(|prefix| usual == Some(*prefix) || self.odd(*prefix).next().is_some())
     }
 
-    fn lengths_mut(&mut self, net: &IpNet) -> &mut OrdMap<u8, u64> {
-        match net {
-            IpNet::V4(_) => &mut self.ipv4_lengths,
-            IpNet::V6(_) => &mut self.ipv6_lengths,
+    /// The same among the entries that have the usual key: all, but in strange meshes. Allocates nothing.
+    pub(super) fn longest_usual(&self, ip: IpAddr) -> Option<Held<'_>> {
+        match ip {
+            IpAddr::V4(ip) => longest(&self.ipv4, ip.to_bits()),
+            IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),
+        }
+    }
+}
+
+fn fill<A: Address>(family: &mut Family<A>, mut entries: Vec<(A, u32)>) {
+    if entries.is_empty() {
+        return;
+    }
+    entries.sort_unstable();
+    let set = sets_mut(family, Rank::of_hosts(A::BITS));
+    if set.len() == 0 {
+        *set = PagedSet::of_sorted(&entries);
+    } else {
+        for entry in entries {
+            set.insert(entry);
         }
     }
 }
@@ -86,8 +224,8 @@ mod tests {
     use super::*;
     use crate::model::{ClusterName, Kind};
 
-    fn key(cluster: &str, name: &str) -> EntryKey {
-        EntryKey::new(Kind::Ip, ClusterName::parse(cluster).unwrap(), name)
+    fn key(name: &str) -> EntryKey {
+        EntryKey::new(Kind::Ip, ClusterName::parse("paris").unwrap(), name)
     }
 
     fn cidr(text: &str) -> ObjectPrefix {
@@ -109,36 +247,39 @@ mod tests {
             (host("10.1.2.3"), "10.1.2.3"),
             (cidr("fd00::/8"), "fd00::/8"),
             (host("fd00::1"), "fd00::1"),
+            (cidr("10.1.2.4/30"), "10.1.2.6/30"),
         ];
         for (prefix, name) in &entries {
-            index.insert(*prefix, key("paris", name));
+            index.insert(*prefix, &key(name), 0);
         }
-        let found =
-            |index: &IpIndex, ip: &str| index.longest_match(ip.parse().unwrap()).iter().map(|key| key.name.to_string()).collect::<Vec<_>>();
-        assert_eq!(found(&index, "10.1.2.3"), ["10.1.2.3"]);
-        assert_eq!(found(&index, "10.1.2.4"), ["10.1.2.0/24"]);
-        assert_eq!(found(&index, "10.1.3.4"), ["10.1.0.0/16"]);
-        assert_eq!(found(&index, "192.0.2.1"), ["0.0.0.0/0"]);
-        assert_eq!(found(&index, "fd00::1"), ["fd00::1"]);
-        assert_eq!(found(&index, "fd00::2"), ["fd00::/8"]);
-        assert_eq!(found(&index, "2001:db8::1"), Vec::<String>::new());
-        index.remove(host("10.1.2.3"), &key("paris", "10.1.2.3"));
-        assert_eq!(found(&index, "10.1.2.3"), ["10.1.2.3/32"]);
+        let found = |index: &IpIndex, ip: &str| index.longest_match(ip.parse().unwrap());
+        assert_eq!(found(&index, "10.1.2.3"), Some(host("10.1.2.3")));
+        assert_eq!(found(&index, "10.1.2.9"), Some(cidr("10.1.2.0/24")));
+        assert_eq!(found(&index, "10.1.2.5"), Some(cidr("10.1.2.4/30")));
+        assert_eq!(found(&index, "10.1.3.4"), Some(cidr("10.1.0.0/16")));
+        assert_eq!(found(&index, "192.0.2.1"), Some(cidr("0.0.0.0/0")));
+        assert_eq!(found(&index, "fd00::1"), Some(host("fd00::1")));
+        assert_eq!(found(&index, "fd00::2"), Some(cidr("fd00::/8")));
+        assert_eq!(found(&index, "2001:db8::1"), None);
+        assert_eq!(index.odd(cidr("10.1.2.4/30")).collect::<Vec<_>>(), [&key("10.1.2.6/30")]);
+        index.remove(host("10.1.2.3"), &key("10.1.2.3"), 0);
+        assert_eq!(found(&index, "10.1.2.3"), Some(cidr("10.1.2.3/32")));
         for (prefix, name) in &entries {
-            index.remove(*prefix, &key("paris", name));
+            index.remove(*prefix, &key(name), 0);
         }
-        assert_eq!(found(&index, "10.1.2.3"), Vec::<String>::new());
-        assert!(index.keys.is_empty() && index.ipv4_lengths.is_empty() && index.ipv6_lengths.is_empty());
+        assert_eq!(found(&index, "10.1.2.3"), None);
+        assert!(index.ipv4.is_empty() && index.ipv6.is_empty() && index.odd.is_empty());
     }
 
     #[test]
     fn the_same_prefix_in_several_clusters_is_kept_apart() {
         let mut index = IpIndex::default();
-        index.insert(host("10.0.0.1"), key("paris", "10.0.0.1"));
-        index.insert(host("10.0.0.1"), key("tokyo", "10.0.0.1"));
-        index.insert(host("10.0.0.1"), key("tokyo", "10.0.0.1"));
-        assert_eq!(index.longest_match("10.0.0.1".parse().unwrap()).len(), 2);
-        index.remove(host("10.0.0.1"), &key("tokyo", "10.0.0.1"));
-        assert_eq!(index.longest_match("10.0.0.1".parse().unwrap()), [&key("paris", "10.0.0.1")]);
+        for cluster in [1, 2, 2] {
+            index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);
+        }
+        let clusters = |index: &IpIndex| index.exact(host("10.0.0.1")).map(|held| held.into_clusters().collect::<Vec<_>>());
+        assert_eq!(clusters(&index), Some(vec![1, 2]));
+        index.remove(host("10.0.0.1"), &key("10.0.0.1"), 2);
+        assert_eq!(clusters(&index), Some(vec![1]));
     }
 }

@@ -1,12 +1,18 @@
 //! Reading the mirror.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::place::Place;
 use super::{ScopeState, View};
-use crate::model::{ClusterName, ClusterRecord, EntryKey, IpEntry, Kind, LabelSet, Object, Record, Scope};
+use crate::model::{
+    ClusterName, ClusterRecord, EntryKey, Kind, LabelSet, MaxConnectedClusters, ObjectPrefix, Record, Scope, Sequence, SourceStamp,
+};
+use crate::wire::{self, Context};
 
 /// One ipcache entry that answers a lookup, with what it names.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,82 +25,231 @@ pub struct LookupMatch {
     pub node_name: Option<String>,
 }
 
-impl View {
-    /// The record of a key.
+/// A key that exists. It means something to the view alone that gave it.
+#[derive(Debug, Clone)]
+pub struct Live(Alive);
+
+#[derive(Debug, Clone)]
+enum Alive {
+    Entry(Place),
+    Cluster(EntryKey),
+}
+
+impl Live {
+    /// The key.
     #[must_use]
-    pub fn record(&self, key: &EntryKey) -> Option<&Arc<Record>> {
-        self.entries.get(key)
+    pub fn key(&self) -> EntryKey {
+        match &self.0 {
+            Alive::Entry(place) => place.key(),
+            Alive::Cluster(key) => key.clone(),
+        }
+    }
+
+    /// The kind of the key.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match &self.0 {
+            Alive::Entry(place) => place.kind(),
+            Alive::Cluster(_) => Kind::Cluster,
+        }
+    }
+}
+
+impl View {
+    /// The record of a key, decoded where it is packed: some microseconds.
+    #[must_use]
+    pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
+        self.place(key).map(|place| self.record_at(&place))
+    }
+
+    /// Whether a key is held.
+    #[must_use]
+    pub fn contains(&self, key: &EntryKey) -> bool {
+        self.place(key).is_some()
+    }
+
+    /// The listing in which the source last confirmed a key, if it is held; 0 means not since meshkeep started.
+    #[must_use]
+    pub fn generation(&self, key: &EntryKey) -> Option<u64> {
+        self.place(key).map(|place| self.generation_at(&place))
     }
 
     /// All records from a key on, that one included, in key order.
-    pub fn records_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.entries.range(start.clone()..).map(|(_, record)| record)
+    pub fn records_from(&self, start: &EntryKey) -> impl Iterator<Item = Arc<Record>> {
+        self.places_from(start).map(|place| self.record_at(&place))
+    }
+
+    /// The same of those whose keys pass a test; no other is decoded.
+    pub fn records_where(&self, start: &EntryKey, test: impl Fn(&EntryKey) -> bool) -> impl Iterator<Item = Arc<Record>> {
+        self.places_from(start).filter_map(move |place| self.record_where(&place, &test))
+    }
+
+    /// The records of a kind, as lists know it, whose keys pass a test, from a key on; no other is decoded.
+    pub fn records_of(&self, kind: Kind, start: &EntryKey, test: impl Fn(&EntryKey) -> bool) -> impl Iterator<Item = Arc<Record>> {
+        let places = self.places_from(start).take_while(move |place| place.kind().listed_as() == kind);
+        places.filter_map(move |place| self.record_where(&place, &test))
     }
 
     /// All records of a scope, in key order.
-    pub fn in_scope(&self, scope: &Scope) -> impl Iterator<Item = &Arc<Record>> {
+    pub fn in_scope(&self, scope: &Scope) -> impl Iterator<Item = Arc<Record>> {
+        self.places_in(scope).map(|place| self.record_at(&place))
+    }
+
+    /// The keys of a scope, in order.
+    pub fn keys_in_scope(&self, scope: &Scope) -> impl Iterator<Item = EntryKey> {
+        self.places_in(scope).map(|place| place.key())
+    }
+
+    /// The keys of a scope that its last list, and the changes since, did not confirm, in order.
+    pub fn unconfirmed_in(&self, scope: &Scope) -> impl Iterator<Item = EntryKey> {
+        let generation = self.scopes.get(scope).map_or(0, |state| state.generation);
+        self.places_in(scope).filter(move |place| self.generation_at(place) < generation).map(|place| place.key())
+    }
+
+    pub(super) fn places_in(&self, scope: &Scope) -> impl Iterator<Item = Place> {
         let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
-        self.entries
-            .range(start..)
-            .map(|(_, record)| record)
-            .take_while(move |record| record.key.kind == scope.kind && record.key.cluster == scope.cluster)
+        self.places_from(&start).take_while(move |place| place.is_in(scope))
     }
 
     /// The keys whose newest bytes could not be used, from a key on.
-    pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.rejected.range(start.clone()..).filter_map(|key| self.entries.get(key))
+    pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = Arc<Record>> {
+        self.indices.rejected_from(start).filter_map(|key| self.record(key))
     }
 
     /// How many keys could not be used.
     #[must_use]
     pub fn rejected_count(&self) -> usize {
-        self.rejected.len()
+        self.indices.rejected_count()
+    }
+
+    /// The identity that a refused key names though its cluster may not have it, and those that the cluster may have.
+    #[must_use]
+    pub fn identity_out_of_range(&self, key: &EntryKey) -> Option<(u32, RangeInclusive<u32>)> {
+        if !self.indices.is_rejected(key) {
+            return None;
+        }
+        let config = self.clusters.get(&key.cluster)?.config.as_ref()?;
+        let max_connected_clusters = MaxConnectedClusters::from_number(config.max_connected_clusters).unwrap_or_default();
+        let context = Context { cluster: &key.cluster, cluster_id: config.id, max_connected_clusters };
+        wire::identity_out_of_range(key, &self.record(key)?.value, &context)
     }
 
     /// The identities of that number, one for each cluster that has it.
-    pub fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
-        self.identities.range((id, EntryKey::lowest())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
+    pub fn identities(&self, id: u32) -> impl Iterator<Item = Arc<Record>> {
+        self.indices.identities(id).into_iter().filter_map(|key| self.record(&key))
     }
 
     /// The ip entries that name an identity, from a key on.
-    pub fn ips_of_identity(&self, id: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.identity_ips.range((id, start.clone())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
+    pub fn ips_of_identity(&self, id: u32, start: &EntryKey) -> impl Iterator<Item = Arc<Record>> {
+        let mut packed = self.base.naming(id, start).peekable();
+        let mut fresh = self.overlay.of_identity(id, start).peekable();
+        std::iter::from_fn(move || {
+            let packed_first = match (packed.peek(), fresh.peek()) {
+                (Some((key, _)), Some(record)) => *key < record.key,
+                (Some(_), None) => true,
+                (None, _) => false,
+            };
+            if packed_first { packed.next().map(|(_, place)| self.record_at(&place)) } else { fresh.next().cloned() }
+        })
     }
 
     /// The nodes that have an address.
-    pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Record>> {
-        self.node_addresses
-            .range((ip, EntryKey::lowest())..)
-            .take_while(move |(at, _)| *at == ip)
-            .filter_map(|(_, key)| self.entries.get(key))
+    pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = Arc<Record>> {
+        self.indices.nodes_at(ip).into_iter().filter_map(|key| self.record(&key))
     }
 
     /// The ip entries for exactly this prefix, host entries first.
-    pub fn ips_at(&self, net: IpNet) -> impl Iterator<Item = &Arc<Record>> {
-        self.ipcache.exact(net).filter_map(|key| self.entries.get(key))
+    pub fn ips_at(&self, net: IpNet) -> impl Iterator<Item = Arc<Record>> {
+        self.indices.ips_at(net).into_iter().filter_map(|key| self.record(&key))
     }
 
-    /// The entries for the longest prefix that covers an address. The first answers: where several clusters claim one prefix
-    /// the newest sequence wins, as the last writer does in an agent (api.md, "lookup").
+    /// The longest prefix that covers an address, with the clusters that have an entry for it in no particular order. Decodes and allocates
+    /// nothing. Entries whose key is not their prefix (`10.1.2.3/24`) are left out: [`View::lookup`] knows them.
+    pub fn longest_match(&self, ip: IpAddr) -> Option<(ObjectPrefix, impl Iterator<Item = &ClusterName>)> {
+        self.indices.longest_holders(ip)
+    }
+
+    /// The entries for the longest prefix that covers an address. The first answers: an announced entry beats one that is derived from a
+    /// node, and where several clusters claim one prefix the newest sequence wins, as the last writer does in an agent (api.md, "lookup").
     #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
-        let mut found: Vec<&Arc<Record>> = self.ipcache.longest_match(ip).into_iter().filter_map(|key| self.entries.get(key)).collect();
-        found.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
-        found.into_iter().filter_map(|record| self.join(record)).collect()
+        let Some(prefix) = self.indices.longest_match(ip) else { return Vec::new() };
+        let mut found: Vec<Arc<Record>> = self.indices.ips_of(prefix).iter().filter_map(|key| self.record(key)).collect();
+        found.sort_by_key(|record| (!record.key.kind.is_mirrored(), std::cmp::Reverse(record.last_sequence)));
+        found.iter().filter_map(|record| self.join(record)).collect()
     }
 
     /// An ip entry with its identity's labels and its node's name.
     #[must_use]
     pub fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
-        let entry = ip_entry(record)?;
+        let entry = record.object.as_deref()?.as_ip()?;
         let cluster = &record.key.cluster;
-        let identity = prefer_cluster(self.identities(entry.identity), cluster);
-        let labels = identity.and_then(|record| match record.object.as_deref() {
-            Some(Object::Identity(identity)) => Some(identity.labels.clone()),
-            _ => None,
-        });
-        let node = entry.host_ip.and_then(|ip| prefer_cluster(self.nodes_at(ip), cluster));
-        Some(LookupMatch { record: Arc::clone(record), labels, node_name: node.map(|node| node.key.name.to_string()) })
+        let labels = self.labels_of(entry.identity, cluster);
+        if let Some(node) = record.key.derived_from() {
+            return Some(LookupMatch { record: Arc::clone(record), labels, node_name: Some(node.to_owned()) });
+        }
+        let nodes = entry.host_ip.map(|ip| self.indices.nodes_at(ip)).unwrap_or_default();
+        let node = nodes.iter().find(|key| key.cluster == *cluster).or(nodes.first());
+        Some(LookupMatch { record: Arc::clone(record), labels, node_name: node.map(|key| key.name.to_string()) })
+    }
+
+    /// The labels of an identity: of the same cluster if it is there.
+    fn labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<LabelSet> {
+        let keys = self.indices.identities(identity);
+        let key = keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?;
+        self.record(key)?.object.as_deref()?.as_identity().map(|identity| identity.labels.clone())
+    }
+
+    /// The keys, those of clusters included, that exist and last changed after a position, `count` of them at most, in order of sequence.
+    #[must_use]
+    pub fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Live)> {
+        let mut found = self.base.live_after(position, count);
+        let last = found.get(..count).and_then(|found| found.iter().map(|(sequence, _)| *sequence).max()).unwrap_or(Sequence(u64::MAX));
+        found.extend(self.overlay.within(position, last).map(|(sequence, record)| (sequence, Place::Fresh(Arc::clone(record)))));
+        let entries = found.into_iter().map(|(sequence, place)| (sequence, Live(Alive::Entry(place))));
+        let clusters = self.phases_after(position).map(|(sequence, key)| (sequence, Live(Alive::Cluster(key))));
+        let mut found: Vec<(Sequence, Live)> = entries.chain(clusters).collect();
+        found.sort_unstable_by_key(|(sequence, _)| *sequence);
+        found.truncate(count);
+        found
+    }
+
+    /// Everything that exists from a key on, in key order, clusters left out; nothing is decoded.
+    pub fn live_from(&self, start: &EntryKey) -> impl Iterator<Item = Live> {
+        self.places_from(start).map(|place| Live(Alive::Entry(place)))
+    }
+
+    /// The record of a key that exists and passes a test, decoded where it is packed; `None` of a cluster.
+    pub fn record_passing(&self, live: &Live, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
+        match &live.0 {
+            Alive::Entry(place) => self.record_where(place, test),
+            Alive::Cluster(_) => None,
+        }
+    }
+
+    /// Whether a cluster announces an identity.
+    #[must_use]
+    pub fn has_identity(&self, id: u32, cluster: &ClusterName) -> bool {
+        self.indices.identities(id).iter().any(|key| key.cluster == *cluster)
+    }
+
+    /// Whether a node of a cluster has an address.
+    #[must_use]
+    pub fn has_node_at(&self, ip: IpAddr, cluster: &ClusterName) -> bool {
+        self.indices.nodes_at(ip).iter().any(|key| key.cluster == *cluster)
+    }
+
+    /// The clusters that have an entry for exactly a prefix.
+    #[must_use]
+    pub fn clusters_at(&self, prefix: ObjectPrefix) -> BTreeSet<ClusterName> {
+        self.indices.ips_of(prefix).into_iter().map(|key| key.cluster).collect()
+    }
+
+    /// The keys of the ip entries of every prefix that covers an address, most specific first, a host before a CIDR of full length.
+    pub fn covering(&self, ip: IpAddr) -> impl Iterator<Item = EntryKey> {
+        let full = IpNet::from(ip).prefix_len();
+        let nets = (0..=full).rev().filter_map(move |length| IpNet::new(ip, length).ok());
+        nets.flat_map(|net| self.indices.ips_at(net.trunc()))
     }
 
     /// The state of a scope.
@@ -111,52 +266,36 @@ impl View {
 
     /// Every cluster that anything is known of, in order.
     #[must_use]
-    pub fn cluster_names(&self) -> std::collections::BTreeSet<ClusterName> {
-        let scopes = self.scopes.keys().map(|scope| &scope.cluster);
+    pub fn cluster_names(&self) -> BTreeSet<ClusterName> {
+        let scopes = self.scopes.names().map(|scope| &scope.cluster);
         self.clusters.keys().chain(self.phases.keys()).chain(scopes).cloned().collect()
     }
 
     /// How many keys are mirrored, usable or not.
     #[must_use]
     pub fn entry_count(&self) -> usize {
-        self.entries.len()
+        self.entry_count
     }
 
-    /// How many objects of a kind there are.
+    /// How many objects of a kind there are, as lists know it.
     #[must_use]
     pub fn object_count(&self, kind: Kind) -> u64 {
-        self.object_counts[kind as usize]
+        Kind::STORED.into_iter().filter(|stored| stored.listed_as() == kind).map(|stored| self.indices.object_count(stored)).sum()
     }
 
-    /// Whether the source has confirmed a record since meshkeep started.
+    /// Where the newest bytes of a record's key come from, or those of the node that it is derived from.
+    #[must_use]
+    pub fn origin_of(&self, record: &Record) -> SourceStamp {
+        let node = if record.key.kind.is_mirrored() { None } else { self.place(&record.key.origin()) };
+        node.map_or(record.source, |node| self.source_at(&node))
+    }
+
+    /// Whether the source has confirmed a record, or the node that it is derived from, since meshkeep started.
     #[must_use]
     pub fn is_confirmed(&self, record: &Record) -> bool {
-        let scope = Scope { cluster: record.key.cluster.clone(), kind: record.key.kind };
-        record.generation > 0 || self.scopes.get(&scope).is_some_and(|state| state.confirmed)
+        let origin = record.key.origin();
+        let generation = if origin == record.key { Some(record.generation) } else { self.generation(&origin) };
+        let scope = Scope { cluster: origin.cluster, kind: origin.kind };
+        generation > Some(0) || self.scopes.get(&scope).is_some_and(|state| state.confirmed)
     }
-}
-
-/// The ip entry in a record, if it holds a usable one.
-fn ip_entry(record: &Record) -> Option<&IpEntry> {
-    match record.object.as_deref()? {
-        Object::Ip(entry) => Some(entry),
-        Object::Node(_)
-        | Object::Service(_)
-        | Object::Identity(_)
-        | Object::ServiceExport(_)
-        | Object::EndpointSlice(_)
-        | Object::Cluster(_) => None,
-    }
-}
-
-/// The record of the given cluster, else the first.
-fn prefer_cluster<'a>(records: impl Iterator<Item = &'a Arc<Record>>, cluster: &ClusterName) -> Option<&'a Arc<Record>> {
-    let mut first = None;
-    for record in records {
-        if record.key.cluster == *cluster {
-            return Some(record);
-        }
-        first = first.or(Some(record));
-    }
-    first
 }

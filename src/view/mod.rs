@@ -4,41 +4,65 @@
 //! [`crate::model::Command`]s from the one writer and says in [`Effects`] what changed. Deliberately lacks: IO, awaiting, locks. The maps are
 //! persistent: a clone costs a few pointers and is a snapshot that no later change touches, so readers never wait for the
 //! writer (design.md, "The way of the data").
+//!
+//! Most records are packed in chunks (`base`), some 40 B each, and decoded when somebody asks for them. What changes stands beside its chunk
+//! (`side`), and what is new above them all (`overlay`), whole, until it is folded into new chunks (`fold`). The indices hold addresses, numbers and names, no records.
 
+pub mod agent;
 mod apply;
+mod base;
+mod derived;
+mod fold;
+mod global_services;
+mod index;
 mod ipcache;
 mod lookup;
+mod numbers;
+mod overlay;
+mod paged;
 mod phases;
+mod place;
+mod restore;
+mod scan;
+mod scopes;
+mod shelf;
+mod side;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdMap;
 
-use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Kind, Object, Record, Scope, Sequence};
+use self::base::Base;
+use self::index::Indices;
+use self::overlay::Overlay;
+use self::place::Place;
+use self::scopes::Scopes;
+use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
+use crate::pack::Meaning;
 
-pub use ipcache::IpIndex;
-pub use lookup::LookupMatch;
+pub use derived::{DERIVATION, entries_of};
+pub use fold::{FoldJob, Folded};
+pub use global_services::{
+    Affinity, BackendPort, BackendState, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
+    SelectionRule, ServiceShare, select,
+};
+pub use lookup::{Live, LookupMatch};
 
 /// The mirror in memory. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    entries: OrdMap<EntryKey, Arc<Record>>,
-    /// Usable ip entries by prefix.
-    ipcache: IpIndex,
-    /// Usable identities: numeric id and key.
-    identities: OrdSet<(u32, EntryKey)>,
-    /// Usable ip entries by the identity that they name.
-    identity_ips: OrdSet<(u32, EntryKey)>,
-    /// Nodes by each of their addresses.
-    node_addresses: OrdSet<(std::net::IpAddr, EntryKey)>,
-    /// Keys whose newest bytes could not be used.
-    rejected: OrdSet<EntryKey>,
-    scopes: OrdMap<Scope, ScopeState>,
+    /// Most records, packed.
+    base: Base,
+    /// Those that changed since they were packed.
+    overlay: Overlay,
+    indices: Indices,
+    scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
     phases: OrdMap<ClusterName, phases::Placed>,
-    /// How many records of a kind have an object.
-    object_counts: [u64; Kind::ALL.len()],
+    entry_count: usize,
     sequence: Sequence,
 }
 
@@ -77,77 +101,43 @@ impl View {
         Self { sequence, ..Self::default() }
     }
 
-    /// Takes in what the store held, unconfirmed and unannounced.
-    pub fn restore(&mut self, record: Record) {
-        assert!(record.generation == 0, "a restored record must not claim to be confirmed");
-        let scope = self.scopes.entry(scope_of(&record.key)).or_default();
-        scope.entry_count += 1;
-        scope.restored_count += 1;
-        self.index(&record);
-        self.entries.insert(record.key.clone(), Arc::new(record));
-    }
-
-    /// Takes in a cursor that the store held.
-    pub fn restore_cursor(&mut self, scope: Scope, cursor: Cursor) {
-        self.scopes.entry(scope).or_default().cursor = Some(cursor);
-    }
-
-    /// Takes in a cluster record that the store held.
-    pub fn restore_cluster(&mut self, cluster: ClusterName, record: ClusterRecord) {
-        self.clusters.insert(cluster, record);
-    }
-
     /// The sequence of the newest change.
     #[must_use]
     pub fn sequence(&self) -> Sequence {
         self.sequence
     }
 
-    /// Adds a record to the indices over objects.
-    fn index(&mut self, record: &Record) {
-        if record.rejection.is_some() {
-            self.rejected.insert(record.key.clone());
-        }
-        let Some(object) = &record.object else { return };
-        self.object_counts[record.key.kind as usize] += 1;
-        match &**object {
-            Object::Ip(entry) => {
-                self.ipcache.insert(entry.prefix, record.key.clone());
-                self.identity_ips.insert((entry.identity, record.key.clone()));
+    /// Holds a record of a key that nothing is held of.
+    fn hold(&mut self, record: Arc<Record>) {
+        self.entry_count += usize::from(record.key.kind.is_mirrored());
+        self.indices.add(&record.key, &Meaning::of(&record), record.rejection.is_some());
+        match self.base.row_of(&record.key) {
+            Some(at) => self.base.replace(&at, record),
+            None => {
+                self.base.count_insert(&record.key);
+                self.overlay.insert(record);
             }
-            Object::Identity(identity) => {
-                self.identities.insert((identity.id, record.key.clone()));
-            }
-            Object::Node(node) => {
-                for address in &node.addresses {
-                    self.node_addresses.insert((address.ip, record.key.clone()));
-                }
-            }
-            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
         }
     }
 
-    /// Takes a record out of the indices over objects.
-    fn unindex(&mut self, record: &Record) {
-        if record.rejection.is_some() {
-            self.rejected.remove(&record.key);
+    /// Holds a record in place of another one of its key. An index is touched only where it would see a difference: as a rule none does.
+    fn exchange(&mut self, place: &Place, record: Arc<Record>) {
+        let (before, after) = (place.meaning(), Meaning::of(&record));
+        let (was_rejected, is_rejected) = (place.is_rejected(), record.rejection.is_some());
+        if was_rejected != is_rejected || !Indices::same(&before, &after) {
+            self.indices.remove(&record.key, &before, was_rejected);
+            self.indices.add(&record.key, &after, is_rejected);
         }
-        let Some(object) = &record.object else { return };
-        self.object_counts[record.key.kind as usize] -= 1;
-        match &**object {
-            Object::Ip(entry) => {
-                self.ipcache.remove(entry.prefix, &record.key);
-                self.identity_ips.remove(&(entry.identity, record.key.clone()));
-            }
-            Object::Identity(identity) => {
-                self.identities.remove(&(identity.id, record.key.clone()));
-            }
-            Object::Node(node) => {
-                for address in &node.addresses {
-                    self.node_addresses.remove(&(address.ip, record.key.clone()));
-                }
-            }
-            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
+        self.put_at(place, record);
+    }
+
+    /// Lets go of a record; its scope still counts it.
+    fn release(&mut self, place: &Place, key: &EntryKey) {
+        self.entry_count -= usize::from(key.kind.is_mirrored());
+        self.indices.remove(key, &place.meaning(), place.is_rejected());
+        match place {
+            Place::Fresh(_) => drop(self.overlay.remove(key)),
+            Place::Replaced(at, _) | Place::Packed(at) => self.base.shadow(at),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, LazyLock};
 
 use super::{Effects, View};
-use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, Object, Phase, Sequence};
+use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, Former, Object, Phase, Sequence};
 
 /// A cluster of which nothing is known but what the store held.
 static RESTORED: LazyLock<Arc<Object>> = LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase::default())));
@@ -28,15 +28,7 @@ impl View {
     /// Where a cluster is in its life; `None` where it is not known or no task has said it yet.
     #[must_use]
     pub fn phase(&self, cluster: &ClusterName) -> Option<Phase> {
-        match **self.cluster_object(cluster)? {
-            Object::Cluster(ClusterPhase { phase }) => phase,
-            Object::Node(_)
-            | Object::Service(_)
-            | Object::Identity(_)
-            | Object::Ip(_)
-            | Object::ServiceExport(_)
-            | Object::EndpointSlice(_) => None,
-        }
+        self.cluster_object(cluster)?.as_cluster()?.phase
     }
 
     /// A cluster as the change stream tells of it.
@@ -52,6 +44,12 @@ impl View {
         clusters.retain(|(key, _)| key >= start);
         clusters.sort_by(|(left, _), (right, _)| left.cmp(right));
         clusters.into_iter()
+    }
+
+    /// Those that changed after a position, in no particular order.
+    pub(super) fn phases_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
+        let after = self.phases.iter().filter(move |(_, placed)| placed.sequence > position);
+        after.map(|(name, placed)| (placed.sequence, EntryKey::of_cluster(name.clone())))
     }
 
     /// A cluster's phase changed, or its task began. A cluster that was not known is remembered, so that a start without its file can
@@ -88,7 +86,7 @@ impl View {
             sequence: self.sequence,
             key: EntryKey::of_cluster(cluster),
             replaces: old.as_ref().map(|old| old.sequence),
-            old: old.map(|old| old.object),
+            old: Former::known(old.map(|old| old.object)),
             new,
             revision: None,
             deleted,

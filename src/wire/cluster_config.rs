@@ -69,8 +69,20 @@ pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
         (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
         (Kind::Service, _) => Reading::Published,
         // made here, of no source
-        (Kind::Cluster, _) => Reading::Absent,
+        (Kind::NodeIp | Kind::Cluster, _) => Reading::Absent,
     }
+}
+
+/// Checks what the own cluster says of itself: as [`validate_cluster_config`], but that its id must be the own one where that is known.
+///
+/// # Errors
+/// One short line that says which field is wrong and what it would have to be.
+pub fn validate_own_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
+    validate_cluster_config(config, ClusterId(0), max)?;
+    if own_id != ClusterId(0) && config.id != own_id {
+        return Err(format!("id is {}, expected {own_id}, as --cluster-id says of the own cluster", config.id));
+    }
+    Ok(())
 }
 
 /// Checks whether a cluster can be in the mesh of the own cluster, whose id is 0 where it is not known. That no *other* remote has
@@ -167,6 +179,21 @@ mod tests {
         ] {
             let result = validate_cluster_config(&config, ClusterId(own_id), max);
             assert_eq!(result.err().unwrap_or_default(), reason, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn the_own_cluster_must_have_the_own_id() {
+        use MaxConnectedClusters::Clusters255;
+        for (id, own_id, reason) in [
+            (7, 7, ""),
+            (7, 0, ""),
+            (7, 8, "id is 7, expected 8, as --cluster-id says of the own cluster"),
+            (0, 0, "id is missing"),
+            (256, 256, "id is 256, expected 1 to 255, the size of the mesh"),
+        ] {
+            let result = validate_own_config(&config(id, 255), ClusterId(own_id), Clusters255);
+            assert_eq!(result.err().unwrap_or_default(), reason, "{id} {own_id}");
         }
     }
 }

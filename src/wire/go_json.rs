@@ -6,6 +6,7 @@
 //! repeated keys and cannot match without regard to case, hence a small trait and a macro in its place. Deliberately lacks: Go's
 //! repair of lone surrogates, which no Go program writes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -82,7 +83,8 @@ pub(super) use go_struct;
 
 /// Reads a whole value. `what` names it in errors.
 pub(super) fn parse<T: GoValue>(what: &str, bytes: &[u8]) -> Result<T, String> {
-    let text = String::from_utf8_lossy(bytes);
+    // as `from_utf8_lossy`, which looks at single bytes even where all are right
+    let text = str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
     let mut input = serde_json::Deserializer::from_str(&text);
     let mut value = T::default();
     value.read(&mut input).and_then(|()| input.end()).map_err(|error| format!("value is not the JSON of {what}: {error}"))?;
@@ -298,6 +300,51 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, BTreeMap<String, T>> {
     }
 }
 
+/// A map whose entries are in order of their keys, as Go writes them: one allocation where a tree takes one for some entries each.
+#[derive(Debug)]
+pub(super) struct Entries<T>(pub(super) Vec<(String, T)>);
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: GoValue> GoValue for Entries<T> {
+    fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
+        input.deserialize_any(Nullable(self))
+    }
+}
+
+impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Entries<T>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.0.0.clear();
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Entries(entries) = self.0;
+        while let Some(key) = map.next_key::<String>()? {
+            let mut value = T::default();
+            map.next_value_seed(Slot(&mut value))?;
+            entries.push((key, value));
+        }
+        if !entries.is_sorted_by(|(one, _), (next, _)| one < next) {
+            // of a key that comes again the last value counts
+            entries.reverse();
+            entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+            entries.dedup_by(|(later, _), (first, _)| later == first);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,6 +358,7 @@ mod tests {
             list: Vec<Inner> = "list",
             map: BTreeMap<String, Inner> = "map",
             inner: Inner = "inner",
+            entries: Entries<Inner> = "entries",
         }
         /// Two fields that differ only in case.
         struct Inner {
@@ -341,6 +389,11 @@ mod tests {
         same(r#"{"switch":true,"switch":null}"#, "{}");
         same(r#"{"inner":{"a":1},"inner":{"A":2}}"#, r#"{"inner":{"A":2,"a":1}}"#);
         same(r#"{"map":{"x":{"a":1},"y":{}},"MAP":{"x":{"A":2},"X":{}}}"#, r#"{"map":{"X":{},"x":{"A":2},"y":{}}}"#);
+        same(
+            r#"{"entries":{"y":{"a":1},"x":{"a":1},"y":{}},"ENTRIES":{"x":{"A":2},"X":{}}}"#,
+            r#"{"entries":{"X":{},"x":{"A":2},"y":{}}}"#,
+        );
+        same(r#"{"entries":{"x":{}},"entries":null}"#, "{}");
         same(r#"{"list":[{"a":1},null],"list":[{"A":2}]}"#, r#"{"list":[{"A":2}]}"#);
         same(r#"{"list":[null],"map":{"x":null}}"#, r#"{"list":[{}],"map":{"x":{}}}"#);
         same(r#"{"text":"\u003c\u00e9"}"#, r#"{"text":"<é"}"#);

@@ -1,10 +1,17 @@
 //! Identities: `…/id/<number>` with their labels as text, from Cilium's `pkg/labels` and the checks of `pkg/identity/cache/allocator.go`.
 
-use super::{ALLOCATED_IDENTITY_MIN, Context, quoted};
-use crate::model::{ClusterId, Identity, LabelSet};
+use super::{Context, quoted};
+use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, Identity, LabelSet};
 
 /// The label that says which cluster an identity belongs to (`PolicyLabelCluster` of `pkg/k8s/apis/cilium.io`).
 const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
+
+/// The source of labels that mean the same everywhere (`LabelSourceReserved`, `pkg/labels`).
+const SOURCE_RESERVED: &str = "reserved";
+/// What such a label's key begins with where it is written without a source (`LabelSourceReservedKeyPrefix`).
+const RESERVED_KEY_PREFIX: &str = "reserved.";
+/// The source of a label that names none (`LabelSourceUnspec`).
+const SOURCE_UNSPEC: &str = "unspec";
 
 /// Reads and checks an identity; `number` is what its key calls it.
 pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Result<Identity, String> {
@@ -12,7 +19,7 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
     if id < ALLOCATED_IDENTITY_MIN {
         return Err(format!("identity {id} in the key is reserved, no cluster may allocate it"));
     }
-    if let Some(range) = context.identity_range().filter(|range| !range.contains(&id)) {
+    if let Some(range) = context.range_without(id) {
         return Err(format!("identity {id} in the key is outside {} to {} of cluster {}", range.start(), range.end(), context.cluster));
     }
     let text = str::from_utf8(value).map_err(|_| "labels are not UTF-8")?;
@@ -29,24 +36,39 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
 }
 
 /// A number as Cilium prints it, so that no two keys mean one identity.
-fn parse_number(text: &str) -> Result<u32, String> {
+pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     let canonical = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     let number = if canonical { text.parse().ok() } else { None };
     number.ok_or_else(|| format!("{} in the key is not an identity's number", quoted(text)))
 }
 
-/// `source:key=value;…` by `source:key`. Nothing is escaped: the first `:` ends the source, the first `=` after it the key; order
-/// says nothing. A label without a key is skipped, one without a source is `unspec` (`pkg/labels`, `ParseLabel`).
+/// `source:key=value;…` by `source:key`. Nothing is escaped; order says nothing; a label without a key is skipped
+/// (`NewLabelArrayFromSortedList`, Cilium's `pkg/labels/array.go`).
 fn parse_labels(text: &str) -> LabelSet {
-    let mut labels = LabelSet::new();
-    for label in text.split(';') {
-        let (source, rest) = label.split_once(':').unwrap_or(("", label));
-        let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
-        if key.is_empty() {
-            continue;
-        }
-        let source = if source.is_empty() { "unspec" } else { source };
-        labels.insert(format!("{source}:{key}"), value.to_owned());
-    }
-    labels
+    let labels = text.split(';').map(parse_label).filter(|label| !label.key.is_empty());
+    labels.map(|label| (format!("{}:{}", label.source, label.key), label.value.to_owned())).collect()
+}
+
+/// One label, in its parts.
+struct Label<'a> {
+    source: &'a str,
+    key: &'a str,
+    value: &'a str,
+}
+
+/// `ParseLabel` of Cilium's `pkg/labels/labels.go`: the first `:` ends the source, the first `=` after it the key. `$key` and `reserved.key`
+/// are short for the source `reserved`, whose key may also stand behind the `=`; a label without a source is `unspec`.
+fn parse_label(text: &str) -> Label<'_> {
+    let (source, rest) = match (text.strip_prefix('$'), text.split_once(':')) {
+        (Some(rest), _) => (SOURCE_RESERVED, rest),
+        (None, Some(("", rest))) => (SOURCE_UNSPEC, rest),
+        (None, Some(parts)) => parts,
+        (None, None) => text.strip_prefix(RESERVED_KEY_PREFIX).map_or((SOURCE_UNSPEC, text), |rest| (SOURCE_RESERVED, rest)),
+    };
+    let (key, value) = match rest.split_once('=') {
+        Some(("", key)) if source == SOURCE_RESERVED => (key, ""),
+        Some(parts) => parts,
+        None => (rest, ""),
+    };
+    Label { source, key, value }
 }

@@ -2,12 +2,13 @@
 //! `pkg/ipcache/kvstore.go`.
 
 use std::fmt::{self, Write};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::address::{Address, Mask};
 use super::go_json::{go_struct, parse};
-use super::{ALLOCATED_IDENTITY_MIN, Context, quoted};
+use super::{Context, quoted};
 use crate::model::{IpEntry, NamedPort, ObjectPrefix};
 
 /// `host`: from a remote cluster it means another machine (`pkg/identity/numericidentity.go`).
@@ -41,14 +42,43 @@ go_struct! {
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
     let json: PairJson = parse("an IP identity pair", value)?;
     let prefix = json.prefix(name)?;
-    if let Some(range) = context.identity_range()
-        && json.identity >= ALLOCATED_IDENTITY_MIN
-        && !range.contains(&json.identity)
-    {
+    if let Some(range) = context.range_without(json.identity) {
         let (first, last) = range.into_inner();
         return Err(format!("ID {} is neither reserved nor in {first} to {last} of cluster {}", json.identity, context.cluster));
     }
     Ok(json.into_entry(prefix))
+}
+
+/// The identity in a value, if it can be read at all.
+pub(super) fn identity(value: &[u8]) -> Option<u32> {
+    parse("an IP identity pair", value).ok().map(|json: PairJson| json.identity)
+}
+
+/// Reads the value of an entry that is derived from a node; `name` is `<node>#<address>`.
+pub(super) fn decode_derived(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
+    let address = name.rsplit_once('#').map(|(_, address)| address);
+    decode(address.ok_or_else(|| format!("the key says {}, which names no node's address", quoted(name)))?, value, context)
+}
+
+/// The inverse: of a host entry that has no pod.
+pub(super) fn write_derived(entry: &IpEntry) -> Vec<u8> {
+    let host_ip = entry.host_ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let IpEntry { prefix, identity, encryption_key, .. } = entry;
+    format!(r#"{{"IP":"{}","HostIP":"{host_ip}","ID":{identity},"Key":{encryption_key}}}"#, prefix.net.addr()).into_bytes()
+}
+
+/// Whether a name is what Go writes for an address, or for a prefix of so many bits.
+fn names(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
+    if let (IpAddr::V4(ip), None) = (ip, length) {
+        // the standard parser takes no other way to write an address than the one that is written
+        return name.parse() == Ok(ip);
+    }
+    let mut rest = Unwritten(name);
+    let written = match length {
+        None => write!(rest, "{ip}"),
+        Some(length) => write!(rest, "{ip}/{length}"),
+    };
+    written.is_ok() && rest.0.is_empty()
 }
 
 /// What is left of a text that is held against what is written, without a copy of that.
@@ -67,12 +97,7 @@ impl PairJson {
     fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));
-        let mut rest = Unwritten(name);
-        let written = match length {
-            None => write!(rest, "{ip}"),
-            Some(length) => write!(rest, "{ip}/{length}"),
-        };
-        if written.is_err() || !rest.0.is_empty() {
+        if !names(name, ip, length) {
             let text = length.map_or_else(|| ip.to_string(), |length| format!("{ip}/{length}"));
             return Err(format!("IP and Mask make {text:?}, but the key says {}", quoted(name)));
         }

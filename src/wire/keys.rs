@@ -29,7 +29,8 @@ pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String
         (Kind::Identity, false) => format!("{root}{base}/id/"),
         (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
         (Kind::Ip, false) => format!("{root}{base}/default/"),
-        (Kind::Ip, true) | (Kind::EndpointSlice | Kind::Node | Kind::ServiceExport | Kind::Service, _) => {
+        // nothing is read by the last but one: it is made here
+        (Kind::Ip, true) | (Kind::EndpointSlice | Kind::NodeIp | Kind::Node | Kind::ServiceExport | Kind::Service, _) => {
             format!("{root}{base}/{cluster}/")
         }
         (Kind::Cluster, _) => cluster_config_key(cluster),
@@ -58,7 +59,7 @@ pub fn canary_kind(key: &[u8], cluster: &ClusterName, cached: bool) -> Option<Ki
 /// The entry that a source's key means.
 ///
 /// # Errors
-/// One short line where the key is not below [`watched_prefix`], names nothing there or is not UTF-8.
+/// One short line where the key is not below [`watched_prefix`], names nothing there, is not UTF-8 or is one of ours.
 pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[u8]) -> Result<EntryKey, String> {
     let prefix = watched_prefix(kind, cluster, cached);
     let shown = || quoted(&String::from_utf8_lossy(source_key));
@@ -69,6 +70,10 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
         return Err(format!("key {} names nothing below its prefix", shown()));
     }
     let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
+    // Kubernetes has no such names; here they are those of the entries that are derived from nodes
+    if kind == Kind::Node && EntryKey::split_node_ip(name).is_some() {
+        return Err(format!("key {} names no node: a node's name does not end in # and an address", shown()));
+    }
     Ok(EntryKey::new(kind, cluster.clone(), name))
 }
 
@@ -87,7 +92,8 @@ pub fn known_prefixes(cached: bool) -> Vec<String> {
 }
 
 /// What all resources are below.
-const fn root(cached: bool) -> &'static str {
+#[must_use]
+pub const fn root(cached: bool) -> &'static str {
     if cached { "cilium/cache/" } else { "cilium/state/" }
 }
 
@@ -130,6 +136,10 @@ mod tests {
             (b"cilium/state/nodes/v1/paris-2/a", r#"key "cilium/state/nodes/v1/paris-2/a" is not below cilium/state/nodes/v1/paris/"#),
             (b"cilium/state/nodes/v1/paris/a\xff", "key \"cilium/state/nodes/v1/paris/a\u{fffd}\" is not UTF-8"),
             (b"", r#"key "" is not below cilium/state/nodes/v1/paris/"#),
+            (
+                b"cilium/state/nodes/v1/paris/a#10.0.0.1",
+                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.1" names no node: a node's name does not end in # and an address"#,
+            ),
         ] {
             assert_eq!(entry_key(Kind::Node, &cluster("paris"), false, key), Err(reason.to_owned()));
         }

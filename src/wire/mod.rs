@@ -21,10 +21,7 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
-use crate::model::{ClusterId, ClusterName, EntryKey, Kind, MaxConnectedClusters, Object};
-
-/// The first identity that a cluster may allocate; those below are reserved and the same everywhere (`pkg/identity/numericidentity.go`).
-const ALLOCATED_IDENTITY_MIN: u32 = 256;
+use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Object};
 
 /// How much of a foreign text an error repeats, in characters: longer than any Kubernetes name segment (63) and any IPv6 prefix (43).
 const QUOTE_LENGTH_MAX: usize = 100;
@@ -52,12 +49,32 @@ pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Obj
         Kind::EndpointSlice => endpoint_slice::decode(&key.name, value, context).map(Object::EndpointSlice),
         Kind::Identity => identity::decode(&key.name, value, context).map(Object::Identity),
         Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
+        Kind::NodeIp => ip::decode_derived(&key.name, value, context).map(Object::Ip),
         Kind::Node => node::decode(&key.name, value, context).map(Object::Node),
         Kind::ServiceExport => service_export::decode(&key.name, value, context).map(Object::ServiceExport),
         Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
         Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
     };
     object.map_err(|reason| bounded(&reason))
+}
+
+/// The value of an entry that is derived from a node: a pair as Cilium writes it for a host, with what a node's address has. [`decode`]
+/// reads it back.
+#[must_use]
+pub fn derived_value(entry: &IpEntry) -> Vec<u8> {
+    ip::write_derived(entry)
+}
+
+/// The identity that a value names though its cluster may not have it, with those that it may have; whatever else is wrong with the value.
+/// `None` also where the cluster's id is not known.
+#[must_use]
+pub fn identity_out_of_range(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Option<(u32, RangeInclusive<u32>)> {
+    let identity = match key.kind {
+        Kind::Identity => identity::parse_number(&key.name).ok()?,
+        Kind::Ip => ip::identity(value)?,
+        Kind::Node | Kind::NodeIp | Kind::Service | Kind::ServiceExport | Kind::EndpointSlice | Kind::Cluster => return None,
+    };
+    context.range_without(identity).map(|range| (identity, range))
 }
 
 impl Context<'_> {
@@ -91,16 +108,14 @@ impl Context<'_> {
         Err(format!("{field} is {cluster_id}, expected {}, the id in the cluster config of {}", self.cluster_id, self.cluster))
     }
 
-    /// The identities that the cluster allocates from, where its id is known: the id stands above 16 bits, or above 15 in meshes of
-    /// 511 (`pkg/clustermesh/types/types.go`, `ClusterIDLen`; `pkg/identity/numericidentity.go`).
+    /// The identities that the cluster allocates from, where its id is known.
     fn identity_range(&self) -> Option<RangeInclusive<u32>> {
-        let shift = match self.max_connected_clusters {
-            MaxConnectedClusters::Clusters255 => 16,
-            MaxConnectedClusters::Clusters511 => 15,
-        };
-        // A validated id is at most 511; an absurd one has no range rather than a wrapped one.
-        let first = self.cluster_id.0.checked_mul(1 << shift).filter(|first| *first > 0)?;
-        Some(first..=first.checked_add((1 << shift) - 1)?)
+        if self.cluster_id == ClusterId(0) { None } else { self.max_connected_clusters.identities_of(self.cluster_id) }
+    }
+
+    /// The same, if an identity that is allocated is not in it.
+    fn range_without(&self, identity: u32) -> Option<RangeInclusive<u32>> {
+        self.identity_range().filter(|range| identity >= ALLOCATED_IDENTITY_MIN && !range.contains(&identity))
     }
 }
 

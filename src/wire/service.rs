@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::Context;
 use super::address::parse_ip;
-use super::go_json::{go_struct, parse};
+use super::go_json::{Entries, go_struct, parse};
 use crate::model::{Backend, BackendZone, Frontend, Port, Service};
 
 go_struct! {
@@ -14,8 +14,8 @@ go_struct! {
         cluster: String = "cluster",
         namespace: String = "namespace",
         name: String = "name",
-        frontends: BTreeMap<String, PortsJson> = "frontends",
-        backends: BTreeMap<String, PortsJson> = "backends",
+        frontends: Entries<PortsJson> = "frontends",
+        backends: Entries<PortsJson> = "backends",
         hostnames: BTreeMap<String, String> = "hostnames",
         zones: BTreeMap<String, ZoneJson> = "zones",
         labels: BTreeMap<String, String> = "labels",
@@ -41,7 +41,7 @@ go_struct! {
 }
 
 /// Ports by name; the name may be empty.
-type PortsJson = BTreeMap<String, Option<PortJson>>;
+type PortsJson = Entries<Option<PortJson>>;
 
 /// Reads and checks a service; `name` is what its key calls it, namespace and all.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Service, String> {
@@ -69,8 +69,8 @@ impl ServiceJson {
 
     /// The backends by address. Hostnames and zones belong to the backend that is spelt as they are; Cilium checks no more of them.
     fn take_backends(&mut self) -> Result<Vec<Backend>, String> {
-        let mut backends = Vec::with_capacity(self.backends.len());
-        for (text, ports) in std::mem::take(&mut self.backends) {
+        let mut backends = Vec::with_capacity(self.backends.0.len());
+        for (text, ports) in std::mem::take(&mut self.backends.0) {
             backends.push(Backend {
                 ip: address_of("backends", &text)?,
                 ports: ports_of(ports),
@@ -100,9 +100,9 @@ impl ZoneJson {
     }
 }
 
-fn frontends(json: BTreeMap<String, PortsJson>) -> Result<Vec<Frontend>, String> {
-    let mut frontends = Vec::with_capacity(json.len());
-    for (text, ports) in json {
+fn frontends(json: Entries<PortsJson>) -> Result<Vec<Frontend>, String> {
+    let mut frontends = Vec::with_capacity(json.0.len());
+    for (text, ports) in json.0 {
         frontends.push(Frontend { ip: address_of("frontends", &text)?, ports: ports_of(ports) });
     }
     frontends.sort_by_key(|frontend| frontend.ip);
@@ -121,7 +121,7 @@ fn address_of(field: &str, text: &str) -> Result<IpAddr, String> {
 }
 
 fn ports_of(json: PortsJson) -> Vec<Port> {
-    json.into_iter().filter_map(|(name, port)| port.map(|port| Port { name, protocol: port.protocol, port: port.port })).collect()
+    json.0.into_iter().filter_map(|(name, port)| port.map(|port| Port { name, protocol: port.protocol, port: port.port })).collect()
 }
 
 /// Joins the ports of one address in two spellings: agents see one backend with all of them.

@@ -137,6 +137,52 @@ async fn unknown_prefixes_are_told_once() {
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
 }
 
+/// Before, between and behind the known prefixes, in both forms; while it runs they come, grow and go.
+#[tokio::test]
+async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.home = scene.home.with_flags(&["--unknown-prefix-interval=100ms"]);
+    // the other root of a source is looked at too
+    scene.remotes[0].etcd.put("cilium/cache/other/v1/a", "1").await;
+    for (remote, root) in scene.remotes.iter().zip(["cilium/state", "cilium/cache"]) {
+        let rests = ["0first", "aaa/v1/a", "aaa/v1/b", "ip/v2/x", "nodes/loose", "nodes/v1alpha1/x", "zzz/x/y", "zzz/z"];
+        remote.etcd.put_many(rests.map(|rest| (format!("{root}/{rest}"), "1"))).await;
+        // behind the root: not looked at
+        remote.etcd.put(format!("{root}x/v1/a"), "1").await;
+    }
+    scene.start_meshkeep().await;
+    scene.settles("loading beside unknown prefixes").await;
+    for (name, remote, root) in [("c01", 0, "cilium/state"), ("c02", 1, "cilium/cache")] {
+        let counts = |pairs: &[(&str, u64)]| -> Value {
+            let other = Some(("cilium/cache/other/v1/".to_owned(), Value::from(1))).filter(|_| remote == 0);
+            let pairs = pairs.iter().map(|(rest, count)| (format!("{root}/{rest}"), Value::from(*count)));
+            pairs.chain(other).collect::<serde_json::Map<_, _>>().into()
+        };
+        let is = async |expected: &[(&str, u64)]| {
+            let expected = counts(expected);
+            eventually(&format!("unknown keys of {name}: {expected}"), || async {
+                let state = scene.meshkeep().get(&format!("/v1/clusters/{name}")).await;
+                let prefixes: Vec<&str> = state["unknownPrefixes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                let listed: Vec<&str> = expected.as_object().unwrap().keys().map(String::as_str).collect();
+                (state.get("unknownKeys").cloned().unwrap_or_else(|| counts(&[])) == expected && prefixes == listed).then_some(())
+            })
+            .await;
+        };
+        let etcd = &scene.remotes[remote].etcd;
+        is(&[("0first", 1), ("aaa/v1/", 2), ("ip/v2/", 1), ("nodes/loose", 1), ("nodes/v1alpha1/", 1), ("zzz/", 2)]).await;
+        etcd.put(format!("{root}/aaa/v1/c"), "1").await;
+        etcd.put(format!("{root}/bbb/v1/a"), "1").await;
+        etcd.delete(format!("{root}/ip/v2/x")).await;
+        is(&[("0first", 1), ("aaa/v1/", 3), ("bbb/v1/", 1), ("nodes/loose", 1), ("nodes/v1alpha1/", 1), ("zzz/", 2)]).await;
+        for rest in ["0first", "aaa/v1/a", "aaa/v1/b", "aaa/v1/c", "bbb/v1/a", "nodes/loose", "nodes/v1alpha1/x", "zzz/x/y", "zzz/z"] {
+            etcd.delete(format!("{root}/{rest}")).await;
+        }
+        is(&[]).await;
+        assert_eq!(scene.meshkeep().log_lines_with(&[name, "zzz/", "does not know"]), 1);
+    }
+    scene.settles("unknown prefixes being gone").await;
+}
+
 #[tokio::test]
 async fn a_remote_that_does_not_answer_disturbs_no_other() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;

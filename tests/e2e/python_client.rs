@@ -27,7 +27,9 @@ fn expected(truth: &Served, kind: &str) -> Vec<String> {
         "slices" => ("endpointslices/v1", &["cluster", "namespace", "name"]),
         _ => ("ip/v1", &["cluster", "prefix"]),
     };
-    let of_kind = truth.objects.iter().filter(|(key, _)| key.starts_with(&format!("cilium/cache/{base}/")));
+    // entries derived from nodes have keys below those
+    let is_of_kind = |key: &str| if key.contains('#') { base == "ip/v1" } else { key.starts_with(&format!("cilium/cache/{base}/")) };
+    let of_kind = truth.objects.iter().filter(|(key, _)| is_of_kind(key));
     let mut texts: Vec<String> = of_kind
         .map(|(_, object)| {
             let parts = fields.iter().map(|field| object[field].as_str().map_or_else(|| object[field].to_string(), str::to_owned));
@@ -37,6 +39,16 @@ fn expected(truth: &Served, kind: &str) -> Vec<String> {
         .collect();
     texts.sort();
     texts
+}
+
+/// The global services that the client should have read: each with the clusters that share it.
+fn expected_global(truth: &Served) -> Vec<String> {
+    let mut services = std::collections::BTreeMap::<String, Vec<&str>>::new();
+    for service in truth.objects.values().filter(|object| object["shared"] == true) {
+        let text = |field: &str| service[field].as_str().unwrap();
+        services.entry(format!("{}/{}", text("namespace"), text("name"))).or_default().push(text("cluster"));
+    }
+    services.into_iter().map(|(name, clusters)| format!("{name}={}", clusters.join(","))).collect()
 }
 
 fn sorted(read: &Value, kind: &str) -> Vec<String> {
@@ -61,6 +73,7 @@ async fn the_generated_python_client_reads_every_list() {
     for kind in ["nodes", "services", "identities", "ipcache"] {
         assert_eq!(sorted(&read, kind), expected(&truth, kind), "{kind}");
     }
+    assert_eq!(sorted(&read, "global"), expected_global(&truth));
     assert_eq!(sorted(&read, "changes"), truth.objects.keys().cloned().collect::<Vec<_>>());
     assert_eq!(sorted(&read, "entries"), truth.raw.keys().cloned().collect::<Vec<_>>());
     assert_eq!((sorted(&read, "clusters"), sorted(&read, "rejected")), (scene.names(), Vec::new()));

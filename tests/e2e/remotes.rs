@@ -76,6 +76,23 @@ async fn a_wrong_password_is_an_error_that_does_not_tell_it() {
 }
 
 #[tokio::test]
+async fn what_ciliums_role_for_remotes_allows_is_enough() {
+    let (mut etcd, cluster) = filled(Etcd::builder()).await;
+    etcd.put("cilium/state/frobs/v1/a", "1").await;
+    etcd.put("cilium/cache/frobs/v1/a", "1").await;
+    etcd.enable_auth("mesh", "mesh-password").await;
+    etcd.restrict_to_remote(&cluster.name).await;
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "loading as a remote").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+    let state = meshkeep.says_of(&cluster.name, "unknownPrefixes", "frobs").await;
+    // what it may not see it does not know of, and that is no failure
+    assert_eq!((&state["unknownKeys"], &state["failures"]), (&json!({ "cilium/state/frobs/v1/": 1 }), &json!(0)));
+}
+
+#[tokio::test]
 async fn a_missing_certificate_is_waited_for_and_named() {
     let (etcd, cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
     let late = etcd.directory().join("late.crt");

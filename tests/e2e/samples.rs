@@ -212,6 +212,11 @@ async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_sa
     let read = read_all(meshkeep.url());
     assert_eq!((&read["exports"], &read["slices"]), (&json!(["paris/shop/cart"]), &json!(["tokyo/shop/cart-kvlm2"])));
     let (paris, tokyo) = (&etcds[0], &etcds[1]);
+    let cart = meshkeep.get("/v1/global-services/shop/cart").await;
+    let sliced = |backend: &Value| format!("{} {} {}", backend["cluster"], backend["ip"], backend["endpointSlices"]).replace('"', "");
+    let backends: Vec<String> = cart["backends"].as_array().unwrap().iter().map(sliced).collect();
+    assert_eq!(backends, ["paris 10.1.1.21 null", "paris 10.1.2.21 null", "tokyo 10.2.1.21 [cart-kvlm2]", "tokyo 10.2.2.21 [cart-kvlm2]",]);
+    assert_eq!((&cart["exports"]["clusters"], &cart["conflicts"]), (&json!(["paris"]), &Value::Null));
     // a slice that cannot be used leaves the good one
     let slice = "cilium/state/endpointslices/v1/tokyo/shop/cart-kvlm2";
     tokyo.put(slice, &b"\x28\xb5\x2f\xfd"[..]).await;

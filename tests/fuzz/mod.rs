@@ -6,7 +6,6 @@
 mod mutate;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -16,19 +15,25 @@ use meshkeep::kvstore::ClientFile;
 use meshkeep::model::{ClusterId, ClusterName, EntryKey, Kind, MaxConnectedClusters, Position};
 use meshkeep::wire::cluster_config::parse_cluster_config;
 use meshkeep::wire::{self, Context, keys};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 /// How long each target runs in the usual tests.
 const SECONDS_DEFAULT: f64 = 0.5;
 
-/// How long one value may take, in a debug build on a core that others use too: 16 MiB at 0.5 MB/s. What is not linear takes hours.
+/// How much processor time one value may take, in a debug build: 16 MiB at 0.5 MB/s. What is not linear takes hours.
 const DECODE_TIME_MAX: Duration = Duration::from_secs(32);
 
-/// How much the process may have needed at its highest in a run of its own: some copies of the largest value (its text, its unescaped
-/// strings, what the damage is made from) in each of two threads.
-const MEMORY_MIB_MAX: u64 = 700;
+/// How much a decoder may hold at its highest, for each byte that it is given: a list of the shortest items is the worst, since an item of
+/// two bytes (`0,`) becomes a `String` of 24 in a `Vec` that doubles its room.
+const HELD_PER_BYTE_MAX: u64 = 48;
+
+/// How much it may hold beside that: what a zstd frame of any size may unpack to, twice.
+const HELD_MAX: u64 = 64 << 20;
+
+/// How many ways, and values that showed them, are remembered: what the harness itself holds must not grow with the speed of the machine.
+const CORPUS_MAX: usize = 4_096;
 
 /// A decoder: says what it made of the bytes, in a few words.
 type Target = fn(&[u8]) -> String;
@@ -79,42 +84,50 @@ fn seconds() -> Option<f64> {
     std::env::var("FUZZ_SECONDS").ok()?.parse().ok()
 }
 
+/// Processor time of this thread, to within some milliseconds: a machine that stands still says nothing of a decoder.
+fn thread_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
 /// Runs one target for its time.
 fn fuzz(name: &str, mut corpus: Vec<Vec<u8>>, target: Target) {
     let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     let mut random = StdRng::seed_from_u64(seed);
     let mut ways: BTreeSet<String> = corpus.iter().map(|value| way(&target(value))).collect();
-    let timed = |bytes: &[u8]| {
-        let started = Instant::now();
-        let said = target(bytes);
-        assert!(started.elapsed() < DECODE_TIME_MAX, "{name}, seed {seed}: {} bytes take {:?}", bytes.len(), started.elapsed());
-        said
+    let mut held_per_byte_max = 0;
+    let mut tried = |bytes: &[u8]| {
+        let (mut said, started) = (String::new(), thread_time());
+        let held = allocation_counter::measure(|| said = target(bytes)).bytes_max;
+        let taken = thread_time() - started;
+        assert!(taken < DECODE_TIME_MAX, "{name}, seed {seed}: {} bytes take {taken:?}", bytes.len());
+        assert!(held <= HELD_MAX + HELD_PER_BYTE_MAX * bytes.len() as u64, "{name}, seed {seed}: {} bytes need {held}", bytes.len());
+        if bytes.len() >= mutate::HUGE {
+            held_per_byte_max = held_per_byte_max.max(held / bytes.len() as u64);
+        }
+        way(&said)
     };
     let huge = if seconds().is_some() { usize::MAX } else { 2 };
     for bytes in mutate::huge(&corpus).take(huge) {
         assert_eq!(bytes.len(), mutate::HUGE);
-        timed(&bytes);
+        tried(&bytes);
     }
     let deadline = Instant::now() + Duration::from_secs_f64(seconds().unwrap_or(SECONDS_DEFAULT));
     let mut count = 0_u64;
     while Instant::now() < deadline {
         let bytes = mutate::mutated(&mut random, &corpus);
-        if ways.insert(way(&timed(&bytes))) {
-            corpus.push(bytes);
+        let way = tried(&bytes);
+        if ways.len() < CORPUS_MAX {
+            if ways.insert(way) {
+                corpus.push(bytes);
+            }
+        } else if !ways.contains(&way) {
+            let one = random.random_range(0..corpus.len());
+            corpus[one] = bytes;
         }
         count += 1;
     }
-    println!("{name}: {count} values, {} ways, seed {seed}", ways.len());
-    if seconds().is_some() {
-        assert!(memory_mib() < MEMORY_MIB_MAX, "{name}: the process needed {} MiB", memory_mib());
-    }
-}
-
-/// The most memory that the process ever had (`VmHWM`), in MiB.
-fn memory_mib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or_default() / 1024
+    println!("{name}: {count} values, {} ways, {held_per_byte_max} bytes held for each of a large value, seed {seed}", ways.len());
 }
 
 #[test]

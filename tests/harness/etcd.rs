@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, Txn, TxnOp};
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, RoleRevokePermissionOptions, Txn, TxnOp};
 use tempfile::TempDir;
 
 use super::PATIENCE;
@@ -372,6 +372,21 @@ impl Etcd {
         client.user_grant_role(user, "mesh").await.unwrap();
         client.auth_enable().await.unwrap();
         self.user = Some((user.into(), password.into()));
+    }
+
+    /// Leaves the user no more than Cilium's role `remote` (`clustermesh-apiserver/etcdinit`): one cluster's own keys, to be read.
+    pub(crate) async fn restrict_to_remote(&self, cluster: &str) {
+        let mut client = self.client().await;
+        let prefix = RoleRevokePermissionOptions::new().with_prefix();
+        client.role_revoke_permission("mesh", "cilium/", Some(prefix)).await.unwrap();
+        for permission in [
+            Permission::read("cilium/.heartbeat").with_prefix(),
+            Permission::read("cilium/state/").with_prefix(),
+            Permission::read(format!("cilium/cluster-config/{cluster}")),
+            Permission::read(format!("cilium/synced/{cluster}/")).with_prefix(),
+        ] {
+            client.role_grant_permission("mesh", permission).await.unwrap();
+        }
     }
 
     /// The etcd client file that meshkeep would read to get here.

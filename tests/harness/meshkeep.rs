@@ -75,6 +75,11 @@ impl Home {
         self.path().join("clustermesh")
     }
 
+    /// A file beside the directories, for `--local-etcd`.
+    pub(crate) fn local_etcd_file(&self) -> PathBuf {
+        self.path().join("local-etcd.yaml")
+    }
+
     /// The store's directory, which the sidecar creates.
     pub(crate) fn data_directory(&self) -> PathBuf {
         self.path().join("data")

@@ -67,6 +67,7 @@ const KINDS: [(&str, &str, &[&str]); 6] = [
             "serviceAccount",
             "namedPorts",
             "source",
+            "nodeName",
         ],
     ),
     (
@@ -105,6 +106,12 @@ pub(crate) struct Truth {
 struct Held {
     newest: Vec<u8>,
     good: Option<Vec<u8>>,
+}
+
+/// How many of the objects are new or changed after a time, and how many are gone.
+pub(crate) fn changes_between(before: &Objects, after: &Objects) -> (usize, usize) {
+    let upserted = after.iter().filter(|(key, object)| before.get(*key) != Some(*object)).count();
+    (upserted, before.keys().filter(|key| !after.contains_key(*key)).count())
 }
 
 /// What is served, or held by a follower of the stream.
@@ -154,6 +161,7 @@ impl Truth {
         for (key, held) in &self.entries {
             if let Some(good) = &held.good {
                 expected.objects.insert(key.clone(), self.object(key, good));
+                expected.objects.extend(derived(key, good));
             }
             expected.raw.insert(key.clone(), held.newest.clone());
         }
@@ -174,6 +182,42 @@ impl Truth {
         };
         without_unset(object)
     }
+}
+
+/// The ipcache entries that an agent makes of a node (protocol.md §4.7), by the node's key with `#` and the address.
+fn derived(key: &str, value: &[u8]) -> Objects {
+    let Some((cluster, name)) = key.strip_prefix("cilium/cache/nodes/v1/").and_then(|rest| rest.split_once('/')) else {
+        return Objects::new();
+    };
+    let node = parse(key, value);
+    let own: Vec<(&str, IpAddr)> =
+        items(&node["IPAddresses"]).filter_map(|item| Some((item["Type"].as_str()?, address(&item["IP"])?))).collect();
+    let field = |name: &str| address(&node[name]);
+    // IPv4 is preferred; no other type than these is in any test
+    let of_type = |wanted: &str, ipv4: bool| own.iter().find(|(of_type, ip)| *of_type == wanted && ip.is_ipv4() == ipv4);
+    let preferred = [("InternalIP", true), ("ExternalIP", true), ("InternalIP", false), ("ExternalIP", false)];
+    let host_ip = preferred.into_iter().find_map(|(wanted, ipv4)| of_type(wanted, ipv4)).map(|(_, ip)| ip.to_string());
+    let key_of = |of_type: &str| if of_type == "CiliumInternalIP" { node["EncryptionKey"].clone() } else { json!(0) };
+    let mut found: Vec<(IpAddr, u32, Value)> = own.iter().map(|(of_type, ip)| (*ip, 6, key_of(of_type))).collect();
+    for (fields, identity) in [(["IPv4HealthIP", "IPv6HealthIP"], 4), (["IPv4IngressIP", "IPv6IngressIP"], 8)] {
+        found.extend(fields.into_iter().filter_map(field).map(|ip| (ip, identity, node["EncryptionKey"].clone())));
+    }
+    let mut objects = Objects::new();
+    // what comes first stays
+    for (ip, identity, encryption_key) in found.into_iter().rev() {
+        let object = json!({
+            "prefix": format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }),
+            "host": true,
+            "cluster": cluster,
+            "identity": identity,
+            "hostIP": host_ip,
+            "encryptionKey": encryption_key,
+            "source": "node",
+            "nodeName": name,
+        });
+        objects.insert(format!("{key}#{ip}"), without_unset(object));
+    }
+    objects
 }
 
 fn parse(key: &str, value: &[u8]) -> Value {
@@ -370,6 +414,9 @@ pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
         _ => {
             let prefix = text("prefix");
             let address = prefix.split('/').next().unwrap_or_default();
+            if object["source"] == "node" {
+                return (format!("cilium/cache/nodes/v1/{cluster}/{}#{address}", text("nodeName")), without_unset(Value::Object(known)));
+            }
             format!("cilium/cache/ip/v1/{cluster}/{}", if object["host"] == true { address } else { prefix })
         }
     };

@@ -32,7 +32,7 @@ impl Owner<'_> {
             "IPAddresses":[{"Type":"InternalIP","IP":"172.18.$id.$host"},{"Type":"InternalIP","IP":"fc00:c111:$hexid::$host"},
             {"Type":"CiliumInternalIP","IP":"10.$id.$index.10"}],
             "IPv4AllocCIDR":$podcidr,"IPv4SecondaryAllocCIDRs":$secondary,"IPv6AllocCIDR":$widecidr,"IPv6SecondaryAllocCIDRs":null,
-            "IPv4HealthIP":"10.$id.$index.134","IPv6HealthIP":"","IPv4IngressIP":"$ingress","IPv6IngressIP":"","ClusterID":$id,
+            "IPv4HealthIP":"10.$id.$index.134","IPv6HealthIP":"$health","IPv4IngressIP":"$ingress","IPv6IngressIP":"","ClusterID":$id,
             "Source":"custom-resource","EncryptionKey":$key,
             "Labels":{"kubernetes.io/hostname":"$name","topology.kubernetes.io/zone":"zone-$zone"},"Annotations":$annotations,
             "WireguardPubKey":"","BootID":"570d3fd1-93db-4862-ba99-$boot"}"#,
@@ -47,6 +47,8 @@ impl Owner<'_> {
                 ("secondary", if index % 3 == 1 { secondary } else { "null".into() }),
                 ("widecidr", if index % 3 == 2 { ipv6 } else { "null".into() }),
                 ("ingress", if index.is_multiple_of(4) { format!("10.{id}.{index}.77") } else { String::new() }),
+                // with some a new version has another address
+                ("health", if index % 4 == 3 { format!("fd00:10:{id:x}:{index:x}::{:x}", version % 3 + 1) } else { String::new() }),
                 ("key", (index % 3).to_string()),
                 ("zone", (index % 2).to_string()),
                 ("annotations", if index.is_multiple_of(2) { "null".into() } else { annotations.to_owned() }),

@@ -73,6 +73,9 @@ pub(super) const ACTIONS: [Action; 14] = [
     Action::TrimTombstones,
 ];
 
+/// How many open streams are most checkers: 24 of the 28 hold one, of which some come late.
+const READERS_MIN: f64 = 12.0;
+
 /// A copy of the data directory, as a `kill -9` at that moment would have left it.
 struct Copy {
     directory: TempDir,
@@ -202,6 +205,7 @@ impl Sidecar {
         let mut lost = self.lost.clone();
         lost.entry(copy.epoch).or_insert(copy.bound);
         self.redirect(Some(twin.url().to_owned()), true, lost);
+        have_readers(twin.url()).await;
         sources.churn(burst / 2).await;
         // the first one knows nothing of the twin's epoch, now or ever
         self.lost.insert(twin_epoch, 0);
@@ -210,6 +214,17 @@ impl Sidecar {
         self.point(false);
         sources.churn(burst / 4).await;
     }
+}
+
+/// Waits until most checkers have come to a sidecar.
+async fn have_readers(url: &str) {
+    let open = || async {
+        let page = http().get(format!("{url}/metrics")).send().await.ok()?.text().await.ok()?;
+        let counts = page.lines().filter(|line| line.starts_with("meshkeep_streams{"));
+        let count: f64 = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+        (count >= READERS_MIN).then_some(())
+    };
+    eventually(&format!("{READERS_MIN} streams at {url}"), open).await;
 }
 
 /// Does one thing while the sources change.
@@ -222,6 +237,8 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
         Action::KillAfterPut => kill_after_put(sources, sidecar).await,
         Action::LoseTail => {
             sidecar.take_copy().await;
+            // else nobody learns what is about to be lost, for instance right after a kill
+            have_readers(sidecar.meshkeep().url()).await;
             sources.churn(burst).await;
             tokio::join!(sources.churn(burst / 2), sidecar.lose_tail());
         }

@@ -113,7 +113,14 @@ const TRAPS: [(u8, &str, Covered); 30] = [
         "a host and a CIDR of full length are two",
         Covered::By(&[("src/view/ipcache.rs", "the_longest_prefix_wins_and_a_host_beats_a_cidr_of_full_length")]),
     ),
-    (23, "a host address need not be known", Covered::By(&[(WIRE, "trap_23_a_host_ip_need_not_be_known")])),
+    (
+        23,
+        "nodes' addresses are not announced as ips, and a host address need not be known",
+        Covered::By(&[
+            ("src/view/tests/derived.rs", "a_node_s_addresses_health_and_ingress_are_entries_as_an_agent_makes_them"),
+            (WIRE, "trap_23_a_host_ip_need_not_be_known"),
+        ]),
+    ),
     (24, "labels are ordered by key alone", Covered::By(&[(WIRE, "trap_24_the_order_of_labels_says_nothing")])),
     (25, "zero times of status models are written", Covered::Not("no status model of an agent is read")),
     (26, "Go escapes", Covered::By(&[(WIRE, "trap_26_escapes_of_go_are_read_back")])),

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::meta::ItemMeta;
 use super::{non_empty, rfc3339};
-use crate::model::{self, EntryKey, Object, Record};
+use crate::model::{self, EntryKey, Record};
 
 /// A service that one cluster exports to the cluster set (MCS).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -20,34 +20,34 @@ pub(crate) struct ServiceExport {
     /// Kubernetes name.
     name: String,
     /// When the export was created: of clusters that disagree the oldest is right.
-    export_creation_timestamp: String,
+    pub(super) export_creation_timestamp: String,
     /// `ClusterSetIP` or `Headless`.
     #[serde(rename = "type")]
-    service_type: String,
+    pub(super) service_type: String,
     /// Its ports, in the order of the source.
     ports: Vec<ExportPort>,
     /// `ClientIP` or `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    session_affinity: Option<String>,
+    pub(super) session_affinity: Option<String>,
     /// How long a client stays with its backend.
     #[serde(skip_serializing_if = "Option::is_none")]
-    session_affinity_timeout_seconds: Option<u32>,
+    pub(super) session_affinity_timeout_seconds: Option<u32>,
     /// `IPv4` and `IPv6`, in the order of the source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     ip_families: Vec<String>,
     /// `Cluster` or `Local`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    internal_traffic_policy: Option<String>,
+    pub(super) internal_traffic_policy: Option<String>,
     /// `PreferClose` and the like.
     #[serde(skip_serializing_if = "Option::is_none")]
-    traffic_distribution: Option<String>,
+    pub(super) traffic_distribution: Option<String>,
     /// Labels of the export.
-    labels: BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
     /// Annotations of the export.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
-    annotations: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
     /// Only with a single export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
@@ -145,19 +145,13 @@ pub(crate) struct SlicePort {
 
 impl ServiceExport {
     pub(super) fn new(key: &EntryKey, export: &model::ServiceExport) -> Self {
-        let port = |port: &model::ExportPort| ExportPort {
-            name: port.name.clone(),
-            protocol: port.protocol.clone(),
-            app_protocol: non_empty(&port.app_protocol),
-            port: port.port,
-        };
         Self {
             cluster: key.cluster.to_string(),
             namespace: export.namespace.clone(),
             name: export.name.clone(),
             export_creation_timestamp: rfc3339(export.created),
             service_type: export.service_type.clone(),
-            ports: export.ports.iter().map(port).collect(),
+            ports: export.ports.iter().map(ExportPort::from).collect(),
             session_affinity: non_empty(&export.session_affinity),
             session_affinity_timeout_seconds: export.session_affinity_timeout_seconds,
             ip_families: export.ip_families.clone(),
@@ -171,12 +165,13 @@ impl ServiceExport {
 
     /// The export in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record) -> Option<Self> {
-        match record.object.as_deref()? {
-            Object::ServiceExport(export) => Some(Self::new(&record.key, export)),
-            Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Ip(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {
-                None
-            }
-        }
+        Some(Self::new(&record.key, record.object.as_deref()?.as_service_export()?))
+    }
+}
+
+impl From<&model::ExportPort> for ExportPort {
+    fn from(port: &model::ExportPort) -> Self {
+        Self { name: port.name.clone(), protocol: port.protocol.clone(), app_protocol: non_empty(&port.app_protocol), port: port.port }
     }
 }
 
@@ -199,12 +194,7 @@ impl EndpointSlice {
 
     /// The slice in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record) -> Option<Self> {
-        match record.object.as_deref()? {
-            Object::EndpointSlice(slice) => Some(Self::new(&record.key, slice)),
-            Object::Node(_) | Object::Service(_) | Object::Identity(_) | Object::Ip(_) | Object::ServiceExport(_) | Object::Cluster(_) => {
-                None
-            }
-        }
+        Some(Self::new(&record.key, record.object.as_deref()?.as_endpoint_slice()?))
     }
 }
 

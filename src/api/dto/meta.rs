@@ -14,7 +14,7 @@ use crate::model::{Position, Record};
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ListMeta {
-    /// The position of the first page: go on from it with `/v1/events?after=`.
+    /// The position of the first page, with what a later page has seen since: go on from the last page's with `/v1/events?after=`.
     pub(crate) position: String,
     /// One for each cluster and kind that the answer used.
     pub(crate) sources: Vec<Source>,

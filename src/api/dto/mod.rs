@@ -1,9 +1,11 @@
 //! What goes over the wire: one flat struct for each shape of api.md. Unset members are left out, never null.
 
 pub(crate) mod exports;
+pub(crate) mod global_services;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod objects;
+pub(crate) mod problems;
 pub(crate) mod raw;
 pub(crate) mod reserved;
 pub(crate) mod status;
@@ -56,6 +58,10 @@ list_of! {
     NodeList: objects::Node;
     /// A page of services.
     ServiceList: objects::Service;
+    /// A page of global services.
+    GlobalServiceList: global_services::GlobalService;
+    /// A page of findings.
+    FindingList: problems::Finding;
     /// A page of service exports.
     ServiceExportList: exports::ServiceExport;
     /// A page of endpoint slices.

@@ -10,8 +10,8 @@ use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
 use super::status::Cluster;
 use super::{non_empty, reserved};
-use crate::handle::{IdentityScope, LookupMatch, Reading};
-use crate::model::{self, ClusterName, EntryKey, Object, Record};
+use crate::handle::{LookupMatch, Reading};
+use crate::model::{self, ClusterName, EntryKey, IdentityScope, Object, Record};
 
 /// The ids that clusters say they have, asked once for each cluster of an answer.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ pub(crate) struct IpcacheEntry {
     prefix: String,
     /// True for a host entry, false for a CIDR, also for one of full length: these are two different entries.
     pub(crate) host: bool,
-    /// The cluster that announces it.
+    /// The cluster that announces it, or whose node it is derived from.
     cluster: String,
     /// The numeric identity behind it.
     identity: u32,
@@ -245,7 +245,7 @@ pub(crate) struct IpcacheEntry {
     /// Only in lookups: the labels of the identity, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<BTreeMap<String, String>>,
-    /// Only in lookups: the node that has the host address, where it is known.
+    /// The node that the entry is derived from; of others, and only in lookups, the node that has the host address, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_name: Option<String>,
 }
@@ -314,27 +314,18 @@ impl Node {
 
     /// The node in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record) -> Option<Self> {
-        match record.object.as_deref()? {
-            Object::Node(node) => Some(Self::new(&record.key, node)),
-            Object::Service(_)
-            | Object::Identity(_)
-            | Object::Ip(_)
-            | Object::ServiceExport(_)
-            | Object::EndpointSlice(_)
-            | Object::Cluster(_) => None,
-        }
+        Some(Self::new(&record.key, record.object.as_deref()?.as_node()?))
     }
 }
 
 impl Service {
     fn new(key: &EntryKey, service: &model::Service) -> Self {
-        let frontend = |one: &model::Frontend| Frontend { ip: one.ip.to_string(), ports: one.ports.iter().map(Port::from).collect() };
         Self {
             cluster: key.cluster.to_string(),
             cluster_id: service.cluster_id,
             namespace: service.namespace.clone(),
             name: service.name.clone(),
-            frontends: service.frontends.iter().map(frontend).collect(),
+            frontends: service.frontends.iter().map(Frontend::from).collect(),
             backends: service.backends.iter().map(Backend::from).collect(),
             labels: service.labels.clone(),
             selector: service.selector.clone(),
@@ -346,15 +337,13 @@ impl Service {
 
     /// The service in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record) -> Option<Self> {
-        match record.object.as_deref()? {
-            Object::Service(service) => Some(Self::new(&record.key, service)),
-            Object::Node(_)
-            | Object::Identity(_)
-            | Object::Ip(_)
-            | Object::ServiceExport(_)
-            | Object::EndpointSlice(_)
-            | Object::Cluster(_) => None,
-        }
+        Some(Self::new(&record.key, record.object.as_deref()?.as_service()?))
+    }
+}
+
+impl From<&model::Frontend> for Frontend {
+    fn from(frontend: &model::Frontend) -> Self {
+        Self { ip: frontend.ip.to_string(), ports: frontend.ports.iter().map(Port::from).collect() }
     }
 }
 
@@ -390,20 +379,12 @@ impl Identity {
 
     /// The identity in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record, ids: &ClusterIds<'_>) -> Option<Self> {
-        match record.object.as_deref()? {
-            Object::Identity(identity) => Some(Self::new(&record.key, identity, ids)),
-            Object::Node(_)
-            | Object::Service(_)
-            | Object::Ip(_)
-            | Object::ServiceExport(_)
-            | Object::EndpointSlice(_)
-            | Object::Cluster(_) => None,
-        }
+        Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, ids))
     }
 
     /// A reserved or well-known identity that no cluster has.
     pub(crate) fn reserved(id: u32) -> Option<Self> {
-        let labels = reserved::labels(id)?;
+        let labels = reserved::labels(id, None)?;
         let scope = IdentityScope::of(id).api_name();
         Some(Self { id, cluster: None, cluster_id: None, scope, reserved: reserved::name(id), labels })
     }
@@ -411,6 +392,7 @@ impl Identity {
 
 impl IpcacheEntry {
     fn new(key: &EntryKey, entry: &model::IpEntry) -> Self {
+        let node = key.derived_from();
         let port = |one: &model::NamedPort| Port { name: non_empty(&one.name), protocol: one.protocol.clone(), port: one.port };
         Self {
             prefix: entry.prefix.net.to_string(),
@@ -424,29 +406,21 @@ impl IpcacheEntry {
             pod_uid: non_empty(&entry.pod_uid),
             service_account: non_empty(&entry.service_account),
             named_ports: entry.named_ports.iter().map(port).collect(),
-            source: "clustermesh",
+            source: if node.is_some() { "node" } else { "clustermesh" },
             labels: None,
-            node_name: None,
+            node_name: node.map(ToOwned::to_owned),
         }
     }
 
     /// The ip entry in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record) -> Option<Self> {
-        match record.object.as_deref()? {
-            Object::Ip(entry) => Some(Self::new(&record.key, entry)),
-            Object::Node(_)
-            | Object::Service(_)
-            | Object::Identity(_)
-            | Object::ServiceExport(_)
-            | Object::EndpointSlice(_)
-            | Object::Cluster(_) => None,
-        }
+        Some(Self::new(&record.key, record.object.as_deref()?.as_ip()?))
     }
 
     /// The entry of a lookup with what it names.
     pub(crate) fn joined(found: &LookupMatch) -> Option<Self> {
         let entry = Self::of(&found.record)?;
-        let labels = found.labels.clone().or_else(|| reserved::labels(entry.identity));
+        let labels = found.labels.clone().or_else(|| reserved::labels(entry.identity, Some(&found.record.key.cluster)));
         Some(Self { labels, node_name: found.node_name.clone(), ..entry })
     }
 }

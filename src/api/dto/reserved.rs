@@ -1,31 +1,122 @@
 //! Identities that mean the same in every cluster, by number (Cilium's `pkg/identity/numericidentity.go`).
 
-use crate::model::LabelSet;
+use crate::model::{ClusterName, LabelSet};
 
 /// Reserved identities; the index is the number.
 const RESERVED: [&str; 11] =
     ["unknown", "host", "world", "unmanaged", "health", "init", "remote-node", "kube-apiserver", "ingress", "world-ipv4", "world-ipv6"];
 
+/// The identity of nodes with an API server, which has the label of remote nodes too (`reservedIdentityLabels`).
+const KUBE_APISERVER: u32 = 7;
+
 /// The first well-known identity.
 const WELL_KNOWN_FIRST: u32 = 100;
 
-/// Well-known identities from 100 on; from 108 on the same eight again in their second variant.
-const WELL_KNOWN: [&str; 8] =
-    ["etcd-operator", "cilium-kvstore", "kube-dns", "eks-kube-dns", "coredns", "cilium-operator", "eks-coredns", "cilium-etcd-operator"];
+/// How many there are; from 108 on the same eight come again for Kubernetes 1.21 and later, with the label [`NAMESPACE_NAME_LABEL`].
+const WELL_KNOWN_COUNT: usize = 8;
+
+/// What clusters call themselves in labels (`PolicyLabelCluster` of `pkg/k8s/apis/cilium.io`).
+const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
+
+/// The service account of a pod (`PolicyLabelServiceAccount`).
+const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
+
+/// The namespace of a pod (`PodNamespaceLabel`).
+const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
+
+/// The namespace again, as the namespace's own label says it (`PodNamespaceMetaNameLabel`).
+const NAMESPACE_NAME_LABEL: &str = "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name";
+
+/// A component that has an identity of its own (`InitWellKnownIdentities`).
+struct WellKnown {
+    name: &'static str,
+    service_account: &'static str,
+    /// `None`: where Cilium runs, which only its own configuration says.
+    namespace: Option<&'static str>,
+    labels: &'static [(&'static str, &'static str)],
+}
+
+/// By number, from 100 on. Of the last one Cilium misspells two labels, so that they are none; they are left out here.
+const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
+    WellKnown {
+        name: "etcd-operator",
+        service_account: "cilium-etcd-sa",
+        namespace: None,
+        labels: &[("k8s:io.cilium/app", "etcd-operator")],
+    },
+    WellKnown {
+        name: "cilium-kvstore",
+        service_account: "default",
+        namespace: None,
+        labels: &[("k8s:app", "etcd"), ("k8s:etcd_cluster", "cilium-etcd"), ("k8s:io.cilium/app", "etcd-operator")],
+    },
+    WellKnown { name: "kube-dns", service_account: "kube-dns", namespace: Some("kube-system"), labels: &[("k8s:k8s-app", "kube-dns")] },
+    WellKnown {
+        name: "eks-kube-dns",
+        service_account: "kube-dns",
+        namespace: Some("kube-system"),
+        labels: &[("k8s:k8s-app", "kube-dns"), ("k8s:eks.amazonaws.com/component", "kube-dns")],
+    },
+    WellKnown { name: "coredns", service_account: "coredns", namespace: Some("kube-system"), labels: &[("k8s:k8s-app", "kube-dns")] },
+    WellKnown {
+        name: "cilium-operator",
+        service_account: "cilium-operator",
+        namespace: None,
+        labels: &[
+            ("k8s:name", "cilium-operator"),
+            ("k8s:io.cilium/app", "operator"),
+            ("k8s:app.kubernetes.io/part-of", "cilium"),
+            ("k8s:app.kubernetes.io/name", "cilium-operator"),
+        ],
+    },
+    WellKnown {
+        name: "eks-coredns",
+        service_account: "coredns",
+        namespace: Some("kube-system"),
+        labels: &[("k8s:k8s-app", "kube-dns"), ("k8s:eks.amazonaws.com/component", "coredns")],
+    },
+    WellKnown {
+        name: "cilium-etcd-operator",
+        service_account: "cilium-etcd-operator",
+        namespace: None,
+        labels: &[("k8s:name", "cilium-etcd-operator"), ("k8s:io.cilium/app", "etcd-operator")],
+    },
+];
 
 /// The name of a reserved or well-known identity.
 pub(crate) fn name(id: u32) -> Option<&'static str> {
-    let index = usize::try_from(id).ok()?;
-    let well_known = || {
-        let index = usize::try_from(id.checked_sub(WELL_KNOWN_FIRST)?).ok()?;
-        (index < 2 * WELL_KNOWN.len()).then(|| WELL_KNOWN[index % WELL_KNOWN.len()])
-    };
-    RESERVED.get(index).copied().or_else(well_known)
+    let reserved = usize::try_from(id).ok().and_then(|index| RESERVED.get(index)).copied();
+    reserved.or_else(|| well_known(id).map(|(component, _)| component.name))
 }
 
-/// The labels that a reserved or well-known identity has where no cluster says otherwise.
-pub(crate) fn labels(id: u32) -> Option<LabelSet> {
-    name(id).map(|name| LabelSet::from([(format!("reserved:{name}"), String::new())]))
+/// The labels that a reserved or well-known identity has where no cluster says otherwise. Those of a well-known one name the cluster
+/// that uses it, where one is asked for.
+pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet> {
+    if let Some((component, names_namespace)) = well_known(id) {
+        return Some(component.labels_in(names_namespace, cluster));
+    }
+    let mut labels = LabelSet::from([(format!("reserved:{}", name(id)?), String::new())]);
+    if id == KUBE_APISERVER {
+        labels.insert("reserved:remote-node".to_owned(), String::new());
+    }
+    Some(labels)
+}
+
+/// A well-known component, and whether the number is that of its second variant.
+fn well_known(id: u32) -> Option<(&'static WellKnown, bool)> {
+    let index = usize::try_from(id.checked_sub(WELL_KNOWN_FIRST)?).ok()?;
+    (index < 2 * WELL_KNOWN_COUNT).then(|| (&WELL_KNOWN[index % WELL_KNOWN_COUNT], index >= WELL_KNOWN_COUNT))
+}
+
+impl WellKnown {
+    fn labels_in(&self, names_namespace: bool, cluster: Option<&ClusterName>) -> LabelSet {
+        let fixed = self.labels.iter().copied().chain([(SERVICE_ACCOUNT_LABEL, self.service_account)]);
+        let namespace = self.namespace.map(|namespace| (NAMESPACE_LABEL, namespace));
+        let named = self.namespace.filter(|_| names_namespace).map(|namespace| (NAMESPACE_NAME_LABEL, namespace));
+        let cluster = cluster.map(|cluster| (CLUSTER_LABEL, cluster.as_str()));
+        let all = fixed.chain(namespace).chain(named).chain(cluster);
+        all.map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+    }
 }
 
 #[cfg(test)]
@@ -34,23 +125,59 @@ mod tests {
 
     #[test]
     fn numbers_have_ciliums_names() {
-        let found: Vec<Option<&str>> = [0, 1, 2, 6, 10, 11, 99, 100, 107, 108, 115, 116, u32::MAX].map(name).to_vec();
-        let expected = [
-            Some("unknown"),
-            Some("host"),
-            Some("world"),
-            Some("remote-node"),
-            Some("world-ipv6"),
-            None,
-            None,
-            Some("etcd-operator"),
-            Some("cilium-etcd-operator"),
-            Some("etcd-operator"),
-            Some("cilium-etcd-operator"),
-            None,
-            None,
+        let names = [
+            (0, Some("unknown")),
+            (1, Some("host")),
+            (2, Some("world")),
+            (3, Some("unmanaged")),
+            (4, Some("health")),
+            (5, Some("init")),
+            (6, Some("remote-node")),
+            (7, Some("kube-apiserver")),
+            (8, Some("ingress")),
+            (9, Some("world-ipv4")),
+            (10, Some("world-ipv6")),
+            (11, None),
+            (99, None),
+            (100, Some("etcd-operator")),
+            (101, Some("cilium-kvstore")),
+            (102, Some("kube-dns")),
+            (103, Some("eks-kube-dns")),
+            (104, Some("coredns")),
+            (105, Some("cilium-operator")),
+            (106, Some("eks-coredns")),
+            (107, Some("cilium-etcd-operator")),
+            (108, Some("etcd-operator")),
+            (115, Some("cilium-etcd-operator")),
+            (116, None),
+            (128, None),
+            (255, None),
+            (256, None),
+            (u32::MAX, None),
         ];
-        assert_eq!(found, expected);
-        assert_eq!(labels(2), Some(LabelSet::from([("reserved:world".to_owned(), String::new())])));
+        for (id, expected) in names {
+            assert_eq!(name(id), expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_ciliums_labels() {
+        let paris = ClusterName::parse("paris").unwrap();
+        let dns = "k8s:io.cilium.k8s.policy.serviceaccount=coredns k8s:io.kubernetes.pod.namespace=kube-system k8s:k8s-app=kube-dns";
+        let cases = [
+            (2, Some(&paris), "reserved:world="),
+            (7, None, "reserved:kube-apiserver= reserved:remote-node="),
+            (10, None, "reserved:world-ipv6="),
+            (104, None, dns),
+            (104, Some(&paris), &format!("k8s:io.cilium.k8s.policy.cluster=paris {dns}")),
+            (112, None, &format!("k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=kube-system {dns}")),
+            (108, None, "k8s:io.cilium.k8s.policy.serviceaccount=cilium-etcd-sa k8s:io.cilium/app=etcd-operator"),
+        ];
+        for (id, cluster, expected) in cases {
+            let found = labels(id, cluster).unwrap();
+            let text: Vec<String> = found.iter().map(|(label, value)| format!("{label}={value}")).collect();
+            assert_eq!(text.join(" "), expected, "{id}");
+        }
+        assert_eq!((labels(11, None), labels(130, None), labels(256, None)), (None, None, None));
     }
 }

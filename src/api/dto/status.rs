@@ -20,7 +20,7 @@ pub(crate) struct Status {
     version: &'static str,
     /// How long it has been running.
     uptime_seconds: f64,
-    /// Whether everything of the store is in memory; until then lookups answer 503.
+    /// Whether everything of the store is in memory; until then only lookups and single things are answered, and lists answer 503.
     loaded: bool,
     /// The newest position; left out while loading.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,6 +100,9 @@ pub(crate) struct StoreStatus {
 pub(crate) struct Cluster {
     /// Its name.
     name: String,
+    /// `true` for the own cluster, which is mirrored with `--local-etcd`; left out for the remote ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local: Option<bool>,
     /// Its id in the mesh, where known.
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     cluster_id: Option<u32>,
@@ -145,10 +148,15 @@ pub(crate) struct Cluster {
     /// When the first of its client certificate and its CA runs out.
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate_expiry: Option<String>,
-    /// Prefixes found in the source that this version does not know.
+    /// Prefixes found in the source that this version does not know, in key order; at most 16 below each of `cilium/cache` and
+    /// `cilium/state`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     unknown_prefixes: Vec<String>,
+    /// How many keys are below each of them: they are not mirrored.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
+    unknown_keys: BTreeMap<String, u64>,
     /// Only with a single cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
@@ -275,8 +283,15 @@ impl StoreStatus {
 impl Cluster {
     /// A cluster as the change stream tells of it: the phase is that of the event, everything else is the newest.
     pub(crate) fn told(name: &ClusterName, told: ClusterPhase, reading: &Reading) -> Self {
-        let gone =
-            || ClusterReading { name: name.clone(), phase: None, status: None, record: ClusterRecord::default(), resources: Vec::new() };
+        let is_local = reading.own_cluster() == Some(name);
+        let gone = || ClusterReading {
+            name: name.clone(),
+            is_local,
+            phase: None,
+            status: None,
+            record: ClusterRecord::default(),
+            resources: Vec::new(),
+        };
         let newest = reading.cluster(name).unwrap_or_else(gone);
         Self::from(&ClusterReading { phase: told.phase, ..newest })
     }
@@ -289,9 +304,11 @@ impl From<&ClusterReading> for Cluster {
         let time = |time: fn(&ClusterStatus) -> Option<SystemTime>| status.and_then(time).map(rfc3339);
         let config = status.and_then(|status| status.config.as_ref()).or(cluster.record.config.as_ref());
         let age = cluster.resources.first().map(SourceFacts::from).unwrap_or_default();
+        let unknown = || status.into_iter().flat_map(|status| &status.unknown_prefixes);
         let is_live = cluster.resources.iter().all(|resource| resource.source.origin == Origin::Live);
         Self {
             name: cluster.name.to_string(),
+            local: cluster.is_local.then_some(true),
             cluster_id: config.map(|config| config.id.0).filter(|id| *id != 0),
             phase: cluster.phase.map(Phase::api_name),
             phase_seconds: status.map(|status| seconds(now.saturating_duration_since(status.phase_since))),
@@ -308,7 +325,8 @@ impl From<&ClusterReading> for Cluster {
             last_error_time: time(|status| status.last_error_time),
             next_retry_seconds: status.and_then(|status| status.next_retry).map(|at| seconds(at.saturating_duration_since(now))),
             certificate_expiry: time(|status| status.certificate_expiry),
-            unknown_prefixes: status.map(|status| status.unknown_prefixes.clone()).unwrap_or_default(),
+            unknown_prefixes: unknown().map(|one| one.prefix.clone()).collect(),
+            unknown_keys: unknown().map(|one| (one.prefix.clone(), one.key_count)).collect(),
             meta: None,
         }
     }

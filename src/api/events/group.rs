@@ -13,9 +13,10 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use super::encode::{CHUNK_BYTES, Encoder, Encoding};
+use super::wave::Routed;
 use crate::api::dto::objects::ClusterIds;
 use crate::handle::{Filter, Item, Reading};
-use crate::model::{Announcement, Sequence};
+use crate::model::Sequence;
 
 /// How many changes wait for a group at most to be encoded: two of the writer's largest batches (32 commands of 256 keys), so that one
 /// never overruns a reader that keeps up.
@@ -44,8 +45,12 @@ pub(super) struct Common {
     routed: AtomicU64,
     /// Encoded bytes in all groups.
     retained: AtomicUsize,
+    /// How often a reader took bytes.
+    taken: AtomicU64,
     /// How many events were encoded, each once for all readers of a group.
     pub(super) encoded: AtomicU64,
+    /// How many changes were left out of waves, because a newer one of their key was in them.
+    pub(super) merged: AtomicU64,
     /// The most changes that ever waited for a group.
     pub(super) pending_mark: AtomicUsize,
     /// The most bytes that all groups ever kept.
@@ -65,21 +70,23 @@ pub(super) struct Group {
 /// Some events, encoded.
 #[derive(Debug)]
 struct Chunk {
-    /// The sequence before the first event.
+    /// The sequence before the first event, or before the wave that it is part of.
     from: Sequence,
     /// The sequence of the last event.
     to: Sequence,
     bytes: Bytes,
+    /// Whether a reader that took it has exactly the state at `to`: not in the middle of a wave.
+    settled: bool,
     /// How many readers have not taken it.
     lacking: usize,
 }
 
 #[derive(Debug)]
 struct Ring {
-    /// In order, without overlap; what lies between two does not concern the filter.
+    /// In order; what lies between two does not concern the filter.
     chunks: VecDeque<Chunk>,
     /// Routed and not encoded, in order.
-    pending: VecDeque<Arc<Announcement>>,
+    pending: VecDeque<Routed>,
     /// The newest change that was routed here. One that has several of the filter's facets comes once for each, and a reader may have
     /// encoded it in between.
     newest: Sequence,
@@ -108,6 +115,8 @@ pub(super) enum Taken {
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) position: Sequence,
+    /// Whether the reader has exactly the state at its position.
+    pub(super) settled: bool,
     place: usize,
 }
 
@@ -118,6 +127,11 @@ impl Common {
 
     pub(super) fn set_routed(&self, sequence: Sequence) {
         self.routed.store(sequence.0, Ordering::Release);
+    }
+
+    /// How often a reader took bytes.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -146,17 +160,18 @@ impl Group {
     }
 
     /// Takes in a change that may concern the filter. True if nothing was pending before, so that its readers must be woken.
-    pub(super) fn push(&self, announcement: &Arc<Announcement>) -> bool {
+    pub(super) fn push(&self, routed: &Routed) -> bool {
         let mut ring = self.ring();
-        if ring.dormant || announcement.sequence <= ring.newest {
+        let sequence = routed.announcement.sequence;
+        if ring.dormant || sequence <= ring.newest {
             return false;
         }
-        ring.newest = announcement.sequence;
+        ring.newest = sequence;
         let first = ring.pending.is_empty();
-        ring.pending.push_back(Arc::clone(announcement));
+        ring.pending.push_back(routed.clone());
         self.common.pending_mark.fetch_max(ring.pending.len(), Ordering::Relaxed);
         if ring.pending.len() > PENDING_COUNT_MAX {
-            ring.give_up(announcement.sequence, &self.common);
+            ring.give_up(sequence, &self.common);
         }
         first
     }
@@ -169,7 +184,7 @@ impl Group {
     /// How far its slowest reader is behind `head`.
     pub(super) fn lag(&self, head: Sequence) -> u64 {
         let ring = self.ring();
-        let pending = ring.pending.front().filter(|_| ring.readers > 0).map(|first| first.sequence.0 - 1);
+        let pending = ring.pending.front().filter(|_| ring.readers > 0).map(|first| first.from().0);
         let lacked = ring.chunks.iter().find(|chunk| chunk.lacking > 0).map(|chunk| chunk.from.0);
         lacked.or(pending).map_or(0, |position| head.0.saturating_sub(position))
     }
@@ -206,7 +221,7 @@ impl Group {
             ring.wakers.push(None);
             ring.wakers.len() - 1
         });
-        Some(Seat { position, place })
+        Some(Seat { position, settled: true, place })
     }
 
     /// Gives a place back. True if it was the last.
@@ -235,13 +250,14 @@ impl Group {
             let next = ring.next_chunk(seat.position);
             if let Some(chunk) = ring.chunks.get_mut(next) {
                 chunk.lacking = chunk.lacking.saturating_sub(1);
-                seat.position = chunk.to;
+                (seat.position, seat.settled) = (chunk.to, chunk.settled);
+                self.common.taken.fetch_add(1, Ordering::Relaxed);
                 let bytes = chunk.bytes.clone();
                 ring.let_go(&self.common);
                 return Taken::Bytes(bytes);
             }
             if ring.pending.is_empty() {
-                seat.position = seat.position.max(routed);
+                (seat.position, seat.settled) = (seat.position.max(routed), true);
                 ring.wait(seat.place, waker);
                 return Taken::Nothing;
             }
@@ -261,24 +277,27 @@ impl Group {
         let epoch = reading.position().epoch;
         let ids = ClusterIds::new(reading);
         let mut encoder = Encoder::new(self.key.encoding);
-        let mut range = None;
+        let (mut range, mut wave) = (None, None);
         while encoder.len() < CHUNK_BYTES
-            && let Some(announcement) = ring.pending.pop_front()
+            && let Some(routed) = ring.pending.pop_front()
         {
-            if let Some(item) = Item::told(&self.key.filter, &announcement, epoch) {
-                let item = if self.key.patch { item.shortened(&self.key.filter, &announcement) } else { item };
+            let announcement = &routed.announcement;
+            if let Some(item) = Item::told(&self.key.filter, announcement, routed.position(epoch)) {
+                let item = if self.key.patch { item.shortened(&self.key.filter, announcement) } else { item };
                 self.common.encoded.fetch_add(1, Ordering::Relaxed);
                 encoder.item(&item, reading, &ids);
-                let from = range.map_or(Sequence(announcement.sequence.0 - 1), |(from, _)| from);
+                let from = range.map_or(routed.from(), |(from, _)| from);
                 range = Some((from, announcement.sequence));
+                wave = routed.wave;
             }
         }
         if let Some((from, to)) = range {
+            let settled = wave.is_none() || ring.pending.front().is_none_or(|next| next.wave != wave);
             // one chunk: the encoder closes it at the length that ends the loop
             let bytes = encoder.finish().pop().unwrap_or_default();
             let retained = self.common.retained.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
             self.common.retained_mark.fetch_max(retained, Ordering::Relaxed);
-            ring.chunks.push_back(Chunk { from, to, bytes, lacking: ring.readers });
+            ring.chunks.push_back(Chunk { from, to, bytes, settled, lacking: ring.readers });
             while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX && ring.chunks.len() > 1 {
                 ring.drop_oldest(&self.common);
             }

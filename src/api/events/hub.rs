@@ -2,7 +2,8 @@
 //!
 //! One task, which runs only while there are groups, waits for changes, gives each to the groups that it may concern (found by
 //! [`Facet`], so a change costs nothing for a filter that it cannot match) and wakes their readers. Ticks are spaced by what the last one
-//! cost, so that writes are coalesced under load and nothing waits when it is quiet. Deliberately lacks: bytes (`group`) and
+//! cost, so that writes are coalesced under load and nothing waits when it is quiet; where readers are still busy with the last one, what
+//! comes meanwhile is merged by key (`wave`). Deliberately lacks: bytes (`group`) and
 //! sockets (`reader`).
 
 use std::collections::HashMap;
@@ -15,8 +16,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::{Common, Group, GroupKey, Seat, Taken};
+use super::wave::{Routed, conflate};
 use crate::handle::{Facet, Handle, Reading, concerns_all, facets_of};
-use crate::model::{Announcement, Position, Sequence};
+use crate::model::{Position, Sequence};
 
 /// What one delivery costs: 7 to 12 µs of processor time, nearly all of it the write (http.md §5.2).
 const DELIVERY_COST: Duration = Duration::from_micros(10);
@@ -27,8 +29,35 @@ const SPACING_PER_COST: u32 = 5;
 /// The shortest tick: what a timer can tell apart.
 const TICK_MIN: Duration = Duration::from_millis(1);
 
-/// The longest tick, reached with 1,000 readers: there 50 ms cost a quarter of what 10 ms do, at the same median delay (http.md §5.2).
-const TICK_MAX: Duration = Duration::from_millis(50);
+/// The longest tick, reached with 5,000 readers. With 1,000 it is 50 ms, which cost a quarter of what 10 ms do at the same median
+/// delay, and with 5,000 this delivers as many events as 50 ms do for two thirds of the processor time (http.md §5.2).
+const TICK_MAX: Duration = Duration::from_millis(250);
+
+/// How long readers are looked at to see whether they are busy: a tenth of the tick that so many have.
+const TAKERS_STEP: Duration = Duration::from_millis(5);
+
+/// When changes are merged into waves instead of being told one by one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// From so many deliveries in a tick on, readers may be too many for the machine.
+    pub(crate) deliveries_min: u64,
+    /// Readers are busy if so many take bytes in 5 ms.
+    pub(crate) busy_takers_min: u64,
+    /// How much longer than its spacing a tick may wait for busy readers.
+    pub(crate) late_max: Duration,
+}
+
+impl Default for Patience {
+    /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 pieces of 64 KiB, some 100 µs each on a busy machine, are half of one core,
+    /// and readers who are not too many have taken all that they lack long before the tick is over. After 2 s a reader is sent each key
+    /// once in that time.
+    fn default() -> Self {
+        Self { deliveries_min: 1_000, busy_takers_min: 25, late_max: Duration::from_secs(2) }
+    }
+}
+
+/// How many changes may wait for that: half of what a group takes before it gives up ([`super::group`]).
+const LATE_COUNT_MAX: u64 = 8_192;
 
 /// All groups of one face. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -42,6 +71,7 @@ pub(crate) struct Hub {
 struct Shared {
     handle: Handle,
     stop: CancellationToken,
+    patience: Patience,
     common: Arc<Common>,
     routes: Mutex<Routes>,
 }
@@ -64,8 +94,8 @@ pub(super) struct Member {
 
 impl Hub {
     /// A hub without groups. Ends when `stop` is cancelled.
-    pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
-        let shared = Shared { handle, stop, common: Arc::default(), routes: Mutex::default() };
+    pub(crate) fn new(handle: Handle, stop: CancellationToken, patience: Patience) -> Self {
+        let shared = Shared { handle, stop, patience, common: Arc::default(), routes: Mutex::default() };
         Self { shared: Arc::new(shared), ticker: Arc::default() }
     }
 
@@ -73,7 +103,7 @@ impl Hub {
     /// encoded as one piece: look at a newer snapshot and try again.
     pub(super) fn join(&self, key: &GroupKey, position: Sequence, reading: &Reading) -> Option<Member> {
         let mut routes = self.shared.routes();
-        let woken = self.shared.route(&routes, reading);
+        let woken = self.shared.route(&routes, reading, Manner::Each);
         let common = &self.shared.common;
         let known = routes.groups.get(key).cloned();
         let group = known.clone().unwrap_or_else(|| Arc::new(Group::new(key.clone(), Arc::clone(common))));
@@ -115,6 +145,11 @@ impl Hub {
         self.shared.common.encoded.load(Ordering::Relaxed)
     }
 
+    /// How many changes nobody was told of, because readers were so busy that a newer one of their key came first.
+    pub(crate) fn merged_count(&self) -> u64 {
+        self.shared.common.merged.load(Ordering::Relaxed)
+    }
+
     /// Whether the writer is gone or the process ends.
     pub(super) fn is_ended(&self) -> bool {
         self.shared.common.is_ended() || self.shared.stop.is_cancelled()
@@ -138,21 +173,45 @@ impl Shared {
 
     async fn follow(&self) -> Followed {
         let Ok(mut signal) = self.handle.signal().await else { return Followed::WriterGone };
-        let mut next = Instant::now();
+        let (mut next, mut deliveries, mut taken) = (Instant::now(), 0, self.common.taken());
         loop {
             tokio::time::sleep_until(next).await;
+            let manner = if deliveries < self.patience.deliveries_min { Manner::Each } else { self.await_takers().await };
             // before the snapshot is taken, so that what comes after it makes another tick
             signal.borrow_and_update();
-            let Some(woken) = self.look() else { return Followed::NoGroups };
-            next = Instant::now() + spacing(woken);
+            let Some(woken) = self.look(manner) else { return Followed::NoGroups };
+            let taken_before = std::mem::replace(&mut taken, self.common.taken());
+            deliveries = (taken - taken_before).max(woken);
+            next = Instant::now() + spacing(deliveries);
             if signal.changed().await.is_err() {
                 return Followed::WriterGone;
             }
         }
     }
 
+    /// Waits while readers are busy taking what earlier ticks gave them: more on top would only queue. What comes meanwhile goes out as
+    /// one wave. Readers that stand still take nothing, so nobody waits for them.
+    async fn await_takers(&self) -> Manner {
+        let (began, mut manner) = (Instant::now(), Manner::Each);
+        while began.elapsed() < self.patience.late_max && self.routed_behind() < LATE_COUNT_MAX {
+            let before = self.common.taken();
+            tokio::time::sleep(TAKERS_STEP).await;
+            if self.common.taken() - before < self.patience.busy_takers_min {
+                break;
+            }
+            manner = Manner::Newest;
+        }
+        manner
+    }
+
+    /// How many changes wait to be routed.
+    fn routed_behind(&self) -> u64 {
+        let head = self.handle.try_reading().map(|reading| reading.position().sequence);
+        head.map_or(0, |head| head.0.saturating_sub(self.common.routed().0))
+    }
+
     /// Routes what is new and wakes those that it concerns; says how many. `None` if there are no groups any more.
-    fn look(&self) -> Option<usize> {
+    fn look(&self, manner: Manner) -> Option<u64> {
         let woken = {
             let mut routes = self.routes();
             if routes.groups.is_empty() {
@@ -160,7 +219,7 @@ impl Shared {
                 return None;
             }
             match self.handle.try_reading() {
-                Some(reading) => self.route(&routes, &reading),
+                Some(reading) => self.route(&routes, &reading, manner),
                 // each reader finds that out by itself
                 None => routes.groups.values().cloned().collect(),
             }
@@ -169,7 +228,7 @@ impl Shared {
     }
 
     /// Gives every change up to the head of `reading` to the groups that it may concern. Returns those that must be woken.
-    fn route(&self, routes: &Routes, reading: &Reading) -> Vec<Arc<Group>> {
+    fn route(&self, routes: &Routes, reading: &Reading, manner: Manner) -> Vec<Arc<Group>> {
         let (routed, head) = (self.common.routed(), reading.position().sequence);
         let mut woken = Vec::new();
         if head <= routed {
@@ -177,7 +236,14 @@ impl Shared {
         }
         if !routes.groups.is_empty() {
             match reading.announced_after(routed) {
-                Some(announcements) => announcements.for_each(|announcement| routes.give(announcement, &mut woken)),
+                Some(announcements) => match manner {
+                    Manner::Each => announcements.for_each(|announcement| routes.give(&Routed::alone(announcement), &mut woken)),
+                    Manner::Newest => {
+                        let newest = conflate(routed, announcements);
+                        self.common.merged.fetch_add(head.0 - routed.0 - newest.len() as u64, Ordering::Relaxed);
+                        newest.iter().for_each(|routed| routes.give(routed, &mut woken));
+                    }
+                },
                 None => {
                     routes.groups.values().for_each(|group| group.give_up(head));
                     woken.extend(routes.groups.values().cloned());
@@ -187,6 +253,15 @@ impl Shared {
         self.common.set_routed(head);
         woken
     }
+}
+
+/// How changes are given to the groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Each as it is.
+    Each,
+    /// The newest of each key alone.
+    Newest,
 }
 
 /// Why the task ended.
@@ -216,9 +291,10 @@ impl Routes {
         }
     }
 
-    fn give(&self, announcement: &Arc<Announcement>, woken: &mut Vec<Arc<Group>>) {
+    fn give(&self, routed: &Routed, woken: &mut Vec<Arc<Group>>) {
+        let announcement = &*routed.announcement;
         let mut push = |group: &Arc<Group>| {
-            if group.push(announcement) {
+            if group.push(routed) {
                 woken.push(Arc::clone(group));
             }
         };
@@ -230,13 +306,13 @@ impl Routes {
     }
 }
 
-fn wake(groups: &[Arc<Group>]) -> usize {
-    groups.iter().map(|group| group.wake()).sum()
+fn wake(groups: &[Arc<Group>]) -> u64 {
+    groups.iter().map(|group| group.wake() as u64).sum()
 }
 
-/// How long to wait after a tick that woke so many readers.
-fn spacing(woken: usize) -> Duration {
-    let cost = DELIVERY_COST.saturating_mul(u32::try_from(woken).unwrap_or(u32::MAX));
+/// How long to wait after a tick with so many deliveries.
+fn spacing(deliveries: u64) -> Duration {
+    let cost = DELIVERY_COST.saturating_mul(u32::try_from(deliveries).unwrap_or(u32::MAX));
     cost.saturating_mul(SPACING_PER_COST).clamp(TICK_MIN, TICK_MAX)
 }
 
@@ -251,9 +327,9 @@ impl Member {
         self.group.take(&mut self.seat, waker, || handle.try_reading())
     }
 
-    /// The position that a bookmark may carry.
-    pub(super) fn bookmark(&self, reading: &Reading) -> Position {
-        Position { epoch: reading.position().epoch, sequence: self.seat.position }
+    /// The position that a bookmark may carry; `None` in the middle of a wave.
+    pub(super) fn bookmark(&self, reading: &Reading) -> Option<Position> {
+        self.seat.settled.then(|| Position { epoch: reading.position().epoch, sequence: self.seat.position })
     }
 
     /// What it shares.
@@ -276,8 +352,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_spaced_by_how_many_they_wake() {
-        let spaced = [0, 1, 20, 200, 1_000, 5_000, usize::MAX].map(|woken| spacing(woken).as_millis());
-        assert_eq!(spaced, [1, 1, 1, 10, 50, 50, 50]);
+    fn ticks_are_spaced_by_what_they_deliver() {
+        let spaced = [0, 1, 20, 200, 1_000, 5_000, u64::MAX].map(|deliveries| spacing(deliveries).as_millis());
+        assert_eq!(spaced, [1, 1, 1, 10, 50, 250, 250]);
     }
 }

@@ -1,7 +1,8 @@
 //! The change stream over HTTP: server-sent events, or the same objects as NDJSON.
 //!
 //! What a reader lacks is decided by [`crate::handle::Subscription`] until it is current; from then on by its [`group`], which encodes
-//! once for all readers of the same filter. [`hub`] has the groups and the tick, [`reader`] pulls, [`encode`] writes, [`places`] counts.
+//! once for all readers of the same filter. [`hub`] has the groups and the tick, [`reader`] pulls, [`encode`] writes, [`places`] counts, [`wave`] merges
+//! what readers that are late have not seen yet.
 //! Deliberately lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
 
 pub(crate) mod changes;
@@ -11,6 +12,7 @@ mod hub;
 mod meter;
 mod places;
 mod reader;
+mod wave;
 
 use axum::Extension;
 use axum::body::Body;
@@ -28,7 +30,7 @@ use crate::model::Kind;
 
 pub(crate) use encode::{Encoding, WatchEvent};
 use group::GroupKey;
-pub(crate) use hub::Hub;
+pub(crate) use hub::{Hub, Patience};
 pub(crate) use meter::StreamMeters;
 pub(crate) use places::{Client, Places, STREAM_COUNT_MAX};
 use reader::Reader;
@@ -123,7 +125,9 @@ fn expired(_: ResetReason) -> Problem {
 }
 
 fn check_stream_age(max_age: Option<u64>, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
-    let kinds = Kind::ALL.into_iter().filter(|kind| filter.kinds.is_empty() || filter.kinds.contains(kind));
+    let wanted = |kind: &Kind| filter.kinds.is_empty() || filter.kinds.contains(kind);
+    // nodes have entries in the ipcache
+    let kinds = Kind::ALL.into_iter().filter(|kind| wanted(kind) || (*kind == Kind::Node && wanted(&Kind::Ip)));
     let clusters = reading.cluster_names().into_iter().filter(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
     let pairs = clusters.flat_map(|cluster| kinds.clone().map(move |kind| (cluster.clone(), kind)));
     check_age(max_age, &pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())

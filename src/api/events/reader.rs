@@ -125,11 +125,11 @@ impl Reader {
         let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
         let (encoding, position) = match &self.stage {
             Stage::Alone(alone) => (alone.0.encoding, alone.1.bookmark(&reading)),
-            Stage::Sharing(member) => (member.key().encoding, Some(member.bookmark(&reading))),
+            Stage::Sharing(member) => (member.key().encoding, member.bookmark(&reading)),
             Stage::Ended => return Looked::Nothing,
         };
-        self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_INTERVAL);
         if let Some(position) = position {
+            self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_INTERVAL);
             let mut encoder = Encoder::new(encoding);
             encoder.bookmark(position, &reading);
             self.ready.extend(encoder.finish());

@@ -15,6 +15,7 @@ use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
+use crate::handle::Question;
 use crate::model::{ClusterName, EntryKey, Kind};
 
 /// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
@@ -42,10 +43,11 @@ pub(crate) async fn get_entry(
     query: Parameters<ItemQuery>,
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    let reading = state.handle.reading().await?;
     let missing = || Problem::new(Code::NotFound, format!("there is no key {text}: /v1/entries?prefix= lists what there is"));
-    let record = EntryKey::from_cache_form(&text).and_then(|key| reading.record(&key)).ok_or_else(missing)?;
-    let source = reading.source_of(record);
+    let key = EntryKey::from_cache_form(&text).filter(|key| key.kind.is_mirrored()).ok_or_else(missing)?;
+    let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
+    let record = reading.record(&key).ok_or_else(missing)?;
+    let source = reading.source_of(&record);
     check_age(query.values.max_age, std::slice::from_ref(&source))?;
     let mut response = record.value.to_vec().into_response();
     let headers = response.headers_mut();

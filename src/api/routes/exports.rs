@@ -4,9 +4,8 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 
-use super::{bad_path, cluster_in_path};
+use super::{bad_path, cluster_in_path, single};
 use crate::api::dto::exports::{EndpointSlice, ServiceExport};
-use crate::api::dto::meta::ItemMeta;
 use crate::api::dto::{EndpointSliceList, ServiceExportList};
 use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
@@ -45,10 +44,10 @@ pub(crate) async fn get_service_export(
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::ServiceExport, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
-    let found = reading.record(&key).and_then(|record| Some((record, ServiceExport::of(record)?)));
+    let found = single(&reading, &key, query.values.max_age, ServiceExport::of);
     let detail = || format!("cluster {cluster} has no service export {namespace}/{name}: /v1/service-exports lists what there is");
-    let (record, mut export) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
-    export.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    let (mut export, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+    export.meta = Some(meta);
     Ok(Json(export))
 }
 
@@ -83,9 +82,9 @@ pub(crate) async fn get_endpoint_slice(
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::EndpointSlice, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
-    let found = reading.record(&key).and_then(|record| Some((record, EndpointSlice::of(record)?)));
+    let found = single(&reading, &key, query.values.max_age, EndpointSlice::of);
     let detail = || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists what there is");
-    let (record, mut slice) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
-    slice.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    let (mut slice, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+    slice.meta = Some(meta);
     Ok(Json(slice))
 }

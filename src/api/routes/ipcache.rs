@@ -19,12 +19,14 @@ use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IpcacheQuery, ItemQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
 use crate::api::state::ApiState;
-use crate::handle::LookupMatch;
-use crate::handle::{Reading, SourceMeta};
+use crate::handle::{LookupMatch, Question, Reading, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
 /// How many addresses one batch may hold (api.md): some 10 ms of work.
 const BATCH_LENGTH_MAX: usize = 10_000;
+
+/// What the ipcache is made of: nodes have entries too.
+const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
 
 /// What a lookup joins.
 const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
@@ -38,13 +40,12 @@ pub(crate) struct LookupRequest {
     ips: Vec<String>,
 }
 
-/// Entries of the ipcache of all clusters, unresolved.
+/// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses.
 #[utoipa::path(get, path = "/v1/ipcache", operation_id = "listIpcache", tag = "ipcache", params(IpcacheQuery),
     responses((status = 200, description = "A page of entries.", body = IpcacheList)))]
 pub(crate) async fn list_ipcache(State(state): State<ApiState>, query: Parameters<IpcacheQuery>) -> Result<Json<IpcacheList>, Problem> {
     let listing = Listing::begin(&state, &query).await?;
-    let kinds: &[Kind] = if query.values.node.is_some() { &[Kind::Ip, Kind::Node] } else { &[Kind::Ip] };
-    let meta = listing.meta(kinds)?;
+    let meta = listing.meta(&IPCACHE_KINDS)?;
     let page = listing.page(Kind::Ip)?;
     let items = page.records.iter().filter_map(|record| IpcacheEntry::of(record)).collect();
     Ok(Json(IpcacheList { items, next_page_token: listing.token(page.next), meta }))
@@ -53,7 +54,8 @@ pub(crate) async fn list_ipcache(State(state): State<ApiState>, query: Parameter
 /// The entry for exactly one prefix.
 ///
 /// An address stands for the prefix of full length. Where there are several (of other clusters, or a host and a CIDR of full length)
-/// host entries come first, then the newest; the rest is in `others`.
+/// host entries come first, of these the ones that clusters announce before those derived from nodes, then the newest; the rest is in
+/// `others`.
 #[utoipa::path(get, path = "/v1/ipcache/{*prefix}", operation_id = "getIpcacheEntry", tag = "ipcache",
     params(("prefix" = String, Path, description = "An address or a CIDR, its slash as it stands or percent-encoded."), SharedItemQuery),
     responses((status = 200, description = "The entry.", body = IpcacheAnswer)))]
@@ -65,27 +67,33 @@ pub(crate) async fn get_ipcache_entry(
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
     let wanted = clusters(&query.values.cluster)?;
-    let reading = state.handle.reading().await?;
+    let reading = state.handle.reading_for(Question::Entries(net)).await?;
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
-    let mut entries: Vec<_> = found.filter_map(|record| Some((record, IpcacheEntry::of(record)?))).collect();
-    entries.sort_by_key(|(record, entry)| (!entry.host, std::cmp::Reverse(record.last_sequence)));
+    let mut entries: Vec<_> = found
+        .filter_map(|record| {
+            let entry = IpcacheEntry::of(&record)?;
+            Some((record, entry))
+        })
+        .collect();
+    entries.sort_by_key(|(record, entry)| (!entry.host, !record.key.kind.is_mirrored(), std::cmp::Reverse(record.last_sequence)));
     let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
     check_age(query.values.max_age, &sources)?;
     let mut entries = entries.into_iter();
     let missing =
         || Problem::new(Code::NotFound, format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= finds what covers an address"));
     let (record, entry) = entries.next().ok_or_else(missing)?;
-    let meta = ItemMeta::of_record(&reading, record, query.values.max_age)?;
+    let meta = ItemMeta::of_record(&reading, &record, query.values.max_age)?;
     Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
 }
 
-/// The entry that an agent would use for an address: the longest prefix, of several clusters the newest.
+/// The entry that an agent would use for an address: the longest prefix, of several clusters the newest. An entry that is announced beats
+/// one that is derived from a node.
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
     responses((status = 200, description = "What covers the address; `match` is null where nothing does.", body = LookupAnswer)))]
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
     let LookupQuery { ip, max_age } = &query.values;
     let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;
-    let reading = state.handle.reading().await?;
+    let reading = state.handle.reading_for(Question::Lookup(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
     let used = Used::of(std::slice::from_ref(&found));
     let sources = used.sources(&reading);
@@ -140,7 +148,8 @@ impl Used {
     fn sources(&self, reading: &Reading) -> Vec<SourceMeta> {
         let joined = self.clusters.iter().flat_map(|cluster| LOOKUP_KINDS.map(|kind| reading.source(cluster, kind)));
         let others = reading.cluster_names().into_iter().filter(|name| self.all && !self.clusters.contains(name));
-        joined.chain(others.map(|cluster| reading.source(&cluster, Kind::Ip))).collect()
+        let others = others.flat_map(|cluster| IPCACHE_KINDS.map(|kind| reading.source(&cluster, kind)));
+        joined.chain(others).collect()
     }
 }
 

@@ -115,6 +115,11 @@ fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
     let mut events = page.counter("meshkeep_stream_encoded_events_total", "Events encoded: for one stream, or once for all of a filter.");
     events.sample(&[("shared", "false")], counts.events);
     events.sample(&[("shared", "true")], state.hub.encoded_count());
+    page.counter(
+        "meshkeep_stream_merged_changes_total",
+        "Changes not told because a newer one of their key came while readers were too many.",
+    )
+    .sample(&[], state.hub.merged_count());
     page.counter("meshkeep_stream_sent_bytes_total", "Bytes that sockets took.").sample(&[], counts.bytes);
     if let Some(reading) = reading {
         let head = reading.feed().head;
@@ -160,6 +165,12 @@ fn remotes(page: &mut Page, all: &[ClusterReading]) {
     for (name, status) in with_file() {
         failures.sample(&[("target_cluster", name)], status.failure_count);
     }
+    let mut unknown = page.gauge("meshkeep_cluster_unknown_keys", "Keys at the source that this version does not know, by prefix.");
+    for (name, status) in with_file() {
+        for found in &status.unknown_prefixes {
+            unknown.sample(&[("target_cluster", name), ("prefix", &found.prefix)], found.key_count);
+        }
+    }
     let mut last = page.gauge("meshkeep_cluster_last_failure_timestamp_seconds", "When the last attempt failed.");
     for (name, time) in with_file().filter_map(|(name, status)| Some((name, status.last_error_time?))) {
         last.sample(&[("target_cluster", name)], timestamp(time));
@@ -179,6 +190,8 @@ fn mirror(page: &mut Page, reading: &Reading) {
     {
         objects.sample(&[("kind", kind)], count);
     }
+    page.gauge("meshkeep_global_services", "Names that some cluster shares or exports a service under.")
+        .sample(&[], counts.global_services);
     page.gauge("meshkeep_rejected_entries", "Keys whose newest bytes could not be used.").sample(&[], counts.rejected);
     let feed = reading.feed();
     page.gauge("meshkeep_feed_head_sequence", "The sequence of the newest change.").sample(&[], feed.head);

@@ -3,14 +3,19 @@
 pub(crate) mod clusters;
 pub(crate) mod documents;
 pub(crate) mod entries;
+pub(crate) mod explain;
 pub(crate) mod exports;
+pub(crate) mod global_services;
 pub(crate) mod ipcache;
 pub(crate) mod metrics;
 pub(crate) mod objects;
 pub(crate) mod probes;
+pub(crate) mod problems;
 
+use super::dto::meta::ItemMeta;
 use super::problem::{Code, Problem};
-use crate::model::ClusterName;
+use crate::handle::Reading;
+use crate::model::{ClusterName, EntryKey, Record};
 
 /// A cluster's name in a path: one that cannot be a name cannot be found.
 fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
@@ -20,4 +25,16 @@ fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
 /// A path whose parts cannot be read, for instance for escapes that are not UTF-8.
 fn bad_path(rejection: &axum::extract::rejection::PathRejection) -> Problem {
     Problem::new(Code::BadRequest, format!("the path cannot be read: {}", rejection.body_text()))
+}
+
+/// A single thing that one key holds, and where it comes from; refused where it is not there, or older than the request allows.
+fn single<T>(
+    reading: &Reading,
+    key: &EntryKey,
+    max_age: Option<u64>,
+    of: impl Fn(&Record) -> Option<T>,
+) -> Option<Result<(T, ItemMeta), Problem>> {
+    let record = reading.record(key)?;
+    let found = of(&record)?;
+    Some(ItemMeta::of_record(reading, &record, max_age).map(|meta| (found, meta)))
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 
-use super::{bad_path, cluster_in_path};
+use super::{bad_path, cluster_in_path, single};
 use crate::api::dto::meta::{ItemMeta, check_age};
 use crate::api::dto::objects::{ClusterIds, Identity, IdentityAnswer, IpcacheEntry, Node, Service};
 use crate::api::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
@@ -12,7 +12,8 @@ use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
 use crate::api::state::ApiState;
-use crate::model::{EntryKey, Kind};
+use crate::handle::{Question, Reading};
+use crate::model::{EntryKey, IdentityScope, Kind};
 
 /// Nodes of all clusters.
 #[utoipa::path(get, path = "/v1/nodes", operation_id = "listNodes", tag = "nodes", params(NodesQuery),
@@ -36,12 +37,11 @@ pub(crate) async fn get_node(
 ) -> Result<Json<Node>, Problem> {
     let Path((cluster, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
-    let reading = state.handle.reading().await?;
-    let record = reading.record(&key);
-    let found = record.and_then(|record| Some((record, Node::of(record)?)));
+    let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
+    let found = single(&reading, &key, query.values.max_age, Node::of);
     let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists what there is"));
-    let (record, mut node) = found.ok_or_else(missing)?;
-    node.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    let (mut node, meta) = found.ok_or_else(missing)??;
+    node.meta = Some(meta);
     Ok(Json(node))
 }
 
@@ -72,12 +72,11 @@ pub(crate) async fn get_service(
 ) -> Result<Json<Service>, Problem> {
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
-    let reading = state.handle.reading().await?;
-    let record = reading.record(&key);
-    let found = record.and_then(|record| Some((record, Service::of(record)?)));
+    let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
+    let found = single(&reading, &key, query.values.max_age, Service::of);
     let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists what there is");
-    let (record, mut service) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
-    service.meta = Some(ItemMeta::of_record(&reading, record, query.values.max_age)?);
+    let (mut service, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+    service.meta = Some(meta);
     Ok(Json(service))
 }
 
@@ -111,14 +110,19 @@ pub(crate) async fn get_identity(
     let id = identity_in_path(path)?;
     let wanted = clusters(&query.values.cluster)?;
     let max_age = query.values.max_age;
-    let reading = state.handle.reading().await?;
+    let reading = state.handle.reading_for(Question::Identity(id)).await?;
     let ids = ClusterIds::new(&reading);
     let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
     let mut found = records.iter().filter_map(|record| Identity::of(record, &ids));
     let Some((identity, newest)) = found.next().zip(records.first()) else {
         let known = Identity::reserved(id).filter(|_| wanted.is_empty());
-        let missing = || Problem::new(Code::NotFound, format!("no cluster has an identity {id}: /v1/identities lists what there is"));
+        let missing = || {
+            Problem::new(
+                Code::NotFound,
+                format!("no cluster has an identity {id}{}: /v1/identities lists what there is", owner(&reading, id)),
+            )
+        };
         let meta = ItemMeta::nowhere(reading.position(), &[]);
         return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta })).ok_or_else(missing);
     };
@@ -140,10 +144,24 @@ pub(crate) async fn list_identity_ips(
     let id = identity_in_path(path)?;
     let mut listing = Listing::begin(&state, &query).await?;
     listing.filter.identity = Some(id);
-    let meta = listing.meta(&[Kind::Ip])?;
+    let meta = listing.meta(&[Kind::Ip, Kind::Node])?;
     let page = listing.page(Kind::Ip)?;
     let items = page.records.iter().filter_map(|record| IpcacheEntry::of(record)).collect();
     Ok(Json(IpcacheList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// What the number of an identity that nobody announces says of where it would come from.
+fn owner(reading: &Reading, id: u32) -> String {
+    match (IdentityScope::of(id), reading.owner_of_identity(id)) {
+        (IdentityScope::Global, Some((owner, Some(cluster)))) => format!(", whose number would be one of cluster {cluster} (id {owner})"),
+        (IdentityScope::Global, Some((owner, None))) => {
+            format!(", whose number would be one of a cluster of id {owner}, which is not known here")
+        }
+        (IdentityScope::Global, None) => String::new(),
+        (IdentityScope::Local, _) => ", whose number is valid on one node alone".to_owned(),
+        (IdentityScope::RemoteNode, _) => ", whose number stands for a remote node, on one node alone".to_owned(),
+        (IdentityScope::Unknown, _) => ", whose number is of no scope that is known".to_owned(),
+    }
 }
 
 fn identity_in_path(path: Result<Path<String>, PathRejection>) -> Result<u32, Problem> {

@@ -44,12 +44,23 @@ const ASKED: &[&str] = &[
     "/v1/ipcache/10.1.200.0/24",
     "/v1/ipcache/10.1.200.0%2F24",
     "/v1/ipcache/10.1.201.0/24",
+    "/v1/ipcache?identity=4",
+    "/v1/ipcache?cidr=172.18.0.0/16&cluster=tokyo",
+    "/v1/ipcache/172.18.1.2",
+    "/v1/ipcache/10.1.2.134/32",
+    "/v1/ipcache/lookup?ip=10.1.2.134",
+    "/v1/identities/6/ips",
     "/v1/ipcache/lookup?ip=10.1.2.40",
     "/v1/ipcache/lookup?ip=10.1.200.7",
     "/v1/ipcache/lookup?ip=fd00::1",
+    "/v1/explain/10.1.2.40",
+    "/v1/explain/fd00::1",
+    "/v1/problems",
+    "/v1/problems?kind=overlappingPodCIDR&cluster=tokyo",
     "/v1/entries?prefix=cilium/cache/nodes/v1/paris/",
     "/v1/entries?cluster=tokyo",
     "/v1/entries/cilium/cache/nodes/v1/paris/paris-worker-2",
+    "/v1/entries/cilium/cache/nodes/v1/paris/paris-worker-1%23172.18.1.2",
     "/v1/entries/cilium%2Fcache%2Fnodes%2Fv1%2Fparis%2Fnobody",
     "/v1/rejected",
     "/livez",
@@ -124,5 +135,5 @@ async fn json_is_compressed_but_no_stream_and_raw_bytes_say_where_they_come_from
     let answer = fixture.get("/v1/entries/cilium/cache/identities/v1/tokyo/id/68352").await;
     assert_eq!(answer.bytes, b"restored");
     let headers = ["content-type", "meshkeep-origin", "meshkeep-position"].map(|name| answer.header(name));
-    assert_eq!(headers, ["application/octet-stream", "restored", "v1.000000000000feed.107"]);
+    assert_eq!(headers, ["application/octet-stream", "restored", "v1.000000000000feed.111"]);
 }

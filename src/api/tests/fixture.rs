@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
 use crate::api::router;
 use crate::api::state::ApiState;
@@ -23,6 +24,9 @@ use crate::handle::{About, ClusterBoard, Handle, StoreReport};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
+
+/// The sequence of the newest change of [`Fixture::new`].
+pub(in crate::api) const HEAD: u64 = 111;
 
 /// A face over the mesh, and the queue of its writer.
 pub(in crate::api) struct Fixture {
@@ -66,6 +70,11 @@ impl Fixture {
     }
 
     pub(in crate::api) fn of(view: View) -> Self {
+        Self::of_own(view, None)
+    }
+
+    /// As a sidecar of this cluster serves it.
+    pub(in crate::api) fn of_own(view: View, own_cluster: Option<ClusterName>) -> Self {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
@@ -85,6 +94,8 @@ impl Fixture {
             loaded: loaded_receiver,
             clusters: board_receiver,
             directory: watch::channel(directory).1,
+            own_cluster,
+            max_connected_clusters: MaxConnectedClusters::Clusters255,
             persistence: watch::channel(PersistState::Healthy).1,
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
         });
@@ -92,6 +103,15 @@ impl Fixture {
         let state = ApiState::new(handle.clone(), stop.clone());
         let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         Self { handle, stop, router, commands, loaded, _board: board }
+    }
+
+    /// With every tick a wave: what comes within some milliseconds is merged by key.
+    pub(in crate::api) fn with_waves(mut self) -> Self {
+        let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
+        let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
+        state.hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
+        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self
     }
 
     /// As it is while the store loads.
@@ -202,17 +222,7 @@ pub(in crate::api) fn pod(address: &str, identity: u32, host: &str) -> Object {
 }
 
 fn range(net: &str, identity: u32) -> Object {
-    Object::Ip(IpEntry {
-        prefix: ObjectPrefix { net: net.parse().unwrap(), host: false },
-        identity,
-        host_ip: None,
-        encryption_key: 0,
-        namespace: String::new(),
-        pod_name: String::new(),
-        pod_uid: String::new(),
-        service_account: String::new(),
-        named_ports: Vec::new(),
-    })
+    Object::Ip(IpEntry::new(ObjectPrefix { net: net.parse().unwrap(), host: false }, identity))
 }
 
 pub(in crate::api) fn put(key: EntryKey, object: Object, revision: i64) -> Change {
@@ -269,6 +279,8 @@ fn mesh() -> View {
     view.restore(restored(key(Kind::Node, "tokyo", "tokyo-worker-1"), node("tokyo-worker-1", "172.18.2.2", "b"), 41));
     view.restore(restored(key(Kind::Identity, "tokyo", "68352"), identity(68352, "cart"), 42));
     view.restore(restored(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 68352, "172.18.2.2"), 43));
+    let nodes = view.nodes_to_derive();
+    view.derive_again(&nodes, SystemTime::now());
     let puts = [
         put(key(Kind::Identity, "paris", "68352"), identity(68352, "basket"), 11),
         put(key(Kind::Identity, "paris", "68353"), identity(68353, "till"), 12),
@@ -307,5 +319,6 @@ fn mesh() -> View {
     }
     let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()) };
     view.apply(Command::Remember { cluster: cluster("paris"), record }, now);
+    assert_eq!(view.sequence(), Sequence(HEAD));
     view
 }

@@ -93,7 +93,21 @@ fn random_change(random: &mut StdRng, revision: i64) -> Change {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_share_come_and_go_and_end_with_the_truth() {
-    let fixture = Fixture::new();
+    end_with_the_truth(&Fixture::new()).await;
+}
+
+/// The same where changes are merged by key because readers are too many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_waves_come_and_go_and_end_with_the_truth() {
+    let fixture = Fixture::new().with_waves();
+    end_with_the_truth(&fixture).await;
+    let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
+    let merged = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_stream_merged_changes_total "));
+    let merged: u64 = merged.unwrap().parse().unwrap();
+    assert!(merged > 0, "{merged} changes were merged");
+}
+
+async fn end_with_the_truth(fixture: &Fixture) {
     let mut readers = JoinSet::new();
     let mut held: Vec<Held> = Vec::new();
     for number in 0..36_u64 {

@@ -159,23 +159,26 @@ fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
 /// What the file is; `None` if it is nothing of ours.
 fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
     let name = ClusterName::parse(file_name);
-    let content = match read_content(path) {
+    let content = match read_cluster_file(path) {
         Ok(content) => content?,
         Err(reason) => return name.ok().map(|cluster| FileReading::Unreadable { cluster, reason }),
     };
-    if !content.windows(CLUSTER_FILE_MARK.len()).any(|window| window == CLUSTER_FILE_MARK) {
-        return None;
-    }
     Some(match name {
         Ok(cluster) => FileReading::Cluster(ClusterFile { cluster, digest: Sha256::digest(&content).into(), content: content.into() }),
         Err(invalid) => FileReading::InvalidName { reason: invalid.to_string() },
     })
 }
 
+/// The content of a cluster file; `None` for any other file, and for what is no file.
+pub(in crate::clustermesh) fn read_cluster_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let is_one = |content: &Vec<u8>| content.windows(CLUSTER_FILE_MARK.len()).any(|window| window == CLUSTER_FILE_MARK);
+    Ok(read_content(path)?.filter(is_one))
+}
+
 /// The content of a regular file, links followed; `None` for anything else.
 fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => "the file that it links to does not exist".to_owned(),
+        io::ErrorKind::NotFound => "the file, or the file that it links to, does not exist".to_owned(),
         _ => error.to_string(),
     })?;
     if !metadata.is_file() {

@@ -4,8 +4,18 @@
 use super::changes::is_value;
 use super::{History, HistoryLost, Question, Request, Resync, State, Step};
 use crate::kvstore::KeyValue;
-use crate::model::{Cursor, Revision};
+use crate::model::{Cursor, EtcdClusterId, Revision};
 use crate::wire::keys;
+
+/// Stands in the cursor of a list of another history until that is settled, so that an interruption in between does not make it the
+/// stored one again. No etcd has this id: a reply without one is refused.
+pub(super) const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
+
+/// What stands for the cursor while a list of another history runs.
+pub(super) fn mark_of_another() -> Cursor {
+    let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(-1));
+    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
+}
 
 impl Resync {
     /// Asks whether the history is the stored one, where the stored cursor could belong to this source at all.

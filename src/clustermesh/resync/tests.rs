@@ -239,7 +239,7 @@ impl Mirror {
         let store = self.stored[kept - 1].clone();
         self.view = View::starting_at(Sequence(self.view.sequence().0 + 1_000));
         for record in store.in_scope(&scope()) {
-            self.view.restore(Record { generation: 0, ..(**record).clone() });
+            self.view.restore(Record { generation: 0, ..(*record).clone() });
         }
         let cursor = store.cursor(&scope()).cloned();
         if let Some(cursor) = &cursor {
@@ -568,6 +568,36 @@ fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
     mirror.feed(Input::Quiet);
     mirror.settle(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
+}
+
+/// The etcd is still being filled when the connection breaks, or the process ends.
+#[test]
+fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {
+    for crashes in [false, true] {
+        let (mut etcd, mut mirror) = settled(false);
+        etcd.wipe();
+        let put = |etcd: &mut Etcd, number: u32| {
+            etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + number).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
+        };
+        put(&mut etcd, 0);
+        mirror.connect(&etcd);
+        while mirror.advance(&etcd) {}
+        put(&mut etcd, 1);
+        while mirror.advance(&etcd) {}
+        if crashes {
+            mirror.crash(0);
+        }
+        mirror.connect(&etcd);
+        while mirror.advance(&etcd) {}
+        assert_eq!((mirror.served().len(), mirror.resync.owes_prune()), (3, true), "the process ended: {crashes}");
+        mirror.feed(Input::Quiet);
+        mirror.settle(&etcd);
+        assert_eq!(mirror.served(), etcd.truth());
+        // settled once, the history is the stored one
+        mirror.connect(&etcd);
+        while mirror.advance(&etcd) {}
+        assert!(!mirror.resync.owes_prune());
+    }
 }
 
 /// A snapshot of etcd restored with the same flags: same id, same canary, a history that parts from ours somewhere.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{BackendsPatch, Item, Mode, Subscription, SyncMode, told};
 use crate::handle::{Filter, Reading};
-use crate::model::{Announcement, Epoch, Position, Sequence};
+use crate::model::{Announcement, ReaderPosition, Sequence};
 
 impl Reading {
     /// The announcements after a position, or `None` where the ring no longer holds all of them.
@@ -16,13 +16,13 @@ impl Reading {
 
 impl Item {
     /// What a live reader with this filter is told of a change, if anything.
-    pub(crate) fn told(filter: &Filter, announcement: &Announcement, epoch: Epoch) -> Option<Self> {
-        told(filter, announcement, Some(Position { epoch, sequence: announcement.sequence }.into()))
+    pub(crate) fn told(filter: &Filter, announcement: &Announcement, position: ReaderPosition) -> Option<Self> {
+        told(filter, announcement, Some(position))
     }
 
     /// The patch that says the same as an upsert, where only the backends of a service changed that a reader with this filter holds.
     pub(crate) fn shortened(self, filter: &Filter, announcement: &Announcement) -> Self {
-        match (self, &announcement.old) {
+        match (self, announcement.old.get()) {
             (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, old) => {
                 match BackendsPatch::between(old, &object) {
                     Some(patch) => Self::Patch { key, patch, revision, position },

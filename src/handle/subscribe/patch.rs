@@ -1,6 +1,5 @@
 //! What changed of a service where only its backends did: 100 bytes instead of all of some thousand backends.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::model::{Backend, Object, Service};
@@ -38,16 +37,20 @@ impl BackendsPatch {
         if !rest_is_same {
             return None;
         }
-        let (before, after) = (by_address(&old.backends)?, by_address(backends)?);
-        let upserted =
-            after.iter().filter(|(ip, backend)| before.get(*ip) != Some(*backend)).map(|(_, backend)| (*backend).clone()).collect();
-        let removed = before.into_keys().filter(|ip| !after.contains_key(ip)).collect();
+        let is_ordered = |backends: &[Backend]| backends.is_sorted_by(|one, next| one.ip < next.ip);
+        if !is_ordered(&old.backends) || !is_ordered(backends) {
+            // an address that is there twice names none of them
+            return None;
+        }
+        let (mut upserted, mut removed) = (Vec::new(), Vec::new());
+        let mut before = old.backends.iter().peekable();
+        for backend in backends {
+            removed.extend(std::iter::from_fn(|| before.next_if(|old| old.ip < backend.ip)).map(|old| old.ip));
+            if before.next_if(|old| old.ip == backend.ip) != Some(backend) {
+                upserted.push(backend.clone());
+            }
+        }
+        removed.extend(before.map(|old| old.ip));
         Some(Self { upserted, removed })
     }
-}
-
-/// Backends by address; `None` where an address is there twice and so names none of them.
-fn by_address(backends: &[Backend]) -> Option<BTreeMap<IpAddr, &Backend>> {
-    let by_address: BTreeMap<IpAddr, &Backend> = backends.iter().map(|backend| (backend.ip, backend)).collect();
-    (by_address.len() == backends.len()).then_some(by_address)
 }

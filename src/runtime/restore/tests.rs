@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::feed::Changed;
+use crate::commit::Changed;
+use crate::model::EntryKey;
 use crate::model::{Kind, LabelSet, Revision, SourceStamp};
 
 const EPOCH: Epoch = Epoch(0xe);
@@ -34,7 +35,7 @@ fn stored(id: u32, sequence: u64) -> Record {
 fn start(directory: &Path) -> Restored {
     let (store, _) = Store::open(directory, std::time::Duration::ZERO).unwrap();
     let retention = Retention { age_max: std::time::Duration::from_secs(3600), count_max: 1000 };
-    restore(&store, MaxConnectedClusters::default(), retention).unwrap()
+    restore(&store, MaxConnectedClusters::default(), retention, None).unwrap()
 }
 
 /// A store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start was announcing when it was killed.
@@ -62,13 +63,17 @@ fn vouched(restored: &Restored) -> Vec<Option<Sequence>> {
     restored.published.earlier.iter().filter(|span| span.epoch == EPOCH).map(|span| span.vouched).collect()
 }
 
-fn after(restored: &Restored, position: u64) -> Vec<(u64, Changed)> {
-    let changes = restored.published.feed.index_after(Sequence(position)).map(|(sequence, changed)| (sequence.0, changed));
+fn after(restored: &Restored, position: u64) -> Vec<(u64, Changed<EntryKey>)> {
+    let changes = changes_after(restored, position).into_iter().map(|(sequence, changed)| (sequence.0, changed));
     changes.filter(|(_, changed)| *changed != paris()).collect()
 }
 
+fn changes_after(restored: &Restored, position: u64) -> Vec<(Sequence, Changed<EntryKey>)> {
+    restored.published.changes_after(Sequence(position), usize::MAX)
+}
+
 /// That the phase of the only cluster is not known, which is announced behind everything else.
-fn paris() -> Changed {
+fn paris() -> Changed<EntryKey> {
     Changed::Live(EntryKey::of_cluster(ClusterName::parse("paris").unwrap()))
 }
 
@@ -81,7 +86,7 @@ fn a_key_announced_lost_in_the_crash_and_deleted_meanwhile_stays_with_nobody() {
     let told =
         [(1_001, Changed::Live(key(256))), (1_002, Changed::Live(key(257))), (1_003, Changed::Gone(key(258), DeleteReason::Deleted))];
     assert_eq!(after(&restored, 15), told);
-    assert_eq!(restored.published.feed.index_after(Sequence(1_003)).collect::<Vec<_>>(), [(Sequence(1_004), paris())]);
+    assert_eq!(changes_after(&restored, 1_003), [(Sequence(1_004), paris())]);
     assert_eq!(restored.published.position().sequence, Sequence(1_004));
     let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
     let object = restored.published.view.record(&key(256)).unwrap().object.clone();
@@ -107,7 +112,7 @@ fn a_lost_end_of_the_journal_is_vouched_for_no_further() {
     let directory = crashed(&[(13, 258), (15, 256)]);
     let restored = start(directory.path());
     assert_eq!(vouched(&restored), [Some(Sequence(13))]);
-    let keys: Vec<Changed> = after(&restored, 12).into_iter().map(|(_, changed)| changed).collect();
+    let keys: Vec<Changed<EntryKey>> = after(&restored, 12).into_iter().map(|(_, changed)| changed).collect();
     assert_eq!(
         keys,
         [Changed::Live(key(256)), Changed::Gone(key(258), DeleteReason::Deleted)],
@@ -135,11 +140,79 @@ fn a_cluster_announced_and_lost_in_the_crash_stays_with_nobody_and_a_known_one_i
     drop(written);
     let restored = start(directory.path());
     assert_eq!(vouched(&restored), [Some(Sequence(14))]);
-    let told: Vec<Changed> = restored.published.feed.index_after(Sequence(14)).map(|(_, changed)| changed).collect();
+    let told: Vec<Changed<EntryKey>> = changes_after(&restored, 14).into_iter().map(|(_, changed)| changed).collect();
     assert_eq!(told, [Changed::Gone(tokyo.clone(), DeleteReason::Deleted), paris()]);
     assert_eq!(restored.published.view.phase(&paris_key.cluster), None);
     assert!(restored.published.view.cluster_object(&paris_key.cluster).is_some());
     assert!(restored.published.view.cluster_object(&tokyo.cluster).is_none());
+}
+
+fn node_key(name: &str) -> EntryKey {
+    EntryKey::new(Kind::Node, ClusterName::parse("paris").unwrap(), name)
+}
+
+fn derived_key(ip: &str) -> EntryKey {
+    EntryKey::of_node_ip(&node_key("a"), ip.parse().unwrap())
+}
+
+/// A node of two addresses, as a version stored it that derived nothing.
+fn with_node(sequence: u64) -> tempfile::TempDir {
+    let directory = crashed(&[]);
+    let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
+    let value = format!(r#"{{"Name":"a","Cluster":"paris","IPAddresses":{addresses}}}"#).into_bytes();
+    let record = Record { key: node_key("a"), value: value.into(), ..stored(256, sequence) };
+    let group =
+        Group { records: [(record.key.clone(), Some(Arc::new(record)))].into(), covered: Some(Sequence(sequence)), ..Group::default() };
+    let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    store.apply(&group).unwrap();
+    directory
+}
+
+fn held(restored: &Restored) -> Vec<(EntryKey, u64)> {
+    let lowest = EntryKey::lowest_of(Kind::NodeIp);
+    let records = restored.published.view.records_from(&lowest);
+    records.filter(|record| record.key.kind == Kind::NodeIp).map(|record| (record.key.clone(), record.last_sequence.0)).collect()
+}
+
+#[test]
+fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_then_are_told_of_them() {
+    let directory = with_node(13);
+    let first = start(directory.path());
+    assert_eq!((vouched(&first), first.restored_count), (vec![Some(Sequence(13))], 3));
+    let expected = vec![(derived_key("10.0.0.1"), 1_002), (derived_key("10.0.0.2"), 1_003)];
+    assert_eq!(held(&first), expected);
+    let told: Vec<(u64, Changed<EntryKey>)> = expected.iter().map(|(key, sequence)| (*sequence, Changed::Live(key.clone()))).collect();
+    assert_eq!(after(&first, 13), told);
+    assert_eq!(first.published.position().sequence, Sequence(1_003));
+    assert!(first.reserved > Sequence(1_003));
+    let runs = read_journals(directory.path()).unwrap();
+    let noted: Vec<_> = runs.iter().filter(|run| run.epoch == first.published.epoch).flat_map(|run| run.records.clone()).collect();
+    assert_eq!(noted, expected.iter().map(|(key, sequence)| (Sequence(*sequence), Some(key.clone()))).collect::<Vec<_>>());
+    let (epoch, position) = (first.published.epoch, first.published.position().sequence);
+    drop(first);
+    // they are stored: nothing is announced anew but the phase of the cluster
+    let second = start(directory.path());
+    assert_eq!(held(&second), expected);
+    assert_eq!(after(&second, position.0), []);
+    let span = second.published.earlier.iter().find(|span| span.epoch == epoch).unwrap();
+    assert_eq!((span.vouched, second.restored_count), (Some(position), 3));
+}
+
+/// A kill before the last of them was stored: the mark is not there, so the next start derives again what is missing.
+#[test]
+fn deriving_that_was_broken_off_is_finished_by_the_next_start() {
+    let directory = with_node(13);
+    drop(start(directory.path()));
+    let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    let lost = Group { records: [(derived_key("10.0.0.2"), None)].into(), derived: Some(DERIVATION - 1), ..Group::default() };
+    store.apply(&lost).unwrap();
+    drop(store);
+    let again = start(directory.path());
+    let keys: Vec<EntryKey> = held(&again).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, [derived_key("10.0.0.1"), derived_key("10.0.0.2")]);
+    assert_eq!(after(&again, 1_003).into_iter().map(|(_, changed)| changed).collect::<Vec<_>>(), [Changed::Live(derived_key("10.0.0.2"))]);
+    drop(again);
+    assert_eq!(Store::open(directory.path(), std::time::Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION));
 }
 
 fn copy_tree(from: &Path, to: &Path) {

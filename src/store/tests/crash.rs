@@ -9,11 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
-use super::{cursor, key, load, open, record, scope};
-use crate::model::{Kind, Record, Revision, Sequence};
-use crate::store::{EngineError, Group, Loaded, Store, StoreError};
+use super::{Loaded, cursor, key, load, open, read, record, scope};
+use crate::model::{Kind, Record, Sequence};
+use crate::store::{EngineError, Group, Store, StoreError};
 
 const CHILD_DIRECTORY: &str = "MESHKEEP_TEST_STORE_CHILD_DIRECTORY";
 const CHILD_TASK: &str = "MESHKEEP_TEST_STORE_CHILD_TASK";
@@ -26,7 +27,10 @@ fn record_of(number: u64, index: u64) -> (crate::model::EntryKey, Option<Record>
     let key = key(Kind::Service, "paris", &format!("{index:02}"));
     let length = if index == 7 { 300_000 } else { 20_000 };
     let put = !(number + index).is_multiple_of(10);
-    (key.clone(), put.then(|| record(key, number, length)))
+    // noise, for anything else would be compressed to nothing
+    let mut value = vec![0; length];
+    StdRng::seed_from_u64(number * KEY_COUNT + index).fill(&mut value[..]);
+    (key.clone(), put.then(|| Record { value: value.into(), ..record(key, number, 0) }))
 }
 
 fn group_of(number: u64) -> Group {
@@ -36,7 +40,7 @@ fn group_of(number: u64) -> Group {
     group
 }
 
-fn loaded_of(number: u64) -> Loaded {
+pub(super) fn loaded_of(number: u64) -> Loaded {
     if number == 0 {
         return Loaded::default();
     }
@@ -48,7 +52,7 @@ fn loaded_of(number: u64) -> Loaded {
     }
 }
 
-fn number_of(loaded: &Loaded) -> u64 {
+pub(super) fn number_of(loaded: &Loaded) -> u64 {
     loaded.cursors.first().map_or(0, |(_, cursor)| u64::try_from(cursor.revision.0).unwrap())
 }
 
@@ -62,6 +66,7 @@ fn the_child_that_the_crash_tests_start() {
         "write" => write_until_killed(&store),
         "fill and end" => drop(fill(&store, 1)),
         "fill and go on" => fill_and_go_on(&store),
+        "start without room" => start_without_room(Path::new(&directory), &store),
         other => panic!("unknown task {other}"),
     }
     // not closed: the process ends as a crash would end it, but for its exit code
@@ -69,14 +74,18 @@ fn the_child_that_the_crash_tests_start() {
 }
 
 fn write_until_killed(store: &Store) {
-    let first = number_of(&store.load().unwrap()) + 1;
+    let first = number_of(&read(store)) + 1;
     for number in first.. {
         store.apply(&group_of(number)).unwrap();
         eprintln!("applied {number}");
+        store.tend().unwrap();
+        if number % 5 == 0 {
+            store.settle(std::time::Duration::from_millis(5)).unwrap();
+        }
     }
 }
 
-fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
+pub(super) fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
     command
         .args(["--exact", "store::tests::crash::the_child_that_the_crash_tests_start", "--nocapture"])
         .env(CHILD_DIRECTORY, directory)
@@ -114,7 +123,7 @@ fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
         assert!(acknowledged > number, "the child wrote nothing");
         let (store, opened) = open(directory.path());
         assert_eq!(opened.set_aside, None);
-        let loaded = store.load().unwrap();
+        let loaded = read(&store);
         number = number_of(&loaded);
         assert!(number == acknowledged || number == acknowledged + 1, "found {number}, acknowledged {acknowledged}");
         assert!(loaded == loaded_of(number), "what is stored is not group {number}");
@@ -130,7 +139,10 @@ fn fill(store: &Store, attempt_count: usize) -> Group {
         let mut group = Group::default();
         for index in 0..20_u64 {
             let key = key(Kind::Node, "paris", &format!("{number:03}-{index:02}"));
-            group.records.insert(key.clone(), Some(Arc::new(record(key, number, 20_000))));
+            let mut noise = vec![0; 20_000];
+            rand::rng().fill(&mut noise[..]);
+            let record = Record { value: noise.into(), ..record(key.clone(), number, 0) };
+            group.records.insert(key, Some(Arc::new(record)));
         }
         group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(i64::try_from(number).unwrap())));
         // opening anew can win back some room, so that one error may be the only one
@@ -166,17 +178,18 @@ fn run_in_a_small_room(directory: &Path, task: &str) -> (u64, String) {
     (failed.unwrap_or_else(|| panic!("{said}")), said)
 }
 
-/// A group that fails on a full disk may be there in part, cursor first: without dropping the cursors, its entries would be missing for ever.
+/// A group that fails on a full disk is there as a whole or not at all.
 #[test]
-fn a_process_that_ends_after_a_full_disk_leaves_no_cursor() {
+fn a_process_that_ends_after_a_full_disk_leaves_whole_groups() {
     let directory = tempfile::tempdir().unwrap();
     let (failed, _) = run_in_a_small_room(directory.path(), "fill and end");
     let (store, opened) = open(directory.path());
     assert_eq!(opened.set_aside, None);
-    let loaded = store.load().unwrap();
-    assert_eq!(loaded.cursors, []);
-    let whole = loaded.records.iter().filter(|record| record.source.mod_revision < Revision(i64::try_from(failed).unwrap()));
-    assert_eq!(u64::try_from(whole.count()).unwrap(), (failed - 1) * 20);
+    let loaded = read(&store);
+    let last = number_of(&loaded);
+    assert!(last == failed || last + 1 == failed, "found {last}, failed {failed}");
+    assert_eq!(loaded.cursors, [(scope(Kind::Node, "paris"), cursor(i64::try_from(last).unwrap()))]);
+    assert_eq!(u64::try_from(loaded.records.len()).unwrap(), last * 20);
 }
 
 #[test]
@@ -192,13 +205,51 @@ fn a_full_disk_is_an_error_until_there_is_room_again() {
     assert_eq!(services, loaded_of(1000).records);
 }
 
+/// How a child is run with a small file system of its own in place of a directory, which is copied there and filled up. `unshare` makes
+/// that possible without being root.
+const ON_A_FULL_DISK: &str = r#"
+set -e
+cp -a "$1" "$1.copy"
+mount -t tmpfs -o size=12m tmpfs "$1"
+cp -a "$1.copy/." "$1"
+cat /dev/zero > "$1/filler" 2>/dev/null || true
+shift
+exec "$@"
+"#;
+
+#[test]
+fn a_start_on_a_full_disk_reads_what_is_stored_and_goes_on_once_there_is_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let inner = directory.path().join("data");
+    let (store, _) = open(&inner);
+    store.apply(&group_of(1)).unwrap();
+    store.close().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", ON_A_FULL_DISK, "sh"]).arg(&inner);
+    command.arg(std::env::current_exe().unwrap());
+    let output = child_command(command, &inner, "start without room").wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("went on"), "{said}");
+}
+
+fn start_without_room(directory: &Path, store: &Store) {
+    assert_eq!(read(store), loaded_of(1));
+    let failed = (2..200).find(|number| store.apply(&group_of(*number)).is_err()).expect("the disk must be full");
+    assert!(failed < 20, "{failed} groups of a megabyte have room");
+    assert!(store.apply(&group_of(failed)).is_err());
+    std::fs::remove_file(directory.join("filler")).unwrap();
+    store.apply(&group_of(failed)).unwrap();
+    assert_eq!(read(store), loaded_of(failed));
+    eprintln!("went on");
+}
+
 /// Only what was there when the store was opened may be opened again: an empty store with newer cursors would be ahead.
 #[test]
 fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     store.apply(&group_of(1)).unwrap();
-    store.inner().engine.take().unwrap().discard();
+    drop(store.inner().warm.take().unwrap());
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
     let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { source: EngineError::Replaced, .. }));
     assert!(replaced(store.apply(&group_of(2))));

@@ -8,24 +8,29 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{cluster, cluster_record, cursor, key, load, open, record, scope};
-use crate::model::{Kind, Record, Sequence};
+use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope};
+use crate::model::{Epoch, EpochSpan, Kind, Record, Sequence};
+use crate::store::change::Value;
 use crate::store::codec;
 use crate::store::engine::Engine;
+use crate::store::object::{self, Part};
+use crate::store::slots::{Slot, SlotKind, Slots};
 use crate::store::witness::{Testimony, Witness};
-use crate::store::{Group, Loaded, Opened};
+use crate::store::{Group, Opened};
 
-/// 60 entries in two scopes, each with its cursor.
-fn group() -> Group {
+/// 400 entries in two scopes, which make three chunks, and the cursors of the scopes.
+pub(super) fn group() -> Group {
     let mut group = Group { sequence_reserved: Some(Sequence(500)), ..Group::default() };
-    for seed in 0..60_u32 {
+    for seed in 0..400_u32 {
         let kind = if seed % 2 == 0 { Kind::Node } else { Kind::Service };
-        let key = key(kind, "paris", &format!("{seed:02}"));
+        let key = key(kind, "paris", &format!("{seed:03}"));
         group.records.insert(key.clone(), Some(Arc::new(record(key, seed.into(), 2000))));
     }
     group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(11)));
     group.cursors.insert(scope(Kind::Service, "paris"), Some(cursor(12)));
     group.clusters.insert(cluster("paris"), Some(cluster_record(7)));
+    group.epochs = Some(vec![EpochSpan { epoch: Epoch(9), began: Sequence(1), vouched: None }]);
+    group.derived = Some(3);
     group
 }
 
@@ -35,6 +40,9 @@ fn loaded(group: &Group) -> Loaded {
         cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
         clusters: group.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.clone()?))).collect(),
         sequence_reserved: group.sequence_reserved.unwrap(),
+        epochs: group.epochs.clone().unwrap_or_default(),
+        // as little can be said for it as for the epochs
+        derived: group.derived.filter(|_| group.epochs.is_some()),
         ..Loaded::default()
     }
 }
@@ -44,69 +52,124 @@ fn stored() -> tempfile::TempDir {
     let (store, opened) = open(directory.path());
     assert_eq!(opened, Opened { set_aside: None, created: true });
     store.apply(&group()).unwrap();
-    assert!(store.bytes_on_disk().unwrap() > 60 * 2000);
+    assert!(store.bytes_on_disk().unwrap() > 0);
     store.close().unwrap();
     directory
 }
 
-/// Writes past the store.
-fn tamper(directory: &Path, key: &[u8], change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>>) {
+/// Compares, and says little where a whole value would be pages.
+fn check(found: &Loaded, expected: &Loaded) {
+    let keys = |loaded: &Loaded| loaded.records.iter().map(|record| record.key.to_string()).collect::<Vec<_>>();
+    assert_eq!(keys(found), keys(expected));
+    assert!(found.records == expected.records, "other records");
+    let rest = |loaded: &Loaded| Loaded { records: Vec::new(), ..loaded.clone() };
+    assert_eq!(rest(found), rest(expected));
+}
+
+/// What is left when all cursors are in doubt.
+fn without_cursors() -> Loaded {
+    loaded(&Group { cursors: BTreeMap::new(), epochs: None, ..group() })
+}
+
+/// The slots that hold something, and what.
+fn parts(directory: &Path) -> Vec<(Slot, Part)> {
     let engine = Engine::open(&directory.join("store")).unwrap();
-    let value = change(engine.get(key).unwrap());
-    engine.apply(vec![(key.to_vec(), value)]).unwrap();
+    let slots = engine.slots().unwrap().into_iter();
+    slots.filter_map(|slot| Some((slot, object::read_part(slot, engine.get(slot).unwrap()?).unwrap()))).collect()
+}
+
+/// The slot of the chunk that begins there.
+fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, Part) {
+    parts(directory).into_iter().find(|(slot, part)| slot.kind == SlotKind::Chunk && part.head.low == low).unwrap()
+}
+
+/// Flips a bit, so far from the end.
+fn flip(directory: &Path, slot: Slot, from_end: usize) {
+    let engine = Engine::open(&directory.join("store")).unwrap();
+    let mut value = engine.get(slot).unwrap().unwrap();
+    let at = value.len() - from_end;
+    value[at] ^= 1;
+    engine.put(slot, &value).unwrap();
     engine.sync().unwrap();
-    engine.discard();
 }
 
-fn flip(value: Option<Vec<u8>>) -> Option<Vec<u8>> {
-    value.map(|mut value| {
-        let middle = value.len() / 2;
-        value[middle] ^= 1;
-        value
-    })
+/// Damages the chunk that begins there.
+pub(super) fn flip_last_byte_of(directory: &Path, low: &[u8]) {
+    let (slot, _) = chunk_at(directory, low);
+    flip(directory, slot, 10);
 }
 
-/// The record may be all that knew of its key's newest change; without dropping the cursor no resync would ever bring it back.
+/// It may be all that knew of a key's newest change; without dropping the cursors no resync would ever bring it back.
 #[test]
-fn a_damaged_record_costs_itself_and_its_scopes_cursor() {
+fn a_damaged_chunk_costs_its_entries_and_the_cursors_of_their_scopes() {
     let directory = stored();
-    let damaged = key(Kind::Node, "paris", "04");
-    tamper(directory.path(), &codec::entry_key(&damaged), flip);
+    let (slot, part) = chunk_at(directory.path(), b"e");
+    let high = part.head.high.unwrap();
+    assert!(high.starts_with(b"ecilium/cache/nodes/v1/paris/"), "{}", high.escape_ascii());
+    flip(directory.path(), slot, 10);
     let mut expected = group();
-    expected.records.remove(&damaged);
+    expected.epochs = None;
+    expected.records.retain(|key, _| codec::entry_key(key) >= high);
+    assert!((50..400).contains(&expected.records.len()));
     expected.cursors.remove(&scope(Kind::Node, "paris"));
-    assert_eq!(load(directory.path()), Loaded { damaged_count: 1, ..loaded(&expected) });
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..loaded(&expected) });
     // gone from the disk as well
-    assert_eq!(load(directory.path()), loaded(&expected));
+    check(&load(directory.path()), &loaded(&expected));
 }
 
 #[test]
-fn a_damaged_cursor_or_cluster_costs_only_itself() {
+fn a_chunk_of_unknown_range_costs_every_cursor() {
     let directory = stored();
-    tamper(directory.path(), &codec::cursor_key(&scope(Kind::Node, "paris")), flip);
-    tamper(directory.path(), &codec::cluster_key(&cluster("paris")), flip);
-    let mut expected = group();
-    expected.cursors.remove(&scope(Kind::Node, "paris"));
-    expected.clusters.clear();
-    assert_eq!(load(directory.path()), Loaded { damaged_count: 2, ..loaded(&expected) });
+    let (slot, part) = chunk_at(directory.path(), b"e");
+    flip(directory.path(), slot, part.body.unwrap().len() + 10);
+    let mut expected = without_cursors();
+    let high = part.head.high.unwrap();
+    expected.records.retain(|record| codec::entry_key(&record.key) >= high);
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected.clone() });
+    check(&load(directory.path()), &expected);
+}
+
+#[test]
+fn damaged_cursors_cost_only_themselves() {
+    let directory = stored();
+    flip(directory.path(), chunk_at(directory.path(), b"").0, 10);
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &without_cursors());
+}
+
+#[test]
+fn a_damaged_log_costs_every_cursor() {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    let deleted = key(Kind::Node, "paris", "000");
+    store.apply(&Group { records: BTreeMap::from([(deleted, None)]), ..Group::default() }).unwrap();
+    // not settled
+    drop(store);
+    let newest = parts(directory.path()).into_iter().filter(|(slot, _)| slot.kind == SlotKind::Hot).max_by_key(|(_, part)| part.head.stamp);
+    flip(directory.path(), newest.unwrap().0, 2);
+    // the delete is lost, and must be learnt anew
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &without_cursors());
 }
 
 #[test]
 fn a_key_that_nobody_wrote_costs_every_cursor() {
     let directory = stored();
-    tamper(directory.path(), b"ecilium/cache/nodes/v1/PARIS/00", |_| Some(vec![1, 2, 3]));
-    let expected = Group { cursors: BTreeMap::new(), ..group() };
-    assert_eq!(load(directory.path()), Loaded { damaged_count: 1, ..loaded(&expected) });
-    assert_eq!(load(directory.path()), loaded(&expected));
+    let (store, _) = open(directory.path());
+    let foreign = BTreeMap::from([(b"xyz".as_slice().into(), Some(Value::Item(b"?".as_slice().into())))]);
+    store.inner().warm.as_mut().unwrap().commit(foreign).unwrap();
+    drop(store);
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &without_cursors());
 }
 
 #[test]
 fn lost_sequence_marks_fall_back_to_the_records() {
     let directory = stored();
-    tamper(directory.path(), codec::SEQUENCE_KEY, flip);
+    flip(directory.path(), chunk_at(directory.path(), b"f").0, 10);
     fs::remove_file(directory.path().join("store/witness")).unwrap();
-    let expected = loaded(&Group { cursors: BTreeMap::new(), ..group() });
-    assert_eq!(load(directory.path()), Loaded { damaged_count: 1, sequence_reserved: Sequence(59), ..expected });
+    let expected = Loaded { sequence_reserved: Sequence(399), clusters: Vec::new(), ..without_cursors() };
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected });
 }
 
 /// Set by an error in the middle of a group: the cursors may be ahead.
@@ -115,24 +178,22 @@ fn a_suspect_store_starts_without_cursors() {
     let directory = stored();
     let file = directory.path().join("store");
     Witness::open(&file, true).unwrap().suspect().unwrap();
-    let expected = Group { cursors: BTreeMap::new(), ..group() };
-    assert_eq!(load(directory.path()), loaded(&expected));
-    let testimony = Testimony { suspect: false, group_number: 1, sequence: Sequence(500) };
+    check(&load(directory.path()), &without_cursors());
+    let testimony = Testimony { suspect: false, group_number: 2, sequence: Sequence(500) };
     assert_eq!(Witness::open(&file, true).unwrap().testimony(), testimony);
-    assert_eq!(load(directory.path()), loaded(&expected));
+    check(&load(directory.path()), &without_cursors());
 }
 
 #[test]
 fn a_lost_or_damaged_witness_costs_the_cursors() {
-    let expected = Group { cursors: BTreeMap::new(), ..group() };
     for damage in ["", "anything else that is longer than a witness can be"] {
         let directory = stored();
         fs::write(directory.path().join("store/witness"), damage).unwrap();
-        assert_eq!(load(directory.path()), loaded(&expected));
+        check(&load(directory.path()), &without_cursors());
     }
     let directory = stored();
     fs::remove_file(directory.path().join("store/witness")).unwrap();
-    assert_eq!(load(directory.path()), loaded(&expected));
+    check(&load(directory.path()), &without_cursors());
 }
 
 /// A torn log can open in an older state, of which parts may be newer; the witness knows how far it was.
@@ -140,20 +201,20 @@ fn a_lost_or_damaged_witness_costs_the_cursors() {
 fn a_store_that_went_back_starts_without_cursors_and_keeps_its_sequences() {
     let directory = stored();
     Witness::open(&directory.path().join("store"), true).unwrap().confirm(7, Sequence(900)).unwrap();
-    let expected = Loaded { sequence_reserved: Sequence(900), ..loaded(&Group { cursors: BTreeMap::new(), ..group() }) };
+    let expected = Loaded { sequence_reserved: Sequence(900), ..without_cursors() };
     let (store, _) = open(directory.path());
-    assert_eq!(store.load().unwrap(), expected);
+    assert_eq!(read(&store), expected);
     // also when the engine is opened anew before the next group
-    store.inner().engine.take().unwrap().discard();
+    drop(store.inner().warm.take().unwrap());
     store.apply(&group()).unwrap();
     store.close().unwrap();
-    assert_eq!(load(directory.path()), Loaded { sequence_reserved: Sequence(900), ..loaded(&group()) });
+    check(&load(directory.path()), &Loaded { sequence_reserved: Sequence(900), ..loaded(&group()) });
 }
 
 /// The store reads back whole, or without any cursor, or it is set aside and begun anew; then it works again.
 fn check_after_damage(directory: &Path) -> bool {
     let (store, opened) = open(directory);
-    let found = store.load().unwrap();
+    let found = read(&store);
     if let Some(set_aside) = &opened.set_aside {
         assert_eq!(found, Loaded::default());
         assert!(set_aside.path.starts_with(directory) && set_aside.path.join("db").exists(), "{set_aside:?}");
@@ -203,7 +264,7 @@ fn stored_in_many_groups() -> tempfile::TempDir {
     let (store, _) = open(directory.path());
     for number in 1..40 {
         let mut rewritten = Group::default();
-        for record in group().records.into_values().flatten().skip(number % 7).step_by(3) {
+        for record in group().records.into_values().flatten().skip(number % 7).step_by(20) {
             let delete = number % 5 == 0;
             let newer = Record { version: record.version + 1, ..record.as_ref().clone() };
             rewritten.records.insert(newer.key.clone(), (!delete).then(|| Arc::new(newer)));
@@ -257,34 +318,37 @@ fn only_the_newest_damaged_stores_are_kept() {
 #[test]
 fn a_store_of_a_newer_version_is_set_aside_intact() {
     let directory = stored();
-    fs::write(directory.path().join("store/format"), "meshkeep store format 2\n").unwrap();
+    fs::write(directory.path().join("store/format"), "meshkeep store format 3\n").unwrap();
     let before = files(&directory.path().join("store"));
     let (store, opened) = open(directory.path());
     let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 2 of a newer version; this one reads up to 1");
+    assert_eq!(set_aside.reason, "it has format 3 of a newer version; this one reads up to 2");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
     assert_eq!(files(&set_aside.path), before);
-    assert_eq!(store.load().unwrap(), Loaded::default());
+    assert_eq!(read(&store), Loaded::default());
 }
 
 #[test]
 fn a_newer_format_is_also_known_by_its_record() {
     let directory = stored();
-    tamper(directory.path(), codec::FORMAT_KEY, |_| Some(codec::write_number(codec::FORMAT_KEY, 2)));
+    let engine = Engine::open(&directory.path().join("store")).unwrap();
+    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(3)).unwrap();
+    engine.sync().unwrap();
+    drop(engine);
     fs::remove_file(directory.path().join("store/format")).unwrap();
+    let before = parts(directory.path()).len();
     let set_aside = open(directory.path()).1.set_aside.unwrap();
     let engine = Engine::open(&set_aside.path).unwrap();
-    let mut count = 0;
-    engine.scan(b"e", |_, _| count += 1).unwrap();
-    assert_eq!(count, 60);
+    let kept = engine.slots().unwrap().into_iter().filter(|slot| engine.get(*slot).unwrap().is_some());
+    assert_eq!(kept.count(), before);
 }
 
 #[test]
 fn a_lost_format_file_is_written_again() {
     let directory = stored();
     fs::remove_file(directory.path().join("store/format")).unwrap();
-    assert_eq!(load(directory.path()), loaded(&group()));
-    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 1\n");
+    check(&load(directory.path()), &loaded(&group()));
+    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 2\n");
 }
 
 /// Every file below a directory and what it holds.

@@ -5,15 +5,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::damage::copy_directory;
-use super::{cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
+use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
 use crate::model::{Epoch, EpochSpan, Kind, Sequence};
-use crate::store::{Group, Loaded};
+use crate::store::codec;
+use crate::store::engine::Engine;
+use crate::store::slots::Slots;
+use crate::store::{Group, Store};
 
 /// Set to write the fixture of the present version anew, which only a new version may need.
 const WRITE_FIXTURE: &str = "MESHKEEP_TEST_WRITE_STORE_FIXTURE";
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0001-plain/store")
+fn fixture(layout: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(layout).join("store")
+}
+
+/// A data directory with a copy of the store that a version wrote.
+fn copied(layout: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    copy_directory(&fixture(layout), &directory.path().join("store"));
+    directory
 }
 
 /// The kinds that version 1 began with.
@@ -40,6 +50,8 @@ fn held() -> Loaded {
             EpochSpan { epoch: Epoch(u64::MAX), began: Sequence(500), vouched: None },
         ],
         covered: Sequence(701),
+        // from before there was anything derived
+        derived: None,
         sequence_reserved: Sequence(1000),
         damaged_count: 0,
     }
@@ -57,22 +69,82 @@ fn write_fixture() {
         floor: Some(held.floor),
         epochs: Some(held.epochs),
         covered: Some(held.covered),
+        derived: held.derived,
         sequence_reserved: Some(held.sequence_reserved),
     };
     store.apply(&group).unwrap();
     store.close().unwrap();
-    copy_directory(&directory.path().join("store"), &fixture());
+    copy_directory(&directory.path().join("store"), &fixture("0002-packed"));
 }
 
 #[test]
-fn a_store_of_version_1_reads_back_whole() {
+fn a_store_of_layout_2_reads_back_whole() {
     if std::env::var_os(WRITE_FIXTURE).is_some() {
         write_fixture();
     }
-    let directory = tempfile::tempdir().unwrap();
-    copy_directory(&fixture(), &directory.path().join("store"));
+    let directory = copied("0002-packed");
     let (store, opened) = open(directory.path());
     assert_eq!((opened.set_aside, opened.created), (None, false));
     drop(store);
     assert_eq!(load(directory.path()), held());
+}
+
+/// What is in a data directory beside the lock and the room that is kept.
+fn names(directory: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name != "lock" && name != "reserve").collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_store_of_layout_1_is_upgraded_whole() {
+    let directory = copied("0001-plain");
+    let (store, opened) = open(directory.path());
+    assert_eq!((opened.set_aside, opened.created), (None, false));
+    assert_eq!(read(&store), held());
+    drop(store);
+    assert_eq!(load(directory.path()), held());
+    assert_eq!(names(directory.path()), ["store"]);
+    assert_eq!(std::fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 2\n");
+}
+
+#[test]
+fn an_upgrade_that_was_broken_off_anywhere_is_finished() {
+    let upgraded = copied("0001-plain");
+    drop(open(upgraded.path()));
+    let new = upgraded.path().join("store");
+    let part = |directory: &Path| std::fs::write(directory.join("store-upgrading"), "half").unwrap();
+    // while the new store was written: only some of its files, or none, are there
+    let writing = copied("0001-plain");
+    std::fs::create_dir(writing.path().join("store-upgrading")).unwrap();
+    std::fs::copy(new.join("db"), writing.path().join("store-upgrading/db")).unwrap();
+    // after the atomic step, between the two renames, and before the old store was removed
+    let (written, between, replaced) = (copied("0001-plain"), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    copy_directory(&new, &written.path().join("store-upgraded"));
+    copy_directory(&fixture("0001-plain"), &between.path().join("store-replaced"));
+    copy_directory(&new, &between.path().join("store-upgraded"));
+    copy_directory(&fixture("0001-plain"), &replaced.path().join("store-replaced"));
+    copy_directory(&new, &replaced.path().join("store"));
+    for directory in [&writing, &written, &between, &replaced] {
+        assert_eq!(load(directory.path()), held());
+        assert_eq!(names(directory.path()), ["store"]);
+    }
+    // something else in its place is no reason to fail for ever: it is named
+    part(written.path());
+    assert!(Store::open(written.path(), std::time::Duration::ZERO).is_err());
+}
+
+/// A value of layout 1 that cannot be read may have been claimed by a cursor.
+#[test]
+fn damage_in_layout_1_costs_every_cursor() {
+    let directory = copied("0001-plain");
+    let engine = Engine::open(&directory.path().join("store")).unwrap();
+    let damaged = codec::entry_key(&held().records[0].key);
+    engine.put_plain(&damaged, b"?").unwrap();
+    engine.sync().unwrap();
+    drop(engine);
+    let mut expected = Loaded { cursors: Vec::new(), epochs: Vec::new(), ..held() };
+    expected.records.remove(0);
+    assert_eq!(load(directory.path()), expected);
 }

@@ -1,21 +1,25 @@
 //! What the store promises, checked against a plain map, against damage and against processes that are killed.
 
 mod codec;
+mod cold;
 mod crash;
 mod damage;
 mod fixture;
 mod journal;
 mod lock;
+mod memory;
 mod model;
+mod offline;
+mod power;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Loaded, Opened, Store};
+use super::{Opened, Store};
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EtcdClusterId, Kind, LeaseId,
-    PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EpochSpan, EtcdClusterId, Kind,
+    LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
 };
 
 fn cluster(name: &str) -> ClusterName {
@@ -89,6 +93,35 @@ fn open(directory: &Path) -> (Store, Opened) {
     Store::open(directory, Duration::ZERO).unwrap()
 }
 
+/// What was loaded, with all entries unpacked, to be compared.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Loaded {
+    records: Vec<Record>,
+    cursors: Vec<(Scope, Cursor)>,
+    clusters: Vec<(ClusterName, ClusterRecord)>,
+    tombstones: Vec<(Sequence, Tombstone)>,
+    floor: Sequence,
+    epochs: Vec<EpochSpan>,
+    covered: Sequence,
+    derived: Option<u64>,
+    sequence_reserved: Sequence,
+    damaged_count: u64,
+}
+
+impl From<super::Loaded> for Loaded {
+    fn from(loaded: super::Loaded) -> Self {
+        let records = loaded.records();
+        assert_eq!(loaded.record_count(), records.iter().filter(|record| record.key.kind.is_mirrored()).count() as u64);
+        assert!(records.iter().all(|record| loaded.record(&record.key).as_deref() == Some(record)));
+        let super::Loaded { cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count, .. } = loaded;
+        Self { records, cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count }
+    }
+}
+
+fn read(store: &Store) -> Loaded {
+    store.load().unwrap().into()
+}
+
 fn load(directory: &Path) -> Loaded {
-    open(directory).0.load().unwrap()
+    read(&open(directory).0)
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{cluster, cluster_record, cursor, key, load, open, record, scope, tombstone};
+use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, Kind, Record, Scope, Sequence, Tombstone};
-use crate::store::{Group, Loaded, Store};
+use crate::store::Group;
 
 const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
 
 /// What the store must hold.
-#[derive(Default)]
-struct Model {
+#[derive(Clone, Default)]
+pub(super) struct Model {
     records: BTreeMap<EntryKey, Record>,
     cursors: BTreeMap<Scope, Cursor>,
     clusters: BTreeMap<ClusterName, ClusterRecord>,
@@ -22,24 +22,28 @@ struct Model {
     epochs: Vec<EpochSpan>,
     floor: Sequence,
     covered: Sequence,
+    derived: Option<u64>,
     reserved: Sequence,
     /// Deletes do not give sequences back within a life; across restarts only what is stored counts.
     sequence: u64,
+    /// Whether more keys go than come.
+    pub(super) shrinking: bool,
 }
 
 impl Model {
-    fn take(&mut self, group: &Group) {
+    pub(super) fn take(&mut self, group: &Group) {
         replace(&mut self.records, group.records.iter().map(|(key, record)| (key, record.as_deref())));
         replace(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
         replace(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
         replace(&mut self.tombstones, group.tombstones.iter().map(|(key, tombstone)| (key, tombstone.as_ref())));
         self.epochs = group.epochs.clone().unwrap_or_else(|| std::mem::take(&mut self.epochs));
+        self.derived = group.derived.or(self.derived);
         self.floor = self.floor.max(group.floor.unwrap_or_default());
         self.covered = self.covered.max(group.covered.unwrap_or_default());
         self.reserved = self.reserved.max(group.sequence_reserved.unwrap_or_default());
     }
 
-    fn loaded(&self) -> Loaded {
+    pub(super) fn loaded(&self) -> Loaded {
         let mut cursors: Vec<_> = self.cursors.clone().into_iter().collect();
         cursors.sort_by_key(|(scope, _)| format!("{}/{}", scope.kind.base(), scope.cluster));
         Loaded {
@@ -50,6 +54,7 @@ impl Model {
             floor: self.floor,
             epochs: self.epochs.clone(),
             covered: self.covered,
+            derived: self.derived,
             sequence_reserved: self.reserved,
             damaged_count: 0,
         }
@@ -65,13 +70,19 @@ fn replace<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V>, cha
     }
 }
 
-fn random_group(random: &mut StdRng, model: &mut Model) -> Group {
+pub(super) fn random_group(random: &mut StdRng, model: &mut Model, width: u32) -> Group {
     let mut group = Group::default();
-    for _ in 0..random.random_range(0..20) {
-        let key = key(Kind::ALL[random.random_range(0..4)], CLUSTERS[random.random_range(0..3)], &random.random_range(0..6).to_string());
-        let length = if random.random_ratio(1, 100) { 300_000 } else { random.random_range(0..300) };
+    for _ in 0..random.random_range(0..width * 3) {
+        let kind = Kind::STORED[random.random_range(0..Kind::STORED.len())];
+        let key = key(
+            kind,
+            CLUSTERS[random.random_range(0..3)],
+            &format!("{}{}", random.random_range(0..width), if kind == Kind::NodeIp { "#10.0.0.1" } else { "" }),
+        );
+        let length = if random.random_ratio(1, 50 * width) { 300_000 } else { random.random_range(0..300) };
         model.sequence += 1;
-        let put = random.random_ratio(3, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
+        let put =
+            random.random_ratio(if model.shrinking { 1 } else { 3 }, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
         group.records.insert(key, put);
     }
     for _ in 0..random.random_range(0..4) {
@@ -83,9 +94,10 @@ fn random_group(random: &mut StdRng, model: &mut Model) -> Group {
         group.epochs = Some(vec![EpochSpan { epoch: Epoch(random.random()), began: Sequence(model.sequence), vouched }]);
         group.floor = Some(Sequence(model.sequence / 2).max(model.floor));
         group.covered = Some(Sequence(model.sequence));
+        group.derived = random.random::<bool>().then(|| random.random());
     }
     for _ in 0..random.random_range(0..3) {
-        let scope = scope(Kind::ALL[random.random_range(0..4)], CLUSTERS[random.random_range(0..3)]);
+        let scope = scope(Kind::ALL[random.random_range(0..Kind::ALL.len())], CLUSTERS[random.random_range(0..3)]);
         let revision = random.random_range(0..1000);
         group.cursors.insert(scope, random.random_ratio(3, 4).then(|| cursor(revision)));
     }
@@ -111,10 +123,10 @@ fn run(random: &mut StdRng) {
     let mut model = Model::default();
     let mut store = Some(open(directory.path()).0);
     for _ in 0..8 {
-        let mut group = random_group(random, &mut model);
+        let mut group = random_group(random, &mut model, 6);
         model.take(&group);
         if random.random_ratio(1, 4) {
-            let mut newer = random_group(random, &mut model);
+            let mut newer = random_group(random, &mut model, 6);
             model.take(&newer);
             newer.merge_older(group);
             group = newer;
@@ -133,7 +145,7 @@ fn run(random: &mut StdRng) {
             _ => open_store,
         });
         if random.random_ratio(1, 3) {
-            assert_eq!(store.as_ref().map(Store::load).unwrap().unwrap(), model.loaded());
+            assert_eq!(store.as_ref().map(read).unwrap(), model.loaded());
         }
     }
     drop(store);

@@ -137,6 +137,14 @@ fn labels_split_as_cilium_splits_them() {
         ("a=b;", ("unspec:a", "b")),
         (":a=b;", ("unspec:a", "b")),
         (";k8s:=x;k8s:x/y.z=1;", ("k8s:x/y.z", "1")),
+        ("$host;", ("reserved:host", "")),
+        ("$k8s:a=b;", ("reserved:k8s:a", "b")),
+        ("reserved.host;", ("reserved:host", "")),
+        ("k8s:reserved.host;", ("k8s:reserved.host", "")),
+        ("reserved:=host;", ("reserved:host", "")),
+        ("a=b:c;", ("a=b:c", "")),
+        ("cidr:10.0.0.0/8;", ("cidr:10.0.0.0/8", "")),
+        ("k8s:a= b ;", ("k8s:a", " b ")),
     ] {
         match decode_paris(Kind::Identity, "65536", text.as_bytes(), 0) {
             Ok(Object::Identity(identity)) => assert_eq!(identity.labels, labels(&[expected]), "{text}"),

@@ -64,10 +64,7 @@ fn entries(cached: bool) -> BTreeMap<EntryKey, Object> {
 #[test]
 fn every_sample_decodes_and_both_forms_say_the_same() {
     let state = entries(false);
-    let mut counts = [0; Kind::ALL.len()];
-    for key in state.keys() {
-        counts[key.kind as usize] += 1;
-    }
+    let counts = Kind::ALL.map(|kind| state.keys().filter(|key| key.kind == kind).count());
     assert_eq!(counts, [1, 4, 8, 4, 1, 4]);
     assert_eq!(entries(true), state);
 }
@@ -217,17 +214,7 @@ fn an_identity_is_read_in_full() {
 }
 
 fn ip_entry(prefix: &str, host: bool, identity: u32) -> IpEntry {
-    IpEntry {
-        prefix: ObjectPrefix { net: prefix.parse().unwrap(), host },
-        identity,
-        host_ip: None,
-        encryption_key: 0,
-        namespace: String::new(),
-        pod_name: String::new(),
-        pod_uid: String::new(),
-        service_account: String::new(),
-        named_ports: vec![],
-    }
+    IpEntry::new(ObjectPrefix { net: prefix.parse().unwrap(), host }, identity)
 }
 
 #[test]

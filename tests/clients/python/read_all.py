@@ -7,6 +7,7 @@ Every list is read page by page; the first things of each are also read one by o
     clusters    names
     nodes       cluster/name
     services    cluster/namespace/name
+    global      namespace/name=cluster,…
     exports     cluster/namespace/name
     slices      cluster/namespace/name
     identities  cluster/id
@@ -35,9 +36,11 @@ from meshkeep_client.api.nodes import get_node, list_nodes  # noqa: E402
 from meshkeep_client.api.probes import get_livez, get_readyz  # noqa: E402
 from meshkeep_client.api.services import (  # noqa: E402
     get_endpoint_slice,
+    get_global_service,
     get_service,
     get_service_export,
     list_endpoint_slices,
+    list_global_services,
     list_service_exports,
     list_services,
 )
@@ -60,13 +63,14 @@ def answered(answer, what):
 
 
 def read(module, client, limit, **parameters):
-    """All items of a list, page by page, all pages with the position of the first."""
+    """All items of a list, page by page, all pages going on from the position of the first."""
     items, token, position = [], None, None
     while True:
         more = {} if token is None else {"page_token": token}
         page = answered(module.sync(client=client, limit=limit, **parameters, **more), module.__name__)
-        position = position or page.meta.position
-        assert page.meta.position == position, (page.meta.position, position)
+        sequence = page.meta.position.rpartition(".")[2]
+        position = position or sequence
+        assert sequence == position, (page.meta.position, position)
         assert len(page.items) <= limit
         items += page.items
         if isinstance(page.next_page_token, Unset):
@@ -104,11 +108,24 @@ def same(single, listed, what):
     assert single == without(listed, "meta"), f"{what}: {single} is not {listed}"
 
 
+def of(backend):
+    """What tells a backend from others."""
+    return backend.cluster, backend.ip
+
+
 def check_singles(client, found):
     for node in found["nodes"][:SINGLES]:
         same(get_node.sync(node.cluster, node.name, client=client), node, "node")
     for service in found["services"][:SINGLES]:
         same(get_service.sync(service.cluster, service.namespace, service.name, client=client), service, "service")
+    for service in found["global"][:SINGLES]:
+        single = answered(get_global_service.sync(service.namespace, service.name, client=client), "global service")
+        assert [of(one) for one in single.backends] == [of(one) for one in service.backends], f"{single} is not {service}"
+        chooser = service.clusters[0].cluster
+        chosen = get_global_service.sync(service.namespace, service.name, client=client, affinity="local", from_=chooser)
+        chosen = answered(chosen, "choice")
+        assert {one.cluster for one in chosen.backends} == {chooser}, chosen
+        assert (chosen.selection.rule, chosen.selection.from_) == ("localActive", chooser), chosen
     for export in found["exports"][:SINGLES]:
         same(get_service_export.sync(export.cluster, export.namespace, export.name, client=client), export, "service export")
     for part in found["slices"][:SINGLES]:
@@ -155,6 +172,7 @@ def main(url, limit=PAGE_LIMIT):
         "clusters": list_clusters,
         "nodes": list_nodes,
         "services": list_services,
+        "global": list_global_services,
         "exports": list_service_exports,
         "slices": list_endpoint_slices,
         "identities": list_identities,
@@ -169,6 +187,7 @@ def main(url, limit=PAGE_LIMIT):
         "clusters": [cluster.name for cluster in found["clusters"]],
         "nodes": [f"{node.cluster}/{node.name}" for node in found["nodes"]],
         "services": [f"{service.cluster}/{service.namespace}/{service.name}" for service in found["services"]],
+        "global": [f"{one.namespace}/{one.name}={','.join(part.cluster for part in one.clusters)}" for one in found["global"]],
         "exports": [f"{export.cluster}/{export.namespace}/{export.name}" for export in found["exports"]],
         "slices": [f"{part.cluster}/{part.namespace}/{part.name}" for part in found["slices"]],
         "identities": [f"{identity.cluster}/{identity.id}" for identity in found["identities"]],

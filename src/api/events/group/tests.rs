@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::*;
 use crate::api::tests::fixture::{Fixture, key, pod};
 use crate::handle::Handle;
-use crate::model::Kind;
+use crate::model::{Announcement, Former, Kind};
 
 struct Trial {
     group: Group,
@@ -23,19 +23,16 @@ impl Trial {
         Self { group: Group::new(key, Arc::clone(&common)), common, handle: fixture.handle.clone(), _fixture: fixture }
     }
 
+    fn change(sequence: u64, identity: u32, pod_number: u64) -> Arc<Announcement> {
+        let name = format!("10.1.{}.{}", pod_number / 250, pod_number % 250);
+        let object = Some(Arc::new(pod(&name, identity, "172.18.1.2")));
+        let (sequence, key) = (Sequence(sequence), key(Kind::Ip, "paris", &name));
+        Arc::new(Announcement { sequence, key, old: Former::default(), new: object, revision: None, replaces: None, deleted: None })
+    }
+
     /// Routes a change that matches only with identity 7.
     fn route(&self, sequence: u64, identity: u32) {
-        let object = Some(Arc::new(pod("10.1.2.9", identity, "172.18.1.2")));
-        let announcement = Announcement {
-            sequence: Sequence(sequence),
-            key: key(Kind::Ip, "paris", "10.1.2.9"),
-            old: None,
-            new: object,
-            revision: None,
-            replaces: None,
-            deleted: None,
-        };
-        self.group.push(&Arc::new(announcement));
+        self.group.push(&Routed::alone(&Self::change(sequence, identity, 9)));
         self.common.set_routed(Sequence(sequence));
     }
 
@@ -159,4 +156,33 @@ async fn a_change_that_is_routed_once_for_each_of_its_facets_is_told_once_althou
     assert_eq!((trial.take(&mut seat), seat.position), (Taken::Nothing, Sequence(108)));
     trial.route(109, 7);
     assert_eq!(sequences(&trial.bytes(&mut seat)), [109]);
+}
+
+/// What is left of changes up to 400 of a key each, of which the first hundred came twice.
+#[tokio::test]
+async fn nobody_joins_inside_a_wave_and_no_bookmark_falls_into_it() {
+    let trial = Trial::new();
+    let mut seat = trial.join(107).unwrap();
+    let changes: Vec<Arc<Announcement>> = (108..508).map(|sequence| Trial::change(sequence, 7, (sequence - 108) % 300)).collect();
+    let routed = crate::api::events::wave::conflate(Sequence(107), changes.iter());
+    assert_eq!(routed.len(), 300);
+    for routed in &routed {
+        trial.group.push(routed);
+    }
+    trial.common.set_routed(Sequence(507));
+    let first = trial.bytes(&mut seat);
+    let (middle, settled) = (seat.position, seat.settled);
+    assert_eq!((sequences(&first)[0], settled), (208, false), "it does not go into one piece");
+    assert!(String::from_utf8_lossy(&first).contains("v1.000000000000feed00000000000001fb.208"), "the position says what was seen");
+    for inside in [108, 207, middle.0, middle.0 + 1, 506] {
+        assert!(trial.join(inside).is_none(), "{inside}");
+    }
+    let mut told = sequences(&first);
+    while seat.position < Sequence(507) {
+        told.extend(sequences(&trial.bytes(&mut seat)));
+    }
+    assert!(seat.settled);
+    assert_eq!(told, (208..508).collect::<Vec<_>>());
+    // who has what was before may join, and is not told twice
+    assert!(trial.join(507).is_some());
 }

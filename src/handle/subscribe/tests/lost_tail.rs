@@ -21,10 +21,9 @@ impl World {
         let mut view = View::starting_at(head);
         let mut feed = Feed::starting_at(head, Retention { age_max: Duration::from_secs(3600), count_max: 1_000 });
         for record in old.view.records_from(&EntryKey::lowest()) {
-            feed.restore_live(record.last_sequence, record.key.clone());
-            view.restore(Record { generation: 0, ..(**record).clone() });
+            view.restore(Record { generation: 0, ..(*record).clone() });
         }
-        for (sequence, changed) in old.feed.index_after(Sequence(0)) {
+        for (sequence, changed) in old.changes_after(Sequence(0), usize::MAX) {
             if let Changed::Gone(key, reason) = changed {
                 feed.restore_tombstone(sequence, Tombstone { key, reason, time: SystemTime::UNIX_EPOCH });
             }

@@ -1,0 +1,119 @@
+//! Real programs beside a bench: an etcd and the sidecar, each in a directory of its own, ended when dropped.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use etcd_client::Client;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How long a start may take: a million keys in a store, on a machine that others use too.
+const START_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// A program that is ended when this is dropped.
+pub(crate) struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+impl Running {
+    /// Asks it to end, as Kubernetes does, and waits until it has.
+    pub(crate) fn terminate(mut self) -> Outcome<()> {
+        Command::new("kill").arg(self.0.id().to_string()).status()?;
+        self.0.wait()?;
+        Ok(())
+    }
+
+    /// Resident memory, in MB.
+    pub(crate) fn resident_mb(&self) -> Outcome<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1_024 / 1_000_000)
+    }
+}
+
+fn free_port() -> Outcome<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Starts an etcd below `home` (`ETCD_BIN`, or `etcd` on the path). Returns it, its URL and a client.
+pub(crate) async fn start_etcd(home: &Path) -> Outcome<(Running, String, Client)> {
+    let (url, peer) = (format!("http://127.0.0.1:{}", free_port()?), format!("http://127.0.0.1:{}", free_port()?));
+    let mut command = Command::new(std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned()));
+    command.args(["--name=bench", "--quota-backend-bytes=8000000000", "--log-level=error"]);
+    command.arg(format!("--data-dir={}", home.join("etcd").display()));
+    command.args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")]);
+    command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
+    command.arg(format!("--initial-cluster=bench={peer}"));
+    let running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let deadline = Instant::now() + START_TIME_MAX;
+    loop {
+        if let Ok(mut client) = Client::connect([&url], None).await
+            && client.status().await.is_ok()
+        {
+            return Ok((running, url, client));
+        }
+        if Instant::now() > deadline {
+            return Err("etcd does not start".into());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Writes the client file of a cluster.
+pub(crate) fn add_cluster(home: &Path, name: &str, etcd: &str) -> Outcome<()> {
+    let clusters = home.join("clustermesh");
+    fs::create_dir_all(&clusters)?;
+    Ok(fs::write(clusters.join(name), format!("endpoints:\n- {etcd}\n"))?)
+}
+
+/// Starts the sidecar below `home`. Returns it and its address.
+pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(Running, String)> {
+    let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+    command.arg("serve").arg("--clustermesh-config").arg(home.join("clustermesh")).arg("--data-dir").arg(home.join("data"));
+    command.args(["--listen", "127.0.0.1:0"]).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
+    let running = Running(command.spawn()?);
+    let deadline = Instant::now() + START_TIME_MAX;
+    loop {
+        if let Some(address) = fs::read_to_string(&output)?.lines().find_map(|line| line.strip_prefix("listening on http://")) {
+            return Ok((running, address.to_owned()));
+        }
+        if Instant::now() > deadline {
+            return Err(format!("meshkeep does not start: {}", fs::read_to_string(&log)?).into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Asks the sidecar; returns the whole answer, head included.
+pub(crate) async fn ask(address: &str, path: &str) -> Outcome<String> {
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Asks until an answer has a text.
+pub(crate) async fn until(address: &str, path: &str, wanted: &str, time_max: Duration) -> Outcome<()> {
+    let deadline = Instant::now() + time_max;
+    loop {
+        let answer = ask(address, path).await?;
+        if answer.contains(wanted) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("{path} never had {wanted:?}, at last:\n{answer}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,327 @@
+//! How long a start takes: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000; derived entries come on top).
+//!
+//! The real binary in fresh processes over a store of its own making, asked through a unix socket: until the first lookup is answered, and until
+//! everything is in memory, each a median of five, after a clean stop, without the page cache, and after a kill in the middle of 20,000 changes a
+//! second; beside it, reading a flat file of as many bytes. Deliberately lacks: thresholds, etcd.
+
+#[path = "../view/data.rs"]
+#[allow(dead_code, reason = "shared with the bench of the view")]
+mod data;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshkeep::commit::first_reservation;
+use meshkeep::model::{
+    Change, ClusterConfig, ClusterId, ClusterRecord, Command as Order, Cursor, EntryKey, Epoch, EpochSpan, EtcdClusterId, Kind, Object,
+    Record, Revision, Scope, Sequence, SourceStamp,
+};
+use meshkeep::store::{Group, Journal, Store};
+use meshkeep::view::{DERIVATION, entries_of};
+use meshkeep::wire;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How often each start is measured.
+const RUNS: u32 = 5;
+
+/// So long changes come before the kill: the log is full after some 4 s.
+const CHURN: Duration = Duration::from_secs(10);
+
+/// Changes in 25 ms, at 20,000 a second.
+const CHANGES_PER_GROUP: u64 = 500;
+
+/// How often a client asks again.
+const POLL: Duration = Duration::from_micros(300);
+
+/// An answer that takes longer never comes.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// As the process itself does.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["role:fill", directory, clusters] => fill(Path::new(directory), clusters.parse()?),
+        ["role:churn", directory, clusters] => churn(Path::new(directory), clusters.parse()?),
+        [] => ["100000", "1000000"].iter().try_for_each(|entries| measure(entries.parse()?)),
+        entries => entries.iter().try_for_each(|entries| measure(entries.parse()?)),
+    }
+}
+
+fn measure(entries: u64) -> Outcome<()> {
+    let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000)?.clamp(1, data::CLUSTERS).to_string();
+    let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
+    let home = fs::canonicalize(parent)?.join(format!("bench-start-{}", std::process::id()));
+    let data = home.join("data");
+    fs::create_dir_all(home.join("clustermesh"))?;
+    // a cluster without a file would be forgotten; nobody answers on this port
+    for number in 1..=clusters.parse()? {
+        fs::write(home.join("clustermesh").join(data::cluster(number).as_str()), "endpoints:\n- http://127.0.0.1:1\n")?;
+    }
+    let filled = role("role:fill", &data, &clusters)?.wait_with_output()?;
+    println!("{entries} entries of {clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
+    println!("  a flat file of as many bytes is read in {:.0} ms", millis(flat(&data)?));
+    let count: u32 = clusters.parse()?;
+    // what the first start writes once is not what a start takes
+    start(&home, &data, count, 0)?;
+    report("after a clean stop", (1..=RUNS).map(|run| start(&home, &data, count, run)))?;
+    let without_cache = |run| {
+        forget_pages()?;
+        start(&home, &data, count, run)
+    };
+    match forget_pages() {
+        Ok(()) => report("without the page cache", (1..=RUNS).map(without_cache))?,
+        Err(error) => println!("  without the page cache: cannot drop it ({error})"),
+    }
+    kill_in_churn(&data, &clusters)?;
+    let copy = home.join("copy");
+    let killed = |run| {
+        copy_tree(&data, &copy)?;
+        let times = start(&home, &copy, count, run);
+        fs::remove_dir_all(&copy)?;
+        times
+    };
+    report("after a kill at 20,000 changes/s", (1..=RUNS).map(killed))?;
+    fs::remove_dir_all(&home)?;
+    Ok(())
+}
+
+fn role(name: &str, directory: &Path, clusters: &str) -> Outcome<Child> {
+    let directory = directory.to_str().ok_or("not a path")?;
+    Ok(Command::new(std::env::current_exe()?).args([name, directory, clusters]).stdout(Stdio::piped()).spawn()?)
+}
+
+/// What a start took.
+struct Times {
+    first: Duration,
+    ready: Duration,
+    resident_mb: u64,
+}
+
+fn report(what: &str, runs: impl Iterator<Item = Outcome<Times>>) -> Outcome<()> {
+    let runs = runs.collect::<Outcome<Vec<Times>>>()?;
+    let median = |time: fn(&Times) -> Duration| {
+        let mut times: Vec<Duration> = runs.iter().map(time).collect();
+        times.sort_unstable();
+        let all: Vec<String> = times.iter().map(|time| format!("{:.0}", millis(*time))).collect();
+        format!("{:.0} ms ({})", millis(times[times.len() / 2]), all.join(" "))
+    };
+    let resident = runs.iter().map(|run| run.resident_mb).max().unwrap_or(0);
+    println!("  {what}: first lookup {}, everything {}, resident {resident} MB", median(|run| run.first), median(|run| run.ready));
+    Ok(())
+}
+
+/// Starts the binary, asks it, and stops it cleanly.
+fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
+    let socket = home.join("socket");
+    let address = data::address(run * 7 % clusters + 1, run * 513 % data::IPS);
+    let began = Instant::now();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
+        .args(["serve", "--log-level", "error", "--listen", &format!("unix://{}", socket.display())])
+        .args(["--data-dir", data.to_str().ok_or("not a path")?])
+        .args(["--clustermesh-config", home.join("clustermesh").to_str().ok_or("not a path")?])
+        .stdout(Stdio::null())
+        .spawn()?;
+    let asked = ask_both(&socket, &address, began);
+    let outcome = asked.and_then(|(first, ready)| {
+        // what loading leaves is purged within a second
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(Times { first, ready, resident_mb: resident(child.id())? })
+    });
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
+    child.wait()?;
+    outcome
+}
+
+fn ask_both(socket: &Path, address: &std::net::Ipv4Addr, began: Instant) -> Outcome<(Duration, Duration)> {
+    let body = until(socket, &format!("/v1/ipcache/lookup?ip={address}"))?;
+    let first = began.elapsed();
+    if !body.contains(r#""match":{"#) {
+        return Err(format!("not an answer for {address}: {body}").into());
+    }
+    until(socket, "/readyz")?;
+    Ok((first, began.elapsed()))
+}
+
+/// Asks again and again until the answer is good.
+fn until(socket: &Path, path: &str) -> Outcome<String> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        match ask(socket, path) {
+            Ok(answer) if answer.starts_with("HTTP/1.1 200") => return Ok(answer),
+            Ok(_) | Err(_) => std::thread::sleep(POLL),
+        }
+    }
+    Err(format!("no answer to {path}").into())
+}
+
+fn ask(socket: &Path, path: &str) -> Outcome<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWER_MAX))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
+    let (store, _) = Store::open(directory, Duration::ZERO)?;
+    let (mut count, mut raw, mut sequence) = (0_u64, 0_u64, 0_u64);
+    for number in 1..=clusters {
+        let mut group = Group::default();
+        let kinds = [Kind::Identity, Kind::Ip, Kind::Node, Kind::Service];
+        for kind in kinds {
+            for record in data::records(kind, number) {
+                for record in derived(&record).into_iter().chain([record]) {
+                    sequence += 1;
+                    let record = Record { create_sequence: Sequence(sequence), last_sequence: Sequence(sequence), ..record };
+                    raw += (record.value.len() + record.key.to_string().len()) as u64;
+                    group.records.insert(record.key.clone(), Some(Arc::new(record)));
+                }
+            }
+            group.cursors.insert(Scope { cluster: data::cluster(number), kind }, Some(cursor(3_000_000)));
+        }
+        count += group.records.len() as u64;
+        let config = ClusterConfig {
+            id: ClusterId(number),
+            synced_canaries: true,
+            cached: false,
+            max_connected_clusters: 255,
+            service_exports_enabled: None,
+            endpoint_slices_export_mode: None,
+        };
+        group.clusters.insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None }));
+        group.covered = Some(Sequence(sequence));
+        group.derived = Some(DERIVATION);
+        group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
+        store.apply(&group)?;
+        store.tend()?;
+    }
+    store.settle(Duration::from_secs(600))?;
+    let disk = store.bytes_on_disk().unwrap_or(0);
+    println!("{count} records, {} MB raw, {} MB on disk", raw >> 20, disk >> 20);
+    store.close()?;
+    Ok(())
+}
+
+/// The entries that are derived from a node.
+fn derived(record: &Record) -> Vec<Record> {
+    let Some(Object::Node(node)) = record.object.as_deref() else { return Vec::new() };
+    let made = |entry: meshkeep::model::IpEntry| Record {
+        key: EntryKey::of_node_ip(&record.key, entry.prefix.net.addr()),
+        value: wire::derived_value(&entry).into(),
+        object: Some(Arc::new(Object::Ip(entry))),
+        source: SourceStamp { mod_revision: record.source.mod_revision, ..SourceStamp::default() },
+        ..record.clone()
+    };
+    entries_of(node).into_iter().map(made).collect()
+}
+
+fn cursor(revision: i64) -> Cursor {
+    let (etcd_cluster_id, revision) = (EtcdClusterId(7), Revision(revision));
+    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
+}
+
+/// Changes addresses at 20,000 a second until it is killed.
+fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
+    let (store, _) = Store::open(directory, Duration::ZERO)?;
+    let loaded = store.load()?;
+    let mut sequence = loaded.sequence_reserved.0;
+    let epoch = Epoch(0xc0de);
+    let (mut journal, begun) = Journal::begin(directory, epoch, Sequence(sequence));
+    begun?;
+    let mut epochs = loaded.epochs;
+    epochs.push(EpochSpan { epoch, began: Sequence(sequence), vouched: None });
+    let reserved = Some(Sequence(sequence + (1 << 40)));
+    store.apply(&Group { epochs: Some(epochs), covered: Some(Sequence(sequence)), sequence_reserved: reserved, ..Group::default() })?;
+    journal.remove_earlier()?;
+    let (mut random, mut due) = (StdRng::seed_from_u64(1), Instant::now());
+    println!("ready");
+    loop {
+        due += Duration::from_millis(25);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let (mut group, mut announced) = (Group::default(), Vec::new());
+        for _ in 0..CHANGES_PER_GROUP {
+            let Order::Apply { changes, .. } = data::change(&mut random, i64::try_from(sequence)?) else { continue };
+            for change in changes {
+                let Change::Put { key, value, decoded, source } = change else { continue };
+                if key.cluster.as_str().trim_start_matches("cluster-").parse::<u32>()? > clusters {
+                    continue;
+                }
+                sequence += 1;
+                announced.push((Sequence(sequence), key.clone()));
+                let (create_sequence, last_sequence) = (Sequence(1), Sequence(sequence));
+                let (object, good_value, rejection) = (decoded.ok(), None, None);
+                let record =
+                    Record { key, value, good_value, object, rejection, source, create_sequence, last_sequence, version: 2, generation: 0 };
+                group.cursors.insert(Scope { cluster: record.key.cluster.clone(), kind: Kind::Ip }, Some(cursor(source.mod_revision.0)));
+                group.records.insert(record.key.clone(), Some(Arc::new(record)));
+            }
+        }
+        group.covered = Some(Sequence(sequence));
+        journal.append(announced.iter().map(|(sequence, key)| (*sequence, Some(key))));
+        store.apply(&group)?;
+        journal.cut(Sequence(sequence));
+        store.tend()?;
+    }
+}
+
+fn kill_in_churn(data: &Path, clusters: &str) -> Outcome<()> {
+    let mut child = role("role:churn", data, clusters)?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
+    std::thread::sleep(CHURN);
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+/// Reads a plain file as large as the store's, a few times; the fastest counts, for the page cache is warm.
+fn flat(data: &Path) -> Outcome<Duration> {
+    let path = data.join("flat");
+    fs::write(&path, vec![1; usize::try_from(fs::metadata(data.join("store/db"))?.len())?])?;
+    let mut fastest = Duration::MAX;
+    for _ in 0..RUNS {
+        let (began, mut bytes) = (Instant::now(), Vec::new());
+        File::open(&path)?.read_to_end(&mut bytes)?;
+        fastest = fastest.min(began.elapsed());
+    }
+    fs::remove_file(&path)?;
+    Ok(fastest)
+}
+
+fn forget_pages() -> Outcome<()> {
+    Command::new("sync").status()?;
+    Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
+}
+
+fn copy_tree(from: &Path, to: &PathBuf) -> Outcome<()> {
+    fs::create_dir_all(to)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        let target = to.join(file.file_name());
+        if file.file_type()?.is_dir() { copy_tree(&file.path(), &target)? } else { fs::copy(file.path(), target).map(drop)? }
+    }
+    Ok(())
+}
+
+fn resident(id: u32) -> Outcome<u64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no such field")?;
+    Ok(line.split_whitespace().next().ok_or("no value")?.parse::<u64>()? >> 10)
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,241 @@
+//! What the store costs alone, each figure beside a reference of the same run: `cargo bench --bench store -- [entries] [seconds]`.
+//!
+//! Each role runs in a process of its own (this binary again), so that its memory and its writes are its own: `fill` writes the entries in groups,
+//! `churn` changes random ones at a rate, `load` reads everything back. Deliberately lacks: thresholds, etcd and HTTP.
+
+mod data;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use meshkeep::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
+use meshkeep::store::{Group, Store};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// A list comes in pages of 256 keys from many clusters at once; so many reach the store together.
+const FILL_GROUP: u64 = 10_000;
+
+/// The reference: what one write and one sync of this size cost, some of a commit at 20,000 changes/s.
+const SYNC_BYTES: usize = 32 << 10;
+
+/// As the process itself does.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["role:fill", directory, count] => fill(Path::new(directory), count.parse()?),
+        ["role:churn", directory, count, rate, seconds] => churn(Path::new(directory), count.parse()?, rate.parse()?, seconds.parse()?),
+        ["role:load", directory] => load(Path::new(directory)),
+        rest => all(rest.first().copied().unwrap_or("300000"), rest.get(1).copied().unwrap_or("60")),
+    }
+}
+
+fn all(count: &str, seconds: &str) -> Outcome<()> {
+    let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
+    let directory = Path::new(&parent).join(format!("bench-store-{}", std::process::id()));
+    let path = directory.to_str().ok_or("not a path")?;
+    run(&["role:fill", path, count])?;
+    (0..5).try_for_each(|_| run(&["role:load", path]))?;
+    for rate in ["1000", "20000"] {
+        run(&["role:churn", path, count, rate, seconds])?;
+        (0..3).try_for_each(|_| run(&["role:load", path]))?;
+    }
+    fs::remove_dir_all(&directory)?;
+    Ok(())
+}
+
+fn run(words: &[&str]) -> Outcome<()> {
+    let status = Command::new(std::env::current_exe()?).args(words).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{words:?}: {status}").into()) }
+}
+
+fn open(directory: &Path) -> Outcome<Store> {
+    Ok(Store::open(directory, Duration::ZERO)?.0)
+}
+
+fn fill(directory: &Path, count: u64) -> Outcome<()> {
+    let store = open(directory)?;
+    let (started, mut raw, mut storing) = (Instant::now(), 0, Duration::ZERO);
+    for first in (0..count).step_by(usize::try_from(FILL_GROUP)?) {
+        let mut group = Group::default();
+        for number in first..(first + FILL_GROUP).min(count) {
+            let record = data::shared(number, 1, number + 1);
+            raw += record.value.len() + record.key.to_string().len();
+            group.records.insert(record.key.clone(), Some(record));
+        }
+        group.covered = Some(Sequence(first + FILL_GROUP));
+        let began = Instant::now();
+        store.apply(&group)?;
+        store.tend()?;
+        storing += began.elapsed();
+    }
+    let began = Instant::now();
+    store.settle(Duration::from_secs(600))?;
+    let settled = began.elapsed();
+    let disk = store.bytes_on_disk().unwrap_or(0);
+    println!(
+        "fill {count}: {:.1} s, of it {:.1} s storing and {:.1} s settling; raw {} MB, disk {} MB ({:.3} of raw); {}; resident {} MB",
+        started.elapsed().as_secs_f64(),
+        storing.as_secs_f64(),
+        settled.as_secs_f64(),
+        raw >> 20,
+        disk >> 20,
+        ratio(disk, raw as u64),
+        written(0, raw as u64)?,
+        resident()?
+    );
+    store.close()?;
+    Ok(())
+}
+
+fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
+    let reference = sync_loop(directory)?;
+    let store = open(directory)?;
+    drop(store.load()?);
+    let window = Duration::from_millis(if rate > 5_000 { 25 } else { 50 });
+    let per_window = rate * u64::try_from(window.as_millis())? / 1_000;
+    let (mut sequence, mut raw, mut durable, mut disk_max, mut resident_max) = (count + 1, 0, Vec::new(), 0, 0);
+    let (began_written, started, mut busy) = (write_bytes()?, Instant::now(), Duration::ZERO);
+    let mut due = started;
+    while started.elapsed() < Duration::from_secs(seconds) {
+        due += window;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let mut group = Group::default();
+        for _ in 0..per_window {
+            sequence += 1;
+            let number = data::mix(sequence) % count;
+            let record = data::shared(number, sequence, sequence);
+            raw += record.value.len() + record.key.to_string().len();
+            group.cursors.insert(Scope { cluster: record.key.cluster.clone(), kind: record.key.kind }, Some(cursor(sequence)));
+            group.records.insert(record.key.clone(), Some(record));
+        }
+        group.covered = Some(Sequence(sequence));
+        let began = Instant::now();
+        store.apply(&group)?;
+        // the oldest change has waited a window, and longer if the one before was late
+        durable.push(due.elapsed() + window);
+        store.tend()?;
+        busy += began.elapsed();
+        if durable.len() % 40 == 0 {
+            disk_max = disk_max.max(store.bytes_on_disk().unwrap_or(0));
+            resident_max = resident_max.max(resident()?);
+        }
+    }
+    println!(
+        "churn {rate}/s for {seconds} s: durable p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms (a window of {} ms included); sync loop {reference}; busy {:.0} %; {}; \
+         disk at most {} MB; resident at most {resident_max} MB",
+        millis(&mut durable, 50),
+        millis(&mut durable, 99),
+        millis(&mut durable, 100),
+        window.as_millis(),
+        busy.as_secs_f64() * 100.0 / started.elapsed().as_secs_f64(),
+        written(began_written, raw as u64)?,
+        disk_max >> 20
+    );
+    // as a kill would
+    std::process::exit(0);
+}
+
+fn cursor(sequence: u64) -> Cursor {
+    let revision = Revision(i64::try_from(1_000 + sequence).unwrap_or(0));
+    let digest: Vec<u8> = (0..4).flat_map(|part| data::mix(sequence * 4 + part).to_le_bytes()).collect();
+    let source_key = data::key(sequence % 1000).to_string().into_bytes();
+    Cursor {
+        etcd_cluster_id: EtcdClusterId(7),
+        revision,
+        cached: true,
+        last_put: Some(PutPoint { source_key, revision, value_digest: digest.try_into().unwrap_or_default() }),
+        last_delete: None,
+        canary: None,
+    }
+}
+
+fn load(directory: &Path) -> Outcome<()> {
+    let reference = flat(directory)?;
+    let started = Instant::now();
+    let store = open(directory)?;
+    let opened = started.elapsed();
+    let loaded = store.load()?;
+    let (count, all) = (loaded.record_count(), started.elapsed());
+    println!(
+        "load {count}: open {:.0} ms, with all chunks {:.0} ms; flat file of as many bytes {:.0} ms; resident {} MB",
+        opened.as_secs_f64() * 1e3,
+        all.as_secs_f64() * 1e3,
+        reference.as_secs_f64() * 1e3,
+        resident()?
+    );
+    std::process::exit(0);
+}
+
+/// Reads a plain file as large as the store's, a few times; the fastest counts, for the page cache is warm.
+fn flat(directory: &Path) -> Outcome<Duration> {
+    let path = directory.join("flat");
+    let length = fs::metadata(directory.join("store/db"))?.len();
+    fs::write(&path, vec![1; usize::try_from(length)?])?;
+    let mut times = BTreeMap::new();
+    for round in 0..3 {
+        let started = Instant::now();
+        let mut bytes = Vec::new();
+        File::open(&path)?.read_to_end(&mut bytes)?;
+        times.insert(started.elapsed(), (round, bytes.len()));
+    }
+    fs::remove_file(&path)?;
+    times.pop_first().map(|(time, _)| time).ok_or_else(|| "nothing was read".into())
+}
+
+/// The median and 99th percentile of writing and syncing one block, for two seconds.
+fn sync_loop(directory: &Path) -> Outcome<String> {
+    let path = directory.join("sync");
+    let file = File::create(&path)?;
+    let (started, mut times) = (Instant::now(), Vec::new());
+    while started.elapsed() < Duration::from_secs(2) {
+        let began = Instant::now();
+        file.write_all_at(&[7; SYNC_BYTES], times.len() as u64 * SYNC_BYTES as u64)?;
+        file.sync_data()?;
+        times.push(began.elapsed());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::remove_file(&path)?;
+    Ok(format!("p50 {:.1} ms, p99 {:.1} ms", millis(&mut times, 50), millis(&mut times, 99)))
+}
+
+fn millis(times: &mut [Duration], percent: usize) -> f64 {
+    times.sort_unstable();
+    let at = (times.len() * percent / 100).min(times.len().saturating_sub(1));
+    times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+}
+
+fn written(before: u64, raw: u64) -> Outcome<String> {
+    let written = write_bytes()? - before;
+    Ok(format!("written {} MB for {} MB ({:.2} of raw)", written >> 20, raw >> 20, ratio(written, raw)))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b as f64
+}
+
+/// What this process made the kernel write to the disk, in bytes.
+fn write_bytes() -> Outcome<u64> {
+    field("/proc/self/io", "write_bytes:")
+}
+
+/// Resident memory, in MB.
+fn resident() -> Outcome<u64> {
+    Ok(field("/proc/self/status", "VmRSS:")? >> 10)
+}
+
+fn field(path: &str, name: &str) -> Outcome<u64> {
+    let text = fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such field")?;
+    Ok(line.split_whitespace().next().ok_or("no value")?.parse()?)
+}

@@ -1,0 +1,266 @@
+//! What reading the remotes costs, with the real sidecar and a real etcd that has all clusters in cache form, one file for each:
+//! `cargo bench --bench sync -- [cold [keys] | resume [keys]]`. `cold`: an empty store until everything is served and stored, beside a bare client
+//! that lists the same ranges into nothing. `resume`: the bytes that a start reads after changes that it has missed, also where the etcd was
+//! compacted meanwhile, beside the bytes of these changes and of a full list. Deliberately lacks: thresholds.
+
+#[path = "../view/data.rs"]
+#[allow(dead_code, reason = "the mirror's bench needs more of it")]
+mod data;
+#[path = "../processes/mod.rs"]
+mod processes;
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, CompactionOptions, GetOptions, Txn, TxnOp};
+use meshkeep::model::{EntryKey, Kind};
+use tokio::task::JoinSet;
+
+use self::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};
+use self::wire::Wire;
+
+/// How many operations etcd takes in one transaction.
+const TXN_OPERATIONS_MAX: usize = 128;
+
+/// How many keys a page has, and how many ranges are listed at once: as the sidecar does.
+const PAGE_KEYS: i64 = 1_000;
+const RANGES_AT_ONCE: u32 = 4;
+
+/// What is missed: 60 s at the churn of Cilium's own scale test (users.md §2: 325 changes/s), of which one in twenty is a delete and one
+/// in twenty a new key.
+const MISSED: u32 = 60 * 325;
+const DELETES_EACH: u32 = 20;
+
+/// How long anything may take.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::Identity, Kind::Ip];
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let keys = |default| words.get(1).map_or(Ok(default), |word| word.parse::<u32>());
+    match words.first().map(String::as_str) {
+        Some("cold") => runtime.block_on(cold(keys(1_000_000)?)),
+        Some("resume") => runtime.block_on(resume(keys(300_000)?)),
+        Some(other) => Err(format!("there is no figure {other}: cold, resume").into()),
+        None => runtime.block_on(async {
+            cold(1_000_000).await?;
+            resume(300_000).await
+        }),
+    }
+}
+
+/// The keys and values of one kind of one cluster, of so many keys in all.
+fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String)> {
+    let mut values = data::values(kind, number);
+    let share = values.len() * usize::try_from(keys).unwrap_or(usize::MAX) / 1_000_000;
+    values.truncate(share.max(1));
+    values
+}
+
+/// Fills an etcd with all clusters. Returns how many keys these are, and their bytes.
+async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
+    let (mut count, mut bytes) = (0, 0);
+    let mut loading = JoinSet::new();
+    for number in 1..=data::CLUSTERS {
+        let name = data::cluster(number);
+        let mut puts = vec![TxnOp::put(
+            format!("cilium/cluster-config/{name}"),
+            format!(r#"{{"id":{number},"capabilities":{{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255}}}}"#),
+            None,
+        )];
+        for kind in ["nodes", "services", "identities", "ip"] {
+            puts.push(TxnOp::put(format!("cilium/synced/{name}/cilium/cache/{kind}/v1"), "2026-01-12T09:31:07Z", None));
+        }
+        for (key, value) in KINDS.into_iter().flat_map(|kind| share(kind, number, keys)) {
+            let key = key.to_string();
+            count += 1;
+            bytes += (key.len() + value.len()) as u64;
+            puts.push(TxnOp::put(key, value, None));
+        }
+        let mut client = client.clone();
+        loading.spawn(async move {
+            for puts in puts.chunks(TXN_OPERATIONS_MAX) {
+                client.txn(Txn::new().and_then(puts.to_vec())).await?;
+            }
+            Ok::<_, etcd_client::Error>(())
+        });
+        while loading.len() >= 8 {
+            loading.join_next().await.ok_or("nothing is loading")???;
+        }
+    }
+    while let Some(loaded) = loading.join_next().await {
+        loaded??;
+    }
+    client.clone().put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
+    Ok((count, bytes))
+}
+
+/// Lists every range of every cluster into nothing.
+async fn list_all(client: &Client) -> Outcome<(Duration, u64)> {
+    let began = Instant::now();
+    let next = Arc::new(AtomicU32::new(0));
+    let mut listing = JoinSet::new();
+    for _ in 0..RANGES_AT_ONCE {
+        let (mut client, next) = (client.clone(), Arc::clone(&next));
+        listing.spawn(async move {
+            let mut count = 0;
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(kind) = KINDS.get((at % 4) as usize).filter(|_| at < data::CLUSTERS * 4) else {
+                    return Ok::<u64, etcd_client::Error>(count);
+                };
+                count += list(&mut client, *kind, at / 4 + 1).await?;
+            }
+        });
+    }
+    let mut count = 0;
+    while let Some(listed) = listing.join_next().await {
+        count += listed??;
+    }
+    Ok((began.elapsed(), count))
+}
+
+async fn list(client: &mut Client, kind: Kind, number: u32) -> Result<u64, etcd_client::Error> {
+    let first = EntryKey::new(kind, data::cluster(number), "").to_string();
+    let end = format!("{}0", first.trim_end_matches('/'));
+    let (mut start, mut count) = (first.into_bytes(), 0);
+    loop {
+        let options = GetOptions::new().with_range(end.as_str()).with_limit(PAGE_KEYS).with_serializable();
+        let page = client.get(start.clone(), Some(options)).await?;
+        count += page.kvs().len() as u64;
+        match page.kvs().last().filter(|_| page.more()) {
+            Some(last) => start = [last.key(), b"\0"].concat(),
+            None => return Ok(count),
+        }
+    }
+}
+
+async fn cold(keys: u32) -> Outcome<()> {
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let (_etcd, url, client) = start_etcd(home.path()).await?;
+    let (count, bytes) = fill(&client, keys).await?;
+    for number in 1..=data::CLUSTERS {
+        add_cluster(home.path(), data::cluster(number).as_str(), &url)?;
+    }
+    println!("cold sync: {count} keys of {} clusters, {} MB, one etcd", data::CLUSTERS, bytes / 1_000_000);
+    for _ in 0..3 {
+        let (listed, found) = list_all(&client).await?;
+        let data = home.path().join("data");
+        if data.exists() {
+            std::fs::remove_dir_all(&data)?;
+        }
+        let began = Instant::now();
+        let (meshkeep, address) = start_meshkeep(home.path())?;
+        until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+        let synced = began.elapsed();
+        let resident = meshkeep.resident_mb()?;
+        let ended = Instant::now();
+        meshkeep.terminate()?;
+        let stored = ended.elapsed();
+        println!(
+            "  bare list of {found} keys into nothing: {:.2} s; meshkeep: all served {:.2} s after exec (ratio {:.2}), and stored at most {:.2} s later (ratio {:.2}); {resident} MB",
+            listed.as_secs_f64(),
+            synced.as_secs_f64(),
+            listed.as_secs_f64() / synced.as_secs_f64(),
+            stored.as_secs_f64(),
+            listed.as_secs_f64() / (synced + stored).as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+/// The ip entries of each cluster, as far as they are there.
+type Pods = Vec<Vec<(EntryKey, String)>>;
+
+/// Changes what a stopped sidecar misses, one revision each. Returns the bytes of what was put and deleted.
+async fn change(client: &Client, pods: &mut Pods, round: u32) -> Outcome<u64> {
+    const POD: &str = "\"K8sPodName\":\"";
+    let (mut bytes, mut changing) = (0, JoinSet::new());
+    for change in 0..MISSED {
+        let number = change % data::CLUSTERS + 1;
+        let of_cluster = &mut pods[number as usize - 1];
+        let at = (change * 7 + round) as usize % of_cluster.len();
+        let (key, value) = match change % DELETES_EACH {
+            0 => (of_cluster.swap_remove(at).0, None),
+            1 => {
+                let [high, low] = u16::try_from(0xc000 + (round * MISSED + change) % 0x3fff)?.to_be_bytes();
+                let address = format!("10.{number}.{high}.{low}");
+                let (old, value) = &of_cluster[at];
+                let value = value.replace(&*old.name, &address);
+                of_cluster.push((EntryKey::new(Kind::Ip, old.cluster.clone(), address), value));
+                of_cluster.last().map(|(key, value)| (key.clone(), Some(value.clone()))).ok_or("no pod")?
+            }
+            _ => {
+                let (key, value) = &of_cluster[at];
+                (key.clone(), Some(value.replace(POD, &format!("{POD}moved-{round}-{change}-"))))
+            }
+        };
+        let key = key.to_string();
+        bytes += (key.len() + value.as_ref().map_or(0, String::len)) as u64;
+        let mut client = client.clone();
+        changing.spawn(async move {
+            match value {
+                Some(value) => client.put(key, value, None).await.map(drop),
+                None => client.delete(key, None).await.map(drop),
+            }
+        });
+        while changing.len() >= 64 {
+            changing.join_next().await.ok_or("nothing changes")???;
+        }
+    }
+    while let Some(changed) = changing.join_next().await {
+        changed??;
+    }
+    Ok(bytes)
+}
+
+async fn resume(keys: u32) -> Outcome<()> {
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let (_etcd, url, client) = start_etcd(home.path()).await?;
+    let (count, bytes) = fill(&client, keys).await?;
+    let wire = Wire::to(url.trim_start_matches("http://").parse()?).await?;
+    for number in 1..=data::CLUSTERS {
+        add_cluster(home.path(), data::cluster(number).as_str(), &wire.url())?;
+    }
+    println!(
+        "resume: {count} keys of {} clusters, {} MB raw; {MISSED} changes are missed, one in {DELETES_EACH} a delete",
+        data::CLUSTERS,
+        bytes / 1_000_000
+    );
+    let synced = async |what: &str| -> Outcome<u64> {
+        let before = wire.received_bytes();
+        let began = Instant::now();
+        let (meshkeep, address) = start_meshkeep(home.path())?;
+        until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+        let elapsed = began.elapsed();
+        let received = wire.received_bytes() - before;
+        let status = ask(&address, "/v1/status").await?;
+        let entries = status.split_once("\"entries\":").and_then(|(_, rest)| rest.split(',').next()).unwrap_or("?").to_owned();
+        meshkeep.terminate()?;
+        println!("  {what}: {:.2} MB read, synced after {:.2} s, {entries} entries", received as f64 / 1e6, elapsed.as_secs_f64());
+        Ok(received)
+    };
+    let mut pods: Pods = (1..=data::CLUSTERS).map(|number| share(Kind::Ip, number, keys)).collect();
+    let full = synced("a full list").await?;
+    let nothing = synced("nothing missed").await?;
+    for (round, is_compacted) in [(0, false), (1, true), (2, false)] {
+        let missed = change(&client, &mut pods, round).await?;
+        if is_compacted {
+            let revision = client.clone().status().await?.header().ok_or("no header")?.revision();
+            client.clone().compact(revision, Some(CompactionOptions::new().with_physical())).await?;
+        }
+        let received = synced(if is_compacted { "missed, and the etcd compacted" } else { "missed" }).await?;
+        println!(
+            "    {:.2} MB of changes: {:.2} times as many read ({:.2} without what a start reads anyway), {:.3} of a full list",
+            missed as f64 / 1e6,
+            received as f64 / missed as f64,
+            received.saturating_sub(nothing) as f64 / missed as f64,
+            received as f64 / full as f64
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! What looks wrong, and the whole story of an address.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::meta::ItemMeta;
+use super::objects::{IpcacheEntry, Node};
+
+/// Something that looks wrong in the mesh.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Finding {
+    /// Its name: the same as long as it lasts.
+    pub(crate) id: String,
+    /// What kind of trouble it is: `clusterConfigLost`, `danglingHostIP`, `danglingIdentity`, `duplicateAddress`, `duplicateClusterID`,
+    /// `heldEntries`, `identityOutOfRange`, `overlappingPodCIDR` or `sourceLost`.
+    pub(crate) kind: &'static str,
+    /// The clusters that it concerns.
+    pub(crate) clusters: Vec<String>,
+    /// What is wrong and what to do about it.
+    pub(crate) detail: String,
+    /// How many keys it concerns, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u64>,
+    /// One of the keys that it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+}
+
+/// The whole story of an address.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Explanation {
+    /// The address.
+    pub(crate) ip: String,
+    /// The entry that an agent would use; null where nothing covers the address.
+    #[serde(rename = "match")]
+    #[schema(required = true)]
+    pub(crate) found: Option<IpcacheEntry>,
+    /// Every entry of every cluster that covers the address, strongest first.
+    pub(crate) entries: Vec<ExplainedEntry>,
+    /// The node that hosts it, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<Node>,
+    /// The services and endpoint slices that have the address behind them.
+    pub(crate) services: Vec<BackedService>,
+    /// What looks wrong about it.
+    pub(crate) problems: Vec<Finding>,
+    /// Where the answer comes from.
+    pub(crate) meta: ItemMeta,
+}
+
+/// One entry that covers the address, and what becomes of it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ExplainedEntry {
+    /// The entry.
+    #[serde(flatten)]
+    pub(crate) entry: IpcacheEntry,
+    /// `wins`, `shadowed` (by a host entry for the same address), `lessSpecific` or `outranked` (by another entry of the same prefix).
+    pub(crate) verdict: &'static str,
+    /// Why.
+    pub(crate) reason: String,
+    /// `live` or `restored`: whether its source has confirmed it since meshkeep started.
+    pub(crate) origin: &'static str,
+}
+
+/// A service, or one of its endpoint slices, that has an address behind it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BackedService {
+    /// `service` or `endpointSlice`.
+    pub(crate) kind: &'static str,
+    /// The cluster that exports it.
+    pub(crate) cluster: String,
+    /// Kubernetes namespace.
+    pub(crate) namespace: String,
+    /// Kubernetes name.
+    pub(crate) name: String,
+}

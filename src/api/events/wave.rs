@@ -1,0 +1,151 @@
+//! Changes on their way to the groups, one by one or as a wave: what came while readers were still taking what came before, newest
+//! change of each key only.
+//!
+//! Inside a wave a change stands for the ones of its key that it replaced. So nobody joins a group inside of one, no bookmark falls into
+//! it, and its positions say what was seen, as inside a replay ([`ReaderPosition`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::model::{Announcement, EntryKey, Epoch, Position, ReaderPosition, Sequence};
+
+/// One change, routed.
+#[derive(Debug, Clone)]
+pub(super) struct Routed {
+    pub(super) announcement: Arc<Announcement>,
+    /// The wave that it is part of, where some changes of that were replaced.
+    pub(super) wave: Option<Wave>,
+}
+
+/// The changes after one position up to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wave {
+    pub(super) after: Sequence,
+    pub(super) until: Sequence,
+}
+
+impl Routed {
+    /// A change by itself.
+    pub(super) fn alone(announcement: &Arc<Announcement>) -> Self {
+        Self { announcement: Arc::clone(announcement), wave: None }
+    }
+
+    /// Every change before this one that a reader which takes it has, or has a newer one instead.
+    pub(super) fn from(&self) -> Sequence {
+        self.wave.map_or(Sequence(self.announcement.sequence.0 - 1), |wave| wave.after)
+    }
+
+    /// The position after it.
+    pub(super) fn position(&self, epoch: Epoch) -> ReaderPosition {
+        let sequence = self.announcement.sequence;
+        let seen = self.wave.map(|wave| wave.until).filter(|until| sequence < *until);
+        ReaderPosition { position: Position { epoch, sequence }, seen }
+    }
+}
+
+/// The newest change of each key among those after a position, in order. What a key was before is what it was before the first of them.
+pub(super) fn conflate<'a>(after: Sequence, announcements: impl Iterator<Item = &'a Arc<Announcement>>) -> Vec<Routed> {
+    let mut kept: Vec<Option<Arc<Announcement>>> = Vec::new();
+    let mut places: HashMap<&EntryKey, usize> = HashMap::new();
+    for announcement in announcements {
+        let merged = match places.insert(&announcement.key, kept.len()).and_then(|place| kept[place].take()) {
+            Some(first) => Arc::new(Announcement { old: first.old.clone(), replaces: first.replaces, ..Announcement::clone(announcement) }),
+            None => Arc::clone(announcement),
+        };
+        kept.push(Some(merged));
+    }
+    let until = kept.last().and_then(Option::as_ref).map_or(after, |last| last.sequence);
+    let wave = kept.iter().any(Option::is_none).then_some(Wave { after, until });
+    kept.into_iter().flatten().map(|announcement| Routed { announcement, wave }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::api::tests::fixture::{key, pod};
+    use crate::handle::{Filter, Item};
+    use crate::model::{Former, Kind, Object};
+
+    fn change(sequence: u64, name: &str, old: Option<u32>, new: Option<u32>) -> Arc<Announcement> {
+        let object = |identity: Option<u32>| -> Option<Arc<Object>> { Some(Arc::new(pod(name, identity?, "172.18.1.2"))) };
+        let (sequence, key) = (Sequence(sequence), key(Kind::Ip, "paris", name));
+        Arc::new(Announcement {
+            sequence,
+            key,
+            old: Former::known(object(old)),
+            new: object(new),
+            revision: None,
+            replaces: None,
+            deleted: None,
+        })
+    }
+
+    #[test]
+    fn the_newest_change_of_a_key_stands_for_all_of_a_wave() {
+        let changes =
+            [change(8, "10.0.0.1", Some(1), Some(2)), change(9, "10.0.0.2", None, Some(1)), change(10, "10.0.0.1", Some(2), None)];
+        let merged = change(10, "10.0.0.1", Some(1), None);
+        let found: Vec<(Announcement, Option<Wave>, String)> = conflate(Sequence(7), changes.iter())
+            .into_iter()
+            .map(|routed| ((*routed.announcement).clone(), routed.wave, routed.position(Epoch(1)).to_string()))
+            .collect();
+        let wave = Some(Wave { after: Sequence(7), until: Sequence(10) });
+        let expected = [
+            ((*changes[1]).clone(), wave, "v1.0000000000000001000000000000000a.9".to_owned()),
+            ((*merged).clone(), wave, "v1.0000000000000001.10".to_owned()),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    /// A reader of identity 1 that applies waves holds at the end of each what it would hold without them.
+    #[test]
+    fn waves_give_the_same_state_as_their_changes() {
+        let filter = Filter { identity: Some(1), ..Filter::default() };
+        for seed in 0..300 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let (mut truth, mut held) = (BTreeMap::new(), BTreeMap::new());
+            let mut sequence = 0;
+            for _ in 0..10 {
+                let after = Sequence(sequence);
+                let changes: Vec<_> = (0..random.random_range(1..30))
+                    .map(|_| {
+                        sequence += 1;
+                        let name = ["10.0.0.1", "10.0.0.2", "10.0.0.3"][random.random_range(0..3)];
+                        let new = random.random_bool(0.8).then(|| random.random_range(1..4));
+                        let old = truth.insert(name, new).flatten();
+                        change(sequence, name, old, new)
+                    })
+                    .collect();
+                for routed in conflate(after, changes.iter()) {
+                    match Item::told(&filter, &routed.announcement, routed.position(Epoch(1))) {
+                        Some(Item::Upsert { key, object, .. }) => {
+                            assert_ne!(
+                                held.insert(key.name.to_string(), Arc::clone(&object)),
+                                Some(object),
+                                "seed {seed}: nothing is told twice"
+                            );
+                        }
+                        Some(Item::Delete { key, .. }) => assert!(held.remove(&*key.name).is_some(), "seed {seed}: it was held"),
+                        Some(other) => panic!("{other:?}"),
+                        None => {}
+                    }
+                }
+                let expected: Vec<&str> = truth.iter().filter(|(_, identity)| **identity == Some(1)).map(|(name, _)| *name).collect();
+                assert_eq!(held.keys().map(String::as_str).collect::<Vec<_>>(), expected, "seed {seed}, up to {sequence}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_replaced_there_is_no_wave() {
+        let changes = [change(8, "10.0.0.1", None, Some(2)), change(9, "10.0.0.2", None, Some(1))];
+        let routed = conflate(Sequence(7), changes.iter());
+        assert!(routed.iter().all(|routed| routed.wave.is_none()));
+        assert_eq!(routed.iter().map(Routed::from).collect::<Vec<_>>(), [Sequence(7), Sequence(8)]);
+    }
+}

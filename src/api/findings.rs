@@ -1,0 +1,146 @@
+//! Findings in words: what is wrong, and what to do about it.
+
+use std::collections::BTreeMap;
+
+use super::dto::problems::Finding;
+use crate::handle::{ClusterReading, Reading, Survey};
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Phase};
+use crate::{handle, model};
+
+/// A finding across keys. `None` where what it rests on is just being read: a list that is not complete says nothing of what is absent.
+pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<Finding> {
+    let (clusters, detail, key) = match finding {
+        handle::Finding::DanglingHostIp(cluster, ip) => {
+            is_complete(reading, cluster, Kind::Node).then_some(())?;
+            let detail = format!(
+                "{cluster} has addresses behind host {ip}, and no node of that address: traffic to them has no tunnel; see whether the node was removed or its agent does not announce it"
+            );
+            (vec![cluster.clone()], detail, None)
+        }
+        handle::Finding::DanglingIdentity(cluster, identity) => {
+            is_complete(reading, cluster, Kind::Identity).then_some(())?;
+            let detail = format!(
+                "{cluster} has addresses of identity {identity}, and does not announce that identity: policies by label do not match them; see whether its operator removed an identity that is still in use"
+            );
+            (vec![cluster.clone()], detail, reading.ip_of_identity(*identity, cluster))
+        }
+        handle::Finding::DuplicateAddress(prefix) => {
+            let clusters: Vec<ClusterName> = reading.clusters_at(*prefix).into_iter().collect();
+            let detail = format!(
+                "{} is claimed by {}: agents use whichever wrote last; give the clusters address ranges that do not overlap",
+                text_of(*prefix),
+                listed(&clusters)
+            );
+            (clusters, detail, None)
+        }
+        handle::Finding::IdentityOutOfRange(key) => {
+            let (identity, range) = reading.identity_out_of_range(key)?;
+            let cluster = &key.cluster;
+            let detail = format!(
+                "{key} has identity {identity}, and {cluster} may only have {} to {}: the key is not used; see whether the cluster's id was changed while it was running",
+                range.start(),
+                range.end()
+            );
+            (vec![cluster.clone()], detail, Some(key.clone()))
+        }
+        handle::Finding::OverlappingPodCidr(net) => {
+            let clusters: Vec<ClusterName> = survey.clusters_overlapping(*net).into_iter().collect();
+            let detail = format!(
+                "pod range {net} overlaps in {}: routes and addresses of their pods collide; give the clusters pod ranges that do not overlap",
+                listed(&clusters)
+            );
+            (clusters, detail, None)
+        }
+    };
+    Some(Finding {
+        id: finding.to_string(),
+        kind: finding.kind_name(),
+        clusters: clusters.iter().map(ToString::to_string).collect(),
+        detail,
+        count: survey.entry_count(finding),
+        key: key.map(|key| key.to_string()),
+    })
+}
+
+/// What is wrong with clusters as a whole, by name. There are few clusters, so this is read from their state when it is asked for.
+pub(crate) fn of_clusters(reading: &Reading) -> Vec<Finding> {
+    let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
+    let mut found: Vec<Finding> = clusters.iter().flat_map(of_cluster).collect();
+    found.extend(duplicate_ids(&clusters));
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    found
+}
+
+fn of_cluster(cluster: &ClusterReading) -> Vec<Finding> {
+    let name = &cluster.name;
+    let one =
+        |kind, detail, count| Finding { id: format!("{kind}/{name}"), kind, clusters: vec![name.to_string()], detail, count, key: None };
+    let mut found = Vec::new();
+    let Some(status) = &cluster.status else { return found };
+    if status.config_gone {
+        let detail = format!(
+            "the cluster config of {name} is gone from its etcd, and the last one stays in use: see whether its clustermesh-apiserver or KVStoreMesh is alive"
+        );
+        found.push(one("clusterConfigLost", detail, None));
+    }
+    if status.phase == Phase::SourceLost {
+        let detail =
+            format!("the data of {name} stands on leases that nobody renews: it is served as it was; see whether its KVStoreMesh is alive");
+        found.push(one("sourceLost", detail, None));
+    }
+    let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
+    if held > 0 {
+        let detail = format!(
+            "{held} keys of {name} went with the lease of the process that wrote them and are kept until it is back (docs/holds.md)"
+        );
+        found.push(one("heldEntries", detail, Some(held as u64)));
+    }
+    found
+}
+
+/// Ids that several clusters claim: their identities mean different labels under the same numbers.
+fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = Finding> {
+    let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
+    for cluster in clusters {
+        // of two that claim one id the second is refused, so that only its status has the id
+        let config = cluster.status.as_ref().and_then(|status| status.config.as_ref()).or(cluster.record.config.as_ref());
+        if let Some(id) = config.map(|config| config.id.0).filter(|id| *id > 0) {
+            by_id.entry(id).or_default().push(cluster.name.clone());
+        }
+    }
+    by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| Finding {
+        id: format!("duplicateClusterID/{id}"),
+        kind: "duplicateClusterID",
+        clusters: clusters.iter().map(ToString::to_string).collect(),
+        detail: format!("{} all have the cluster id {id}: give each cluster of the mesh an id of its own", listed(&clusters)),
+        count: None,
+        key: None,
+    })
+}
+
+/// Whether everything of a kind was read once, so that what is absent means something.
+fn is_complete(reading: &Reading, cluster: &ClusterName, kind: Kind) -> bool {
+    reading.source(cluster, kind).revision.is_some()
+}
+
+fn text_of(prefix: ObjectPrefix) -> String {
+    if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
+}
+
+/// Names for people; of many the first few.
+fn listed(clusters: &[ClusterName]) -> String {
+    const SHOWN_MAX: usize = 5;
+    let shown: Vec<&str> = clusters.iter().take(SHOWN_MAX).map(model::ClusterName::as_str).collect();
+    let more = clusters.len().saturating_sub(SHOWN_MAX);
+    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
+}
+
+/// Those of some possible findings that there are.
+pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<Finding> {
+    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading)).collect()
+}
+
+/// A key of a service or endpoint slice, taken apart.
+pub(crate) fn namespace_and_name(key: &EntryKey) -> Option<(&str, &str)> {
+    key.name.split_once('/')
+}

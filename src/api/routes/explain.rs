@@ -1,0 +1,122 @@
+//! The whole story of an address: everything that covers it, what wins and why, what is behind it, and what looks wrong.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+
+use super::bad_path;
+use crate::api::dto::meta::{ItemMeta, check_age, origin_name};
+use crate::api::dto::objects::{IpcacheEntry, Node};
+use crate::api::dto::problems::{BackedService, ExplainedEntry, Explanation};
+use crate::api::findings::{about, namespace_and_name};
+use crate::api::problem::Problem;
+use crate::api::query::{ItemQuery, Parameters};
+use crate::api::state::ApiState;
+use crate::handle::{Finding, LookupMatch, Reading, Survey, Verdict};
+use crate::model::{ClusterName, Kind, Record};
+
+/// What an explanation reads.
+const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, Kind::EndpointSlice];
+
+/// The whole story of an address.
+///
+/// Every entry of every cluster that covers it, which one an agent would use and why, the identity and labels, the node that hosts it, the
+/// services that it backs, and what looks wrong.
+#[utoipa::path(get, path = "/v1/explain/{ip}", operation_id = "explainIp", tag = "ipcache",
+    params(("ip" = String, Path, description = "The address, IPv4 or IPv6."), ItemQuery),
+    responses((status = 200, description = "The story; `match` is null where nothing covers the address.", body = Explanation)))]
+pub(crate) async fn explain_ip(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    query: Parameters<ItemQuery>,
+) -> Result<Json<Explanation>, Problem> {
+    let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
+    let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
+    let reading = state.handle.reading().await?;
+    let survey = state.surveyor.survey(&reading).await?;
+    let found = reading.explain(ip.to_canonical());
+    let winner = found.iter().find(|(_, verdict)| *verdict == Verdict::Wins).map(|(found, _)| found);
+    let sources = sources(&reading, &found);
+    check_age(query.values.max_age, &sources)?;
+    let meta = match winner {
+        Some(winner) => ItemMeta::of(&reading.source_of(&winner.record), reading.position(), &sources),
+        None => ItemMeta::nowhere(reading.position(), &sources),
+    };
+    let node = winner.and_then(|winner| hosting_node(&reading, winner));
+    let mut concerns = concerns(&found);
+    concerns.extend(node.iter().flat_map(|node| pod_ranges(node, ip)));
+    let concerns: Vec<Finding> = concerns.into_iter().collect();
+    Ok(Json(Explanation {
+        ip: ip.to_string(),
+        found: winner.and_then(IpcacheEntry::joined),
+        entries: found.iter().filter_map(|(found, verdict)| explained(&reading, found, verdict)).collect(),
+        node: node.as_deref().and_then(Node::of),
+        services: backed(&survey, ip.to_canonical()),
+        problems: about(&concerns, &survey, &reading),
+        meta,
+    }))
+}
+
+fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {
+    let entry = IpcacheEntry::joined(found)?;
+    let (verdict, reason) = match verdict {
+        Verdict::Wins => ("wins", "the most specific entry that covers the address".to_owned()),
+        Verdict::Shadowed => ("shadowed", "a host entry for the address stands before a CIDR of full length".to_owned()),
+        Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
+        Verdict::DerivedFromNode => {
+            ("outranked", "an address that a cluster announces itself stands before one that a node has".to_owned())
+        }
+        Verdict::Older(cluster) => ("outranked", format!("{cluster} wrote the same prefix later")),
+    };
+    let origin = origin_name(reading.source_of(&found.record).origin);
+    Some(ExplainedEntry { entry, verdict, reason, origin })
+}
+
+/// Where the answer comes from; what nothing covers comes from the ipcache of all clusters.
+fn sources(reading: &Reading, found: &[(LookupMatch, Verdict)]) -> Vec<crate::handle::SourceMeta> {
+    let clusters: BTreeSet<&ClusterName> = found.iter().map(|(found, _)| &found.record.key.cluster).collect();
+    if clusters.is_empty() {
+        return reading.cluster_names().iter().map(|cluster| reading.source(cluster, Kind::Ip)).collect();
+    }
+    clusters.into_iter().flat_map(|cluster| KINDS.map(|kind| reading.source(cluster, kind))).collect()
+}
+
+/// The node that has the entry's host address, of the same cluster if there is one.
+fn hosting_node(reading: &Reading, found: &LookupMatch) -> Option<Arc<Record>> {
+    let host_ip = found.record.object.as_deref()?.as_ip()?.host_ip?;
+    let nodes: Vec<Arc<Record>> = reading.nodes_at(host_ip).collect();
+    nodes.iter().find(|node| node.key.cluster == found.record.key.cluster).or(nodes.first()).cloned()
+}
+
+/// What may be wrong about entries that cover an address.
+fn concerns(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
+    let mut concerns = BTreeSet::new();
+    for (found, _) in found {
+        let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) else { continue };
+        let cluster = &found.record.key.cluster;
+        concerns.insert(Finding::DuplicateAddress(entry.prefix));
+        concerns.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
+        concerns.extend(entry.host_ip.map(|host_ip| Finding::DanglingHostIp(cluster.clone(), host_ip)));
+    }
+    concerns
+}
+
+/// The pod ranges of a node that an address is in.
+fn pod_ranges(node: &Record, ip: IpAddr) -> Vec<Finding> {
+    let Some(node) = node.object.as_deref().and_then(|object| object.as_node()) else { return Vec::new() };
+    let ranges = node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs);
+    ranges.filter(|range| range.contains(&ip)).map(|range| Finding::OverlappingPodCidr(range.trunc())).collect()
+}
+
+fn backed(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {
+    let service = |key: &crate::model::EntryKey| {
+        let (namespace, name) = namespace_and_name(key)?;
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Some(BackedService { kind: key.kind.api_name(), cluster: key.cluster.to_string(), namespace, name })
+    };
+    survey.backed_by(ip).filter_map(service).collect()
+}

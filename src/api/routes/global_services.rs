@@ -1,0 +1,82 @@
+//! Global services: merged over the clusters that share them, and what a cluster would use of them.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+
+use super::bad_path;
+use crate::api::dto::GlobalServiceList;
+use crate::api::dto::global_services::{Chooser, GlobalService, sources};
+use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::paging::Listing;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity};
+use crate::api::state::ApiState;
+use crate::handle::Reading;
+use crate::model::{ClusterName, Kind};
+
+/// What global services are merged from.
+const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
+
+/// Services that clusters share, each merged over all of them.
+///
+/// A filter decides which services are listed; each is shown as all clusters have it together.
+#[utoipa::path(get, path = "/v1/global-services", operation_id = "listGlobalServices", tag = "services", params(GlobalServicesQuery),
+    responses((status = 200, description = "A page of global services.", body = GlobalServiceList)))]
+pub(crate) async fn list_global_services(
+    State(state): State<ApiState>,
+    query: Parameters<GlobalServicesQuery>,
+) -> Result<Json<GlobalServiceList>, Problem> {
+    let listing = Listing::begin(&state, &query).await?;
+    let chooser = chooser(&listing.reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
+    let meta = listing.meta_of(&listing.reading.cluster_names(), &KINDS)?;
+    let page = listing.reading.global_services(&listing.filter, listing.start_text(), listing.limit);
+    let items = page.services.iter().map(|service| GlobalService::new(&listing.reading, service, chooser.as_ref())).collect();
+    Ok(Json(GlobalServiceList { items, next_page_token: listing.token(page.next), meta }))
+}
+
+/// One global service.
+#[utoipa::path(get, path = "/v1/global-services/{namespace}/{name}", operation_id = "getGlobalService", tag = "services",
+    params(
+        ("namespace" = String, Path, description = "Its namespace."),
+        ("name" = String, Path, description = "Its name."),
+        GlobalServiceQuery
+    ),
+    responses((status = 200, description = "The service, merged over the clusters that share it.", body = GlobalService)))]
+pub(crate) async fn get_global_service(
+    State(state): State<ApiState>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Parameters<GlobalServiceQuery>,
+) -> Result<Json<GlobalService>, Problem> {
+    let Path((namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
+    let reading = state.handle.reading().await?;
+    let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
+    let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
+    let found = reading.global_service(&format!("{namespace}/{name}"));
+    let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
+    let sources = sources(&reading, &found);
+    check_age(query.values.max_age, &sources)?;
+    let mut service = GlobalService::new(&reading, &found, chooser.as_ref());
+    service.meta = Some(ItemMeta::nowhere(reading.position(), &sources));
+    Ok(Json(service))
+}
+
+/// How backends are to be chosen, where the request asks for that.
+fn chooser(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Result<Option<Chooser>, Problem> {
+    let Some(wanted) = wanted else {
+        let lonely = || Problem::parameter("from", "says who chooses: give affinity=none, local or remote with it");
+        return if from.is_some() { Err(lonely()) } else { Ok(None) };
+    };
+    let affinity = affinity(wanted)?;
+    let own = reading.own_cluster();
+    let from = match from {
+        Some(name) => ClusterName::parse(name).map_err(|error| Problem::parameter("from", error))?,
+        None => own.cloned().ok_or_else(|| {
+            Problem::parameter("affinity", "needs from=CLUSTER, whose agents choose: meshkeep was not told its own with --cluster-name")
+        })?,
+    };
+    if own != Some(&from) && !reading.cluster_names().contains(&from) {
+        return Err(Problem::parameter("from", format!("there is no cluster {from}: /v1/clusters lists what there is")));
+    }
+    Ok(Some(Chooser { from, affinity }))
+}

@@ -1,0 +1,133 @@
+//! Explanations of addresses, and findings that come and go with the changes that they rest on.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::model::{
+    Backend, Change, Command, Cursor, EtcdClusterId, IpEntry, Kind, Object, ObjectPrefix, Revision, Scope, Sequence, Service,
+};
+use crate::view::View;
+
+fn cidr(net: &str, identity: u32, host: &str) -> Object {
+    let Object::Ip(entry) = pod("10.0.0.1", identity, host) else { panic!("a pod is an ip entry") };
+    let prefix = ObjectPrefix { net: net.parse().unwrap(), host: false };
+    Object::Ip(IpEntry { prefix, namespace: String::new(), pod_name: String::new(), ..entry })
+}
+
+fn service(backend: &str) -> Object {
+    let backend = Backend { ip: backend.parse().unwrap(), ports: Vec::new(), hostname: String::new(), zone: None };
+    Object::Service(Service { namespace: "shop".into(), name: "cart".into(), cluster_id: 1, backends: vec![backend], ..Service::default() })
+}
+
+/// Two clusters of which every kind was read.
+fn mesh(puts: Vec<Change>) -> Fixture {
+    let mut view = View::starting_at(Sequence(0));
+    for name in ["paris", "tokyo"] {
+        for kind in Kind::ALL {
+            let scope = Scope { cluster: cluster(name), kind };
+            let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(9));
+            let cursor = Cursor { etcd_cluster_id, revision, cached: true, last_put: None, last_delete: None, canary: None };
+            let is_of = |change: &&Change| matches!(change, Change::Put { key, .. } if key.cluster == cluster(name) && key.kind == kind);
+            let changes = puts.iter().filter(is_of).cloned().collect();
+            view.apply(Command::Apply { scope, changes, cursor: Some(cursor) }, SystemTime::UNIX_EPOCH);
+        }
+    }
+    Fixture::of(view)
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn an_explanation_has_every_entry_and_says_why_one_wins() {
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Node, "tokyo", "worker"), node("worker", "172.18.2.2", "a"), 1),
+        put(key(Kind::Identity, "paris", "68352"), identity(68_352, "cart"), 1),
+        put(key(Kind::Service, "paris", "shop/cart"), service("10.1.2.40"), 1),
+        put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.40/32"), cidr("10.1.2.40/32", 2, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.0/24"), cidr("10.1.2.0/24", 2, "172.18.1.9"), 1),
+        put(key(Kind::Ip, "paris", "10.9.0.0/16"), cidr("10.9.0.0/16", 2, "172.18.1.2"), 1),
+    ]);
+    // written last, though its cluster comes first
+    fixture.change(put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2)).await;
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    let entries: Vec<Value> = story["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| json!([entry["prefix"], entry["host"], entry["cluster"], entry["verdict"], entry["reason"]]))
+        .collect();
+    assert_eq!(
+        Value::from(entries),
+        json!([
+            ["10.1.2.40/32", true, "paris", "wins", "the most specific entry that covers the address"],
+            ["10.1.2.40/32", true, "tokyo", "outranked", "paris wrote the same prefix later"],
+            ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address stands before a CIDR of full length"],
+            ["10.1.2.0/24", false, "paris", "lessSpecific", "10.1.2.40/32 is more specific"],
+        ])
+    );
+    assert_eq!((&story["match"]["identity"], &story["match"]["labels"]["k8s:app"]), (&json!(68_352), &json!("cart")));
+    assert_eq!(
+        (&story["match"]["nodeName"], &story["node"]["name"], &story["node"]["cluster"]),
+        (&json!("worker"), &json!("worker"), &json!("paris"))
+    );
+    assert_eq!(story["services"], json!([{ "kind": "service", "cluster": "paris", "namespace": "shop", "name": "cart" }]));
+    let problems: Vec<&str> = story["problems"].as_array().unwrap().iter().map(|finding| finding["id"].as_str().unwrap()).collect();
+    assert_eq!(
+        problems,
+        [
+            "danglingHostIP/paris/172.18.1.9",
+            "danglingIdentity/tokyo/131073",
+            "duplicateAddress/host/10.1.2.40",
+            "overlappingPodCIDR/10.1.2.0/24"
+        ]
+    );
+    let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
+    assert_eq!(lookup["match"], story["match"], "a lookup answers what wins");
+
+    let nothing = fixture.json("/v1/explain/192.0.2.1").await;
+    assert_eq!((&nothing["match"], &nothing["entries"], &nothing["problems"]), (&Value::Null, &json!([]), &json!([])));
+    assert_eq!(fixture.get("/v1/explain/nowhere").await.status.as_u16(), 400);
+}
+
+#[tokio::test]
+async fn findings_come_and_go_with_what_they_rest_on() {
+    let fixture = mesh(vec![
+        put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.41"), pod("10.1.2.41", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 2, "172.18.2.2"), 1),
+        put(key(Kind::Node, "tokyo", "worker"), node("worker", "172.18.2.2", "a"), 1),
+    ]);
+    let all = fixture.json("/v1/problems").await;
+    let expected = ["danglingHostIP/paris/172.18.1.2", "danglingIdentity/paris/68352", "duplicateAddress/host/10.1.2.40"];
+    assert_eq!(ids(&all), expected);
+    let dangling = &all["items"][1];
+    assert_eq!(
+        (&dangling["kind"], &dangling["clusters"], &dangling["count"], &dangling["key"]),
+        (&json!("danglingIdentity"), &json!(["paris"]), &json!(2), &json!("cilium/cache/ip/v1/paris/10.1.2.40"))
+    );
+    assert_eq!(ids(&fixture.json("/v1/problems?cluster=tokyo").await), ["duplicateAddress/host/10.1.2.40"]);
+    assert_eq!(ids(&fixture.json("/v1/problems?kind=danglingHostIP").await), ["danglingHostIP/paris/172.18.1.2"]);
+    let mut found = Vec::new();
+    let mut uri = "/v1/problems?limit=1".to_owned();
+    loop {
+        let page = fixture.json(&uri).await;
+        found.extend(ids(&page).iter().map(|id| (*id).to_owned()));
+        let Some(token) = page["nextPageToken"].as_str() else { break };
+        uri = format!("/v1/problems?limit=1&pageToken={token}");
+    }
+    assert_eq!(found, expected);
+
+    fixture.change(put(key(Kind::Identity, "paris", "68352"), identity(68_352, "cart"), 2)).await;
+    assert_eq!(ids(&fixture.json("/v1/problems").await), ["danglingHostIP/paris/172.18.1.2", "duplicateAddress/host/10.1.2.40"]);
+    fixture.change(put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 2)).await;
+    fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
+    let overlap = fixture.json("/v1/problems").await;
+    assert_eq!(ids(&overlap), ["duplicateAddress/host/10.1.2.134", "overlappingPodCIDR/10.1.2.0/24"]);
+    assert_eq!(overlap["items"][1]["clusters"], json!(["paris", "tokyo"]));
+}

@@ -1,0 +1,130 @@
+//! `meshkeep store inspect|verify|export`: looking at a store that no process uses.
+//!
+//! Owns: how it is printed, and the exit codes: 0 fine, 1 damaged, 2 used wrongly, 3 in use.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::runtime::{Inspection, StoreError, inspect_store};
+
+/// The exit code where something is damaged, or there is nothing.
+const EXIT_DAMAGED: u8 = 1;
+
+/// The exit code where a living process uses the store.
+const EXIT_IN_USE: u8 = 3;
+
+/// How wide the longest bar of the picture is, in characters.
+const BAR_WIDTH: u64 = 40;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum StoreCommand {
+    /// Show what is stored, and where the bytes are
+    Inspect(Place),
+    /// Check every checksum, and that nothing is missing
+    Verify(Place),
+    /// Print every entry as a line of JSON
+    Export(Place),
+}
+
+/// Where the store is.
+#[derive(Debug, Args)]
+pub(super) struct Place {
+    /// The data directory of a meshkeep that does not run
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/meshkeep")]
+    data_dir: PathBuf,
+}
+
+/// Prints what was found.
+type Printer = fn(&Inspection, &mut dyn Write) -> io::Result<()>;
+
+/// Runs the command.
+pub(super) fn run(command: &StoreCommand) -> ExitCode {
+    let (place, print): (&Place, Printer) = match command {
+        StoreCommand::Inspect(place) => (place, picture),
+        StoreCommand::Verify(place) => (place, verdict),
+        StoreCommand::Export(place) => (place, export),
+    };
+    match look(&place.data_dir, print) {
+        Ok(code) => code,
+        Err(error) => {
+            super::complain(&error);
+            ExitCode::from(if matches!(error, StoreError::Locked { .. }) { EXIT_IN_USE } else { EXIT_DAMAGED })
+        }
+    }
+}
+
+fn look(data_directory: &Path, print: Printer) -> Result<ExitCode, StoreError> {
+    let inspection = inspect_store(data_directory)?;
+    for finding in &inspection.findings {
+        super::complain(finding);
+    }
+    // a closed pipe is no reason to complain
+    let _ = print(&inspection, &mut BufWriter::new(io::stdout().lock()));
+    Ok(if inspection.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_DAMAGED) })
+}
+
+fn verdict(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+    if inspection.findings.is_empty() {
+        writeln!(out, "whole: {} entries, up to group {}", inspection.loaded.record_count(), inspection.group_number)?;
+    }
+    out.flush()
+}
+
+fn picture(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+    let loaded = &inspection.loaded;
+    writeln!(out, "layout {}, group {}", inspection.layout, inspection.group_number)?;
+    writeln!(
+        out,
+        "{} entries, {} cursors, {} clusters, {} tombstones; sequences up to {}, stored up to {}",
+        loaded.record_count(),
+        loaded.cursors.len(),
+        loaded.clusters.len(),
+        loaded.tombstones.len(),
+        loaded.sequence_reserved,
+        loaded.covered
+    )?;
+    let stored: u64 = inspection.shares.iter().map(|share| share.stored_bytes).sum();
+    writeln!(out, "\n{:<42} {:>8} {:>10} {:>12} {:>12}", "what", "objects", "keys", "raw bytes", "stored")?;
+    for share in &inspection.shares {
+        let bar = "#".repeat(usize::try_from(share.stored_bytes * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
+        writeln!(
+            out,
+            "{:<42} {:>8} {:>10} {:>12} {:>12} {bar}",
+            share.name, share.objects, share.keys, share.raw_bytes, share.stored_bytes
+        )?;
+    }
+    let rest = inspection.disk_bytes.saturating_sub(stored);
+    let bar = "#".repeat(usize::try_from(rest * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
+    writeln!(out, "{:<42} {:>8} {:>10} {:>12} {rest:>12} {bar}", "the engine's own, and free", "", "", "")?;
+    writeln!(out, "{:<42} {:>8} {:>10} {:>12} {:>12}", "on disk", "", "", "", inspection.disk_bytes)?;
+    out.flush()
+}
+
+fn export(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+    for record in inspection.loaded.records() {
+        let mut line = json!({
+            "key": record.key.to_string(),
+            "modRevision": record.source.mod_revision.0,
+            "lease": record.source.lease.0,
+            "createSequence": record.create_sequence.0,
+            "lastSequence": record.last_sequence.0,
+            "version": record.version,
+        });
+        match std::str::from_utf8(&record.value) {
+            Ok(text) => line["value"] = json!(text),
+            Err(_) => line["valueBase64"] = json!(STANDARD.encode(&record.value)),
+        }
+        if let Some(rejection) = &record.rejection {
+            line["rejected"] = json!(*rejection.reason);
+        }
+        writeln!(out, "{line}")?;
+    }
+    out.flush()
+}

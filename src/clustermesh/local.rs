@@ -1,0 +1,74 @@
+//! The file of the own cluster's etcd (`--local-etcd`): the one cluster file outside the config directory.
+//!
+//! Emits the same [`DirectoryEvent`]s as the directory does, for the own cluster. Invariants: a file that is missing, unreadable or in
+//! the middle of being written removes and changes nothing; equal bytes are no event; a change is announced within 2 s.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::DirectoryEvent;
+use super::directory::read_cluster_file;
+use crate::model::ClusterName;
+
+/// How often the file is read: it is a few lines, and a change shall take effect within 2 s.
+const READ_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The own cluster's etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalEtcd {
+    /// The own cluster's name.
+    pub cluster: ClusterName,
+    /// Its client file, of the same form as those in the config directory.
+    pub path: PathBuf,
+}
+
+impl LocalEtcd {
+    fn upserted(&self, content: &[u8]) -> DirectoryEvent {
+        let digest = Sha256::digest(content).into();
+        DirectoryEvent::Upserted { cluster: self.cluster.clone(), path: self.path.clone(), content: content.into(), digest }
+    }
+}
+
+/// Reads the file and announces what is new in it, until `stop` is cancelled or nobody receives events any more.
+pub async fn watch_local_etcd(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>, stop: CancellationToken) {
+    stop.run_until_cancelled(watch(local, events)).await;
+}
+
+async fn watch(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>) {
+    let path = local.path.display();
+    let (mut announced, mut last) = (None, None);
+    loop {
+        let file = local.path.clone();
+        let reading = tokio::task::spawn_blocking(move || read_cluster_file(&file)).await;
+        let reading = reading.unwrap_or_else(|error| Err(error.to_string())).and_then(|content| content.ok_or_else(no_cluster_file));
+        // what was read twice is not in the middle of being written
+        let is_settled = last.as_ref() == Some(&reading);
+        match &reading {
+            Ok(content) if is_settled && announced.as_ref() != Some(content) => {
+                if events.send(local.upserted(content)).await.is_err() {
+                    return;
+                }
+                announced = Some(content.clone());
+            }
+            Err(reason) if !is_settled => {
+                tracing::warn!(%path, reason, "the file of --local-etcd cannot be used: waiting for it, what is mirrored stays as it is");
+                // without a file from the start the cluster is shown all the same, as one that cannot be reached
+                if last.is_none() && events.send(local.upserted(&[])).await.is_err() {
+                    return;
+                }
+            }
+            Ok(_) | Err(_) => {}
+        }
+        last = Some(reading);
+        sleep(READ_INTERVAL).await;
+    }
+}
+
+fn no_cluster_file() -> String {
+    "it is not an etcd client file: it names no endpoints".to_owned()
+}

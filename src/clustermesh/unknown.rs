@@ -1,0 +1,104 @@
+//! What a source has below `cilium/state` or `cilium/cache` beside the resources that this version knows.
+//!
+//! Nothing of it is listed: one key is asked for between known prefixes, and past each unknown one that was found, whose keys are only
+//! counted. Owns: the search and what makes a prefix of a key. Emits: the prefixes to the cluster's status.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::reporter::Reporter;
+use super::scope::{AttemptError, Link};
+use crate::kvstore::{Connection, KvstoreError, prefix_end};
+use crate::model::UnknownPrefix;
+use crate::wire::keys;
+
+/// How many unknown prefixes are looked for below each root: Cilium has seven known ones; a foreign tree must not keep us seeking.
+const UNKNOWN_PREFIXES_MAX: usize = 16;
+
+/// Looks at once and then in each interval, for as long as the connection lasts: below both roots, as far as the user may look.
+pub(super) async fn look_for_unknown_prefixes(link: &Link, reporter: &Reporter, interval: Duration) -> Result<Infallible, AttemptError> {
+    let mut roots = vec![link.source.cached, !link.source.cached];
+    while !roots.is_empty() {
+        let mut found = Vec::new();
+        let mut denied = Vec::new();
+        for cached in &roots {
+            match search(&link.connection, *cached).await {
+                Ok(prefixes) => found.extend(prefixes),
+                // looking beside what is mirrored is a courtesy: a user that may not is no reason to stop mirroring
+                Err(KvstoreError::PermissionDenied { .. }) => denied.push(*cached),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        roots.retain(|cached| !denied.contains(cached));
+        found.sort_by(|left, right| left.prefix.cmp(&right.prefix));
+        reporter.unknown_prefixes(found);
+        sleep(interval).await;
+    }
+    std::future::pending().await
+}
+
+/// Seeks in each gap between known prefixes. No seek may reach past its gap: whatever its limit, etcd counts all keys of the range, and a
+/// KVStoreMesh's has those of every cluster.
+async fn search(connection: &Connection, cached: bool) -> Result<Vec<UnknownPrefix>, KvstoreError> {
+    let root = keys::root(cached).as_bytes();
+    let known = keys::known_prefixes(cached);
+    let gap_ends = known.iter().map(|known| known.as_bytes().to_vec()).chain([prefix_end(root)]);
+    let gap_starts = std::iter::once(root.to_vec()).chain(known.iter().map(|known| prefix_end(known.as_bytes())));
+    let mut found = Vec::new();
+    for (mut from, end) in gap_starts.zip(gap_ends) {
+        while found.len() < UNKNOWN_PREFIXES_MAX && from < end {
+            let Some(key) = connection.first_key(&from, &end).await? else { break };
+            let prefix = unknown_prefix(&key, &known);
+            from = prefix_end(&prefix);
+            let key_count = connection.count(&prefix, &from).await?;
+            found.push(UnknownPrefix { prefix: String::from_utf8_lossy(&prefix).into_owned(), key_count });
+        }
+    }
+    Ok(found)
+}
+
+/// `cilium/state/<resource>/<version>/` of a key; without a version `cilium/state/<resource>/`, unless a known prefix lies below that;
+/// else the whole key.
+fn unknown_prefix(key: &[u8], known: &[String]) -> Vec<u8> {
+    let slashes: Vec<usize> = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).collect();
+    let upto = |slash: usize| key[..=slash].to_vec();
+    match slashes.as_slice() {
+        [_, _, resource, version, ..] if is_version(&key[resource + 1..*version]) => upto(*version),
+        [_, _, resource, ..] if !known.iter().any(|known| known.as_bytes().starts_with(&key[..=*resource])) => upto(*resource),
+        _ => key.to_vec(),
+    }
+}
+
+/// `v1`, `v2alpha1` and the like.
+fn is_version(part: &[u8]) -> bool {
+    matches!(part, [b'v', digit, rest @ ..] if digit.is_ascii_digit() && rest.iter().all(u8::is_ascii_alphanumeric))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_s_prefix_covers_its_kind_and_nothing_known() {
+        let cases = [
+            ("cilium/state/frobs/v1/paris/a", "cilium/state/frobs/v1/"),
+            ("cilium/state/frobs/v2beta1/a", "cilium/state/frobs/v2beta1/"),
+            ("cilium/state/nodes/v2/paris/a", "cilium/state/nodes/v2/"),
+            ("cilium/state/frobs/paris/a", "cilium/state/frobs/"),
+            ("cilium/state/frobs/a", "cilium/state/frobs/"),
+            ("cilium/state/frobs", "cilium/state/frobs"),
+            // a prefix of its resource would hide what is known of it
+            ("cilium/state/nodes/a", "cilium/state/nodes/a"),
+            ("cilium/state/nodes/a/b", "cilium/state/nodes/a/b"),
+            ("cilium/state/nodes/v1", "cilium/state/nodes/v1"),
+            ("cilium/state//v1/a", "cilium/state//v1/"),
+        ];
+        let known = keys::known_prefixes(false);
+        for (key, expected) in cases {
+            assert_eq!(unknown_prefix(key.as_bytes(), &known), expected.as_bytes(), "{key}");
+        }
+        assert_eq!(unknown_prefix(b"cilium/state/\xff/v1/a", &known), b"cilium/state/\xff/v1/");
+    }
+}

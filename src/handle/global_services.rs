@@ -1,0 +1,86 @@
+//! Global services as one snapshot has them, and which backends of them a cluster would use.
+
+use std::sync::Arc;
+
+use super::{Filter, Reading};
+use crate::model::{ClusterName, Kind, Scope};
+use crate::view::{Affinity, GlobalService, LocalService, Selection, ServiceShare, select};
+
+/// A part of the list of global services.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServicePage {
+    /// In order of `<namespace>/<name>`.
+    pub services: Vec<GlobalService>,
+    /// `<namespace>/<name>` of the first service of the next page, if there is one.
+    pub next: Option<Arc<str>>,
+}
+
+/// What one cluster's agents would use of a global service.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Selected {
+    /// Which sides are used, and why.
+    pub selection: Selection,
+    /// Whether anything is known of the cluster's own services.
+    pub is_local_known: bool,
+    /// The shares whose backends are used, the cluster's own included, in order of names. Backends without ports are left out.
+    pub shares: Vec<ServiceShare>,
+}
+
+impl Reading {
+    /// Global services that pass a filter, from `<namespace>/<name>` on. Clusters and labels are asked of what
+    /// each cluster has of the service (its service, export or slices); what passes is merged over all clusters. `limit` is at least 1.
+    #[must_use]
+    pub fn global_services(&self, filter: &Filter, start: Option<&str>, limit: usize) -> ServicePage {
+        let view = &self.published().view;
+        // a namespace lies together
+        let namespace = filter.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        let start = start.unwrap_or_default().max(&namespace);
+        let names = view.global_service_names(start).take_while(|service| service.starts_with(&namespace));
+        let named = names.filter(|service| {
+            let name = service.split_once('/').map_or("", |(_, name)| name);
+            filter.name.as_ref().is_none_or(|wanted| wanted == name)
+        });
+        let mut found = named.filter_map(|service| Some((service, view.global_service(service).filter(|one| passes(filter, one))?)));
+        let services: Vec<GlobalService> = found.by_ref().take(limit).map(|(_, service)| service).collect();
+        let next = found.next().map(|(service, _)| Arc::clone(service));
+        ServicePage { services, next }
+    }
+
+    /// One global service, by `<namespace>/<name>`.
+    #[must_use]
+    pub fn global_service(&self, service: &str) -> Option<GlobalService> {
+        self.published().view.global_service(service)
+    }
+
+    /// Which backends of a service the agents of a cluster would use.
+    #[must_use]
+    pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> Selected {
+        let view = &self.published().view;
+        let own = view.local_share(from, &format!("{}/{}", service.namespace, service.name));
+        let is_local_known = view.scope(&Scope { cluster: from.clone(), kind: Kind::Service }).is_some();
+        let local = match &own {
+            Some(share) => LocalService::Known(share),
+            None if is_local_known => LocalService::Missing,
+            None => LocalService::Unknown,
+        };
+        let others = || service.shares.iter().filter(|share| share.cluster != *from);
+        let selection = select(affinity, local, others().flat_map(|share| &share.backends));
+        let local = own.iter().filter(|_| selection.local).cloned();
+        let remote = others().filter(|_| selection.remote).cloned();
+        let mut shares: Vec<ServiceShare> = local.chain(remote).collect();
+        shares.sort_by(|left, right| left.cluster.cmp(&right.cluster));
+        for share in &mut shares {
+            share.backends.retain(crate::view::GlobalBackend::is_usable);
+        }
+        Selected { selection, is_local_known, shares }
+    }
+}
+
+/// Whether a service is what a filter asks for; its name was seen to before.
+fn passes(filter: &Filter, service: &GlobalService) -> bool {
+    let test = Filter { clusters: filter.clusters.clone(), labels: filter.labels.clone(), ..Filter::default() };
+    let of_exports = service.exports.iter().flat_map(|exports| &exports.exports);
+    let of_shares = service.shares.iter().flat_map(|share| share.service.iter().chain(&share.slices));
+    let mut records = of_shares.chain(of_exports);
+    records.any(|record| record.object.as_deref().is_some_and(|object| test.matches(&record.key, object)))
+}

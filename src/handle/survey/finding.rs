@@ -1,0 +1,105 @@
+//! The names of findings: what is wrong, in a form that sorts, that pages begin with, and that reads back.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+use crate::model::{ClusterName, EntryKey, ObjectPrefix};
+
+/// One thing that is wrong across keys. [`fmt::Display`] writes its name, for instance `danglingIdentity/paris/68352`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// Addresses of a cluster are behind a host that no node of it has.
+    DanglingHostIp(ClusterName, IpAddr),
+    /// Addresses of a cluster have an identity that it does not announce.
+    DanglingIdentity(ClusterName, u32),
+    /// Several clusters have an entry for the same prefix.
+    DuplicateAddress(ObjectPrefix),
+    /// A key was refused because its identity is not in its cluster's range.
+    IdentityOutOfRange(EntryKey),
+    /// A pod range overlaps one of another cluster.
+    OverlappingPodCidr(IpNet),
+}
+
+/// A text that names no finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MalformedFinding;
+
+impl Finding {
+    /// What kind of finding it is, as the API names it.
+    #[must_use]
+    pub const fn kind_name(&self) -> &'static str {
+        match self {
+            Self::DanglingHostIp(..) => "danglingHostIP",
+            Self::DanglingIdentity(..) => "danglingIdentity",
+            Self::DuplicateAddress(_) => "duplicateAddress",
+            Self::IdentityOutOfRange(_) => "identityOutOfRange",
+            Self::OverlappingPodCidr(_) => "overlappingPodCIDR",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.kind_name())?;
+        match self {
+            Self::DanglingHostIp(cluster, ip) => write!(f, "{cluster}/{ip}"),
+            Self::DanglingIdentity(cluster, identity) => write!(f, "{cluster}/{identity}"),
+            Self::DuplicateAddress(ObjectPrefix { net, host: true }) => write!(f, "host/{}", net.addr()),
+            Self::DuplicateAddress(ObjectPrefix { net, host: false }) => write!(f, "cidr/{net}"),
+            Self::IdentityOutOfRange(key) => write!(f, "{key}"),
+            Self::OverlappingPodCidr(net) => write!(f, "{net}"),
+        }
+    }
+}
+
+impl FromStr for Finding {
+    type Err = MalformedFinding;
+
+    fn from_str(text: &str) -> Result<Self, MalformedFinding> {
+        let read = || {
+            let (kind, rest) = text.split_once('/')?;
+            let of_cluster = || {
+                let (cluster, rest) = rest.split_once('/')?;
+                Some((ClusterName::parse(cluster).ok()?, rest))
+            };
+            Some(match kind {
+                "danglingHostIP" => of_cluster().and_then(|(cluster, ip)| Some(Self::DanglingHostIp(cluster, ip.parse().ok()?)))?,
+                "danglingIdentity" => of_cluster().and_then(|(cluster, id)| Some(Self::DanglingIdentity(cluster, id.parse().ok()?)))?,
+                "duplicateAddress" => Self::DuplicateAddress(match rest.split_once('/')? {
+                    ("host", ip) => ObjectPrefix { net: ip.parse::<IpAddr>().ok()?.into(), host: true },
+                    ("cidr", net) => ObjectPrefix { net: net.parse().ok()?, host: false },
+                    _ => return None,
+                }),
+                "identityOutOfRange" => Self::IdentityOutOfRange(EntryKey::from_cache_form(rest)?),
+                "overlappingPodCIDR" => Self::OverlappingPodCidr(rest.parse().ok()?),
+                _ => return None,
+            })
+        };
+        read().ok_or(MalformedFinding)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for text in [
+            "danglingHostIP/paris/172.18.1.2",
+            "danglingIdentity/paris/68352",
+            "duplicateAddress/host/fd00::1",
+            "duplicateAddress/cidr/10.1.0.0/16",
+            "identityOutOfRange/cilium/cache/ip/v1/paris/10.1.2.40",
+            "overlappingPodCIDR/10.1.0.0/24",
+        ] {
+            assert_eq!(text.parse::<Finding>().map(|finding| finding.to_string()).as_deref(), Ok(text));
+        }
+        for text in ["", "danglingIdentity/paris", "danglingIdentity/Paris/1", "duplicateAddress/10.0.0.1", "other/x"] {
+            assert_eq!(text.parse::<Finding>(), Err(MalformedFinding), "{text}");
+        }
+    }
+}

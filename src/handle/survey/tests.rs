@@ -1,0 +1,213 @@
+//! A survey that follows finds what one that looks anew finds, and both what a plain search of everything does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::commit::Published;
+use crate::feed::{Feed, Retention};
+use crate::model::{
+    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IpEntry, Kind, Node, NodeAddress, ObjectPrefix,
+    Scope, Service, SourceStamp,
+};
+
+const CLUSTERS: [&str; 3] = ["oslo", "paris", "tokyo"];
+
+/// The bytes of a key, and what they mean.
+type Value = (Vec<u8>, Result<Arc<Object>, Arc<str>>);
+
+struct World {
+    published: Published,
+    count: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let (start, retention) = (Sequence(1), Retention { age_max: Duration::from_secs(60), count_max: 1_000 });
+        let (mut view, feed) = (View::starting_at(start), Feed::starting_at(start, retention));
+        for (id, name) in (1..).zip(CLUSTERS) {
+            let config = ClusterConfig { id: ClusterId(id), max_connected_clusters: 255, ..ClusterConfig::default() };
+            view.restore_cluster(ClusterName::parse(name).unwrap(), ClusterRecord { config: Some(config), last_contact: None });
+        }
+        Self { published: Published { view, feed, epoch: Epoch(1), earlier: Arc::default() }, count: 0 }
+    }
+
+    fn change(&mut self, cluster: &str, name: &str, kind: Kind, object: Option<Object>) {
+        let put = object.map(|object| (self.count.to_be_bytes().to_vec(), Ok(Arc::new(object))));
+        self.put(cluster, name, kind, put);
+    }
+
+    fn refuse(&mut self, cluster: &str, name: &str, value: String) {
+        self.put(cluster, name, Kind::Ip, Some((value.into_bytes(), Err(Arc::from("unusable")))));
+    }
+
+    fn put(&mut self, cluster: &str, name: &str, kind: Kind, put: Option<Value>) {
+        self.count += 1;
+        let cluster = ClusterName::parse(cluster).unwrap();
+        let key = EntryKey::new(kind, cluster.clone(), name);
+        let change = match put {
+            Some((value, decoded)) => Change::Put { key, value: value.into(), decoded, source: SourceStamp::default() },
+            None => Change::Delete { key },
+        };
+        let command = Command::Apply { scope: Scope { cluster, kind }, changes: vec![change], cursor: None };
+        for announcement in self.published.view.apply(command, SystemTime::UNIX_EPOCH).announcements {
+            self.published.feed.announce(announcement, SystemTime::UNIX_EPOCH);
+        }
+    }
+
+    fn reading(&self) -> Reading {
+        Reading::new(Arc::new(self.published.clone()), super::super::ClusterBoard::default())
+    }
+
+    fn look(&self) -> Survey {
+        let mut look = FirstLook::new(self.reading());
+        loop {
+            look = match look.advance() {
+                ControlFlow::Break(survey) => return survey,
+                ControlFlow::Continue(look) => look,
+            }
+        }
+    }
+
+    fn random_change(&mut self, random: &mut StdRng) {
+        let cluster = CLUSTERS[random.random_range(0..CLUSTERS.len())];
+        let is_gone = random.random_bool(0.3);
+        match random.random_range(0..5) {
+            0 => {
+                let id = random.random_range(300..304);
+                let object = Object::Identity(Identity { id, labels: BTreeMap::default() });
+                self.change(cluster, &id.to_string(), Kind::Identity, (!is_gone).then_some(object));
+            }
+            1 => {
+                let name = ["10.0.0.1", "10.0.0.2", "10.0.0.2/32", "10.0.0.0/24"][random.random_range(0..4)];
+                let object = Object::Ip(ip(name, random.random_range(300..304), random.random_range(1..4)));
+                self.change(cluster, name, Kind::Ip, (!is_gone).then_some(object));
+            }
+            2 => {
+                let name = ["a", "b"][random.random_range(0..2)];
+                let cidr = ["10.1.0.0/16", "10.1.2.0/24", "10.1.3.0/24", "10.2.0.0/16"][random.random_range(0..4)];
+                self.change(cluster, name, Kind::Node, (!is_gone).then(|| node(random.random_range(1..4), cidr)));
+            }
+            3 => {
+                // of these clusters the first alone may have 65,536 and more
+                let value = [r#"{"ID":300}"#, r#"{"ID":65536}"#, r#"{"ID":6}"#, "nonsense"][random.random_range(0..4)];
+                self.refuse(cluster, "10.0.0.1", value.to_owned());
+            }
+            _ => {
+                let backends = (1..4).filter(|_| random.random_bool(0.5)).map(host).map(backend).collect();
+                let object = Object::Service(Service { backends, ..Service::default() });
+                self.change(cluster, "shop/cart", Kind::Service, (!is_gone).then_some(object));
+            }
+        }
+    }
+}
+
+fn host(number: u8) -> IpAddr {
+    IpAddr::from([172, 18, 1, number])
+}
+
+fn backend(ip: IpAddr) -> Backend {
+    Backend { ip, ports: Vec::new(), hostname: String::new(), zone: None }
+}
+
+fn prefix(name: &str) -> ObjectPrefix {
+    match name.parse::<IpNet>() {
+        Ok(net) => ObjectPrefix { net, host: false },
+        Err(_) => ObjectPrefix { net: name.parse::<IpAddr>().unwrap().into(), host: true },
+    }
+}
+
+fn ip(name: &str, identity: u32, host_number: u8) -> IpEntry {
+    IpEntry { host_ip: Some(host(host_number)), ..IpEntry::new(prefix(name), identity) }
+}
+
+fn node(host_number: u8, cidr: &str) -> Object {
+    let addresses = vec![NodeAddress { address_type: "InternalIP".to_owned(), ip: host(host_number) }];
+    Object::Node(Node { addresses, ipv4_pod_cidr: Some(cidr.parse().unwrap()), ..Node::default() })
+}
+
+/// By looking at everything, the plain way.
+fn search(view: &View) -> BTreeSet<Finding> {
+    let records: Vec<_> = view.records_from(&EntryKey::lowest()).collect();
+    let objects: Vec<(&ClusterName, &Object)> =
+        records.iter().filter_map(|record| Some((&record.key.cluster, record.object.as_deref()?))).collect();
+    let nodes = || objects.iter().filter_map(|(cluster, object)| Some((*cluster, object.as_node()?)));
+    let ips = || objects.iter().filter_map(|(cluster, object)| Some((*cluster, object.as_ip()?)));
+    let mut found = BTreeSet::new();
+    for record in records.iter().filter(|record| record.rejection.is_some()) {
+        let is_oslo = record.key.cluster.as_str() == "oslo";
+        if &*record.value == br#"{"ID":300}"# || (&*record.value == br#"{"ID":65536}"# && !is_oslo) {
+            found.insert(Finding::IdentityOutOfRange(record.key.clone()));
+        }
+    }
+    for (cluster, entry) in ips() {
+        let known = |(other, object): &(&ClusterName, &Object)| {
+            *other == cluster && object.as_identity().is_some_and(|identity| identity.id == entry.identity)
+        };
+        if entry.identity >= 256 && !objects.iter().any(known) {
+            found.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
+        }
+        let host_ip = entry.host_ip.unwrap();
+        if !nodes().any(|(other, node)| other == cluster && node.addresses.iter().any(|address| address.ip == host_ip)) {
+            found.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
+        }
+        if ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
+            found.insert(Finding::DuplicateAddress(entry.prefix));
+        }
+    }
+    for (cluster, node) in nodes() {
+        let net = node.ipv4_pod_cidr.unwrap();
+        let overlaps = |other: IpNet| net.contains(&other) || other.contains(&net);
+        // what one cluster has may cover ranges of two others that do not overlap each other
+        let clusters: BTreeSet<&ClusterName> =
+            nodes().filter(|(_, other)| overlaps(other.ipv4_pod_cidr.unwrap())).map(|(other, _)| other).collect();
+        assert!(clusters.contains(cluster));
+        if clusters.len() > 1 {
+            found.insert(Finding::OverlappingPodCidr(net));
+        }
+    }
+    found
+}
+
+#[test]
+fn whoever_follows_finds_what_a_search_of_everything_does() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..60 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new();
+        let mut survey = world.look();
+        for step in 0..80 {
+            for _ in 0..random.random_range(1..4) {
+                world.random_change(&mut random);
+            }
+            assert!(survey.follow(&world.reading()), "the ring has everything");
+            let found: BTreeSet<Finding> = survey.findings_from(None).cloned().collect();
+            assert_eq!(found, search(&world.published.view), "seed {seed}, step {step}");
+            seen.extend(found.iter().map(Finding::kind_name));
+        }
+        let anew = world.look();
+        assert!(survey.findings.iter().eq(anew.findings.iter()) && survey.naming == anew.naming && survey.hosted == anew.hosted);
+        assert!(survey.pod_cidrs == anew.pod_cidrs && survey.backends == anew.backends, "seed {seed}");
+    }
+    assert_eq!(seen.len(), 5, "every kind of finding came up");
+}
+
+#[test]
+fn an_address_is_found_behind_the_services_that_it_backs() {
+    let mut world = World::new();
+    let service = |numbers: &[u8]| {
+        Object::Service(Service { backends: numbers.iter().map(|number| backend(host(*number))).collect(), ..Service::default() })
+    };
+    world.change("paris", "shop/cart", Kind::Service, Some(service(&[1, 2])));
+    world.change("tokyo", "shop/cart", Kind::Service, Some(service(&[2])));
+    let mut survey = world.look();
+    let backed = |survey: &Survey, number| survey.backed_by(host(number)).map(|key| key.cluster.to_string()).collect::<Vec<_>>();
+    assert_eq!([backed(&survey, 1), backed(&survey, 2)], [vec!["paris".to_owned()], vec!["paris".to_owned(), "tokyo".to_owned()]]);
+    world.change("paris", "shop/cart", Kind::Service, Some(service(&[1])));
+    assert!(survey.follow(&world.reading()));
+    assert_eq!(backed(&survey, 2), ["tokyo"]);
+}

@@ -1,0 +1,144 @@
+//! What the number of an identity says: where it is valid, and which cluster may have allocated it (Cilium's
+//! `pkg/identity/numericidentity.go` and `pkg/clustermesh/types/types.go`).
+
+use std::ops::RangeInclusive;
+
+use super::{ClusterId, MaxConnectedClusters};
+
+/// The first identity that a cluster may allocate; those below are reserved and the same everywhere (`MinimalNumericIdentity`).
+pub const ALLOCATED_IDENTITY_MIN: u32 = 256;
+
+/// How many bits of a number lie below its scope.
+const SCOPE_SHIFT: u32 = 24;
+
+/// Where a numeric identity is valid: its top 8 bits (`IdentityScopeMask`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IdentityScope {
+    /// `0x00`: the whole mesh, reserved identities included.
+    Global,
+    /// `0x01`: one node, for CIDRs.
+    Local,
+    /// `0x02`: remote nodes.
+    RemoteNode,
+    /// Anything else.
+    Unknown,
+}
+
+impl IdentityScope {
+    /// Every scope.
+    pub const ALL: [Self; 4] = [Self::Global, Self::Local, Self::RemoteNode, Self::Unknown];
+
+    /// The scope of a numeric identity.
+    #[must_use]
+    pub const fn of(id: u32) -> Self {
+        match id >> SCOPE_SHIFT {
+            0 => Self::Global,
+            1 => Self::Local,
+            2 => Self::RemoteNode,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The name that the API uses.
+    #[must_use]
+    pub const fn api_name(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Local => "local",
+            Self::RemoteNode => "remoteNode",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl MaxConnectedClusters {
+    /// How many bits of a number lie below the cluster's id: 24 less the 8 bits that 255 takes, or the 9 of 511
+    /// (`GetClusterIDShift`).
+    #[must_use]
+    pub const fn identity_shift(self) -> u32 {
+        match self {
+            Self::Clusters255 => 16,
+            Self::Clusters511 => 15,
+        }
+    }
+
+    /// The identities that a cluster allocates from; `None` for an id that no cluster of such a mesh has. A cluster without an id, which
+    /// is in no mesh, has those of the id 0 from 256 on (`GetMinimalAllocationIdentity`, `GetMaximumAllocationIdentity`).
+    #[must_use]
+    pub const fn identities_of(self, cluster: ClusterId) -> Option<RangeInclusive<u32>> {
+        if cluster.0 > self.id_max() {
+            return None;
+        }
+        let first = cluster.0 << self.identity_shift();
+        let last = first + (1 << self.identity_shift()) - 1;
+        Some(if cluster.0 == 0 { ALLOCATED_IDENTITY_MIN..=last } else { first..=last })
+    }
+
+    /// The cluster that may have allocated a number: 0 for one in no mesh; `None` for reserved numbers and for those that are not global.
+    #[must_use]
+    pub const fn cluster_of_identity(self, id: u32) -> Option<ClusterId> {
+        match IdentityScope::of(id) {
+            IdentityScope::Global if id >= ALLOCATED_IDENTITY_MIN => Some(ClusterId(id >> self.identity_shift())),
+            IdentityScope::Global | IdentityScope::Local | IdentityScope::RemoteNode | IdentityScope::Unknown => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use MaxConnectedClusters::{Clusters255, Clusters511};
+
+    #[test]
+    fn the_top_bits_are_the_scope() {
+        let cases = [
+            (0, "global"),
+            (255, "global"),
+            (0x00ff_ffff, "global"),
+            (0x0100_0000, "local"),
+            (0x01ff_ffff, "local"),
+            (0x0200_0000, "remoteNode"),
+            (0x02ff_ffff, "remoteNode"),
+            (0x0300_0000, "unknown"),
+            (u32::MAX, "unknown"),
+        ];
+        for (id, expected) in cases {
+            assert_eq!(IdentityScope::of(id).api_name(), expected, "{id:#x}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_s_bits_lie_below_the_scope() {
+        let cases = [
+            (Clusters255, 0, Some(256..=65_535)),
+            (Clusters255, 1, Some(65_536..=131_071)),
+            (Clusters255, 255, Some(0x00ff_0000..=0x00ff_ffff)),
+            (Clusters255, 256, None),
+            (Clusters511, 0, Some(256..=32_767)),
+            (Clusters511, 1, Some(32_768..=65_535)),
+            (Clusters511, 2, Some(65_536..=98_303)),
+            (Clusters511, 511, Some(0x00ff_8000..=0x00ff_ffff)),
+            (Clusters511, 512, None),
+        ];
+        for (mesh, cluster, expected) in cases {
+            assert_eq!(mesh.identities_of(ClusterId(cluster)), expected, "{mesh:?} {cluster}");
+            for id in expected.into_iter().flat_map(|range| [*range.start(), *range.end()]) {
+                assert_eq!(mesh.cluster_of_identity(id), Some(ClusterId(cluster)), "{mesh:?} {id}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_reserved_or_not_global_is_no_cluster_s() {
+        for mesh in [Clusters255, Clusters511] {
+            for id in [0, 1, 100, 255, 0x0100_0000, 0x0101_0000, 0x0200_0001, u32::MAX] {
+                assert_eq!(mesh.cluster_of_identity(id), None, "{mesh:?} {id:#x}");
+            }
+        }
+        assert_eq!(
+            (Clusters255.cluster_of_identity(256), Clusters511.cluster_of_identity(98_304)),
+            (Some(ClusterId(0)), Some(ClusterId(3)))
+        );
+    }
+}

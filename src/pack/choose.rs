@@ -1,0 +1,331 @@
+//! Which form a column is written in: the shortest that fits all of its rows but a few.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::bytes::{put_fixed, put_text, put_varint, width_of};
+use super::column::{
+    CONSTANT, DECIMAL, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, UUID, UUID_TEXT_LENGTH, name_head, name_tail,
+    parse_decimal, parse_ipv4, parse_uuid,
+};
+use super::number::put_numbers;
+
+/// Of so many rows one may be an exception: with more, another form is shorter, or the column is a mixture.
+pub(super) const ROWS_PER_EXCEPTION: usize = 8;
+
+/// How many rows are tried before a form is held against all of them.
+const PROBED_ROWS: usize = 8;
+
+/// What an exception costs beside its bytes: its row and its length.
+const EXCEPTION_COST: usize = 4;
+
+/// A column to be written.
+pub(super) struct Rows<'a> {
+    pub(super) values: &'a [&'a [u8]],
+    /// The name in each row's key; empty for the column of names itself.
+    pub(super) names: &'a [&'a [u8]],
+}
+
+/// A form that fits, what its rows hold, and what it costs.
+struct Candidate<'a> {
+    body: Body<'a>,
+    exceptions: Vec<usize>,
+    cost: usize,
+}
+
+enum Body<'a> {
+    Constant(&'a [u8]),
+    Bare(u8),
+    Same(usize),
+    Table(Distinct<'a>),
+    Decimal(Vec<u64>),
+    Ipv4(Vec<u64>),
+    Uuid(Vec<[u8; 16]>),
+    Split(Distinct<'a>, Vec<&'a [u8]>),
+    Texts,
+}
+
+/// Distinct texts in the order in which they were met, and which of them each row has.
+struct Distinct<'a> {
+    texts: Vec<&'a [u8]>,
+    rows: Vec<usize>,
+}
+
+/// FNV-1a: keys are short, and there are some thousand at most, so that nothing is gained by colliding on purpose.
+pub(super) struct Fnv(u64);
+
+/// A map of short-lived texts.
+pub(super) type TextMap<'a, V> = HashMap<&'a [u8], V, BuildHasherDefault<Fnv>>;
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Appends a column in its shortest form. `earlier` are the columns of its template that stand before it.
+pub(super) fn put_column(out: &mut Vec<u8>, rows: &Rows<'_>, earlier: &[Vec<&[u8]>]) {
+    let chosen = choose(rows, earlier);
+    put_body(out, rows, &chosen);
+    put_varint(out, chosen.exceptions.len() as u64);
+    for row in &chosen.exceptions {
+        put_varint(out, *row as u64);
+        put_text(out, rows.values[*row]);
+    }
+}
+
+fn choose<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Candidate<'a> {
+    let values = rows.values;
+    let first = values.first().copied().unwrap_or_default();
+    if let Some(exceptions) = fitting(values.len(), |row| values[row] == first) {
+        return candidate(rows, Body::Constant(first), exceptions, first.len());
+    }
+    if let Some(named) = named(rows) {
+        return named;
+    }
+    if let Some(same) = same(rows, earlier) {
+        return same;
+    }
+    let typed = [decimal(rows), ipv4(rows), uuid(rows)];
+    let texts = [table(rows), split(rows)];
+    let mut best = candidate(rows, Body::Texts, Vec::new(), texts_cost(values));
+    for other in typed.into_iter().chain(texts).flatten() {
+        if other.cost < best.cost {
+            best = other;
+        }
+    }
+    best
+}
+
+/// The rows that do not fit; `None` where they are too many.
+fn fitting(count: usize, fits: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+    let misfits = (0..count.min(PROBED_ROWS)).filter(|row| !fits(*row)).count();
+    if misfits > PROBED_ROWS / 2 {
+        return None;
+    }
+    let mut exceptions = Vec::new();
+    for row in 0..count {
+        if !fits(row) {
+            exceptions.push(row);
+            if exceptions.len() * ROWS_PER_EXCEPTION > count {
+                return None;
+            }
+        }
+    }
+    Some(exceptions)
+}
+
+fn candidate<'a>(rows: &Rows<'_>, body: Body<'a>, exceptions: Vec<usize>, cost: usize) -> Candidate<'a> {
+    let cost = cost + exceptions.iter().map(|row| rows.values[*row].len() + EXCEPTION_COST).sum::<usize>();
+    Candidate { body, exceptions, cost }
+}
+
+/// What the key's name says already costs nothing.
+fn named<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+    let name = |row: usize| rows.names.get(row).copied();
+    if rows.names.is_empty() {
+        return None;
+    }
+    let values = rows.values;
+    let whole = || fitting(values.len(), |row| name(row) == Some(values[row])).map(|exceptions| (NAME, exceptions));
+    let head = || fitting(values.len(), |row| name(row).and_then(name_head) == Some(values[row])).map(|exceptions| (NAME_HEAD, exceptions));
+    let tail = || fitting(values.len(), |row| name(row).and_then(name_tail) == Some(values[row])).map(|exceptions| (NAME_TAIL, exceptions));
+    let (form, exceptions) = whole().or_else(head).or_else(tail)?;
+    Some(candidate(rows, Body::Bare(form), exceptions, 0))
+}
+
+fn same<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Option<Candidate<'a>> {
+    let equal = |column: &Vec<&[u8]>| fitting(rows.values.len(), |row| column.get(row) == Some(&rows.values[row]));
+    let (column, exceptions) = earlier.iter().enumerate().find_map(|(at, column)| Some((at, equal(column)?)))?;
+    Some(candidate(rows, Body::Same(column), exceptions, 1))
+}
+
+/// The values of the rows that fit, a filler for the others; `None` where too many do not.
+fn parsed<T: Clone>(rows: &Rows<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, Vec<usize>)> {
+    let values = rows.values;
+    if values.iter().take(PROBED_ROWS).filter(|value| parse(value).is_none()).count() > PROBED_ROWS / 2 {
+        return None;
+    }
+    // the filler repeats what is there, so that it widens nothing
+    let filler = values.iter().find_map(|value| parse(value))?;
+    let (mut found, mut exceptions) = (Vec::with_capacity(values.len()), Vec::new());
+    for (row, value) in values.iter().enumerate() {
+        let parsed = parse(value);
+        if parsed.is_none() {
+            exceptions.push(row);
+        }
+        found.push(parsed.unwrap_or_else(|| filler.clone()));
+        if exceptions.len() * ROWS_PER_EXCEPTION > values.len() {
+            return None;
+        }
+    }
+    Some((found, exceptions))
+}
+
+fn decimal<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+    let (numbers, exceptions) = parsed(rows, parse_decimal)?;
+    let range = numbers.iter().max()? - numbers.iter().min()?;
+    let cost = numbers.len() * width_of(range);
+    Some(candidate(rows, Body::Decimal(numbers), exceptions, cost))
+}
+
+fn ipv4<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+    let (addresses, exceptions) = parsed(rows, |text| parse_ipv4(text).map(|ip| u64::from(ip.to_bits())))?;
+    let cost = addresses.len() * 4;
+    Some(candidate(rows, Body::Ipv4(addresses), exceptions, cost))
+}
+
+fn uuid<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+    if rows.values.first().is_none_or(|first| first.len() != UUID_TEXT_LENGTH) {
+        return None;
+    }
+    let (uuids, exceptions) = parsed(rows, parse_uuid)?;
+    let cost = uuids.len() * 16;
+    Some(candidate(rows, Body::Uuid(uuids), exceptions, cost))
+}
+
+fn table<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+    let distinct = Distinct::of(rows.values.iter().copied());
+    if distinct.texts.len() * 2 > rows.values.len() {
+        return None;
+    }
+    let cost = distinct.cost();
+    Some(candidate(rows, Body::Table(distinct), Vec::new(), cost))
+}
+
+/// A pod's name is that of its set, a dash and a few random letters: the first part repeats.
+fn split<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
+    let exceptions = fitting(rows.values.len(), |row| split_parts(rows.values[row]).is_some())?;
+    let parts: Vec<(&[u8], &[u8])> = rows.values.iter().map(|value| split_parts(value).unwrap_or_default()).collect();
+    let heads = Distinct::of(parts.iter().map(|(head, _)| *head));
+    let tails: Vec<&[u8]> = parts.iter().map(|(_, tail)| *tail).collect();
+    let cost = heads.cost() + texts_cost(&tails);
+    Some(candidate(rows, Body::Split(heads, tails), exceptions, cost))
+}
+
+/// What stands before the last dash and behind it.
+pub(super) fn split_parts(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    value.iter().rposition(|byte| *byte == b'-').map(|at| (&value[..at], &value[at + 1..]))
+}
+
+impl<'a> Distinct<'a> {
+    fn of(values: impl Iterator<Item = &'a [u8]>) -> Self {
+        let (mut places, mut texts) = (TextMap::<usize>::default(), Vec::new());
+        let mut rows = Vec::new();
+        for value in values {
+            let last = rows.last().filter(|last: &&usize| texts.get(**last).is_some_and(|text| *text == value)).copied();
+            let place = last.unwrap_or_else(|| {
+                *places.entry(value).or_insert_with(|| {
+                    texts.push(value);
+                    texts.len() - 1
+                })
+            });
+            rows.push(place);
+        }
+        Self { texts, rows }
+    }
+
+    fn width(&self) -> usize {
+        width_of(self.texts.len().saturating_sub(1) as u64)
+    }
+
+    fn cost(&self) -> usize {
+        texts_cost(&self.texts) + self.rows.len() * self.width()
+    }
+}
+
+fn common_prefix<'a>(texts: &[&'a [u8]]) -> &'a [u8] {
+    let Some((first, rest)) = texts.split_first() else { return &[] };
+    let mut prefix = *first;
+    for text in rest {
+        prefix = &prefix[..common_length(prefix, text)];
+        if prefix.is_empty() {
+            break;
+        }
+    }
+    prefix
+}
+
+/// How much of their beginning two texts share.
+pub(super) fn common_length(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).take_while(|(left, right)| left == right).count()
+}
+
+fn texts_cost(texts: &[&[u8]]) -> usize {
+    let prefix = common_prefix(texts).len();
+    let own: usize = texts.iter().map(|text| text.len() - prefix).sum();
+    prefix + own + texts.len() * width_of(own as u64)
+}
+
+pub(super) fn put_texts(out: &mut Vec<u8>, texts: &[&[u8]]) {
+    let prefix = common_prefix(texts);
+    put_varint(out, texts.len() as u64);
+    put_text(out, prefix);
+    let total: usize = texts.iter().map(|text| text.len() - prefix.len()).sum();
+    let width = width_of(total as u64);
+    put_fixed(out, width as u64, 1);
+    let mut end = 0;
+    for text in texts {
+        end += text.len() - prefix.len();
+        put_fixed(out, end as u64, width);
+    }
+    texts.iter().for_each(|text| out.extend_from_slice(&text[prefix.len()..]));
+}
+
+fn put_table(out: &mut Vec<u8>, distinct: &Distinct<'_>) {
+    put_texts(out, &distinct.texts);
+    let width = distinct.width();
+    put_fixed(out, width as u64, 1);
+    distinct.rows.iter().for_each(|row| put_fixed(out, *row as u64, width));
+}
+
+fn put_body(out: &mut Vec<u8>, rows: &Rows<'_>, chosen: &Candidate<'_>) {
+    match &chosen.body {
+        Body::Constant(text) => {
+            out.push(CONSTANT);
+            put_text(out, text);
+        }
+        Body::Bare(form) => out.push(*form),
+        Body::Same(column) => {
+            out.push(SAME);
+            put_varint(out, *column as u64);
+        }
+        Body::Table(distinct) => {
+            out.push(TABLE);
+            put_table(out, distinct);
+        }
+        Body::Decimal(numbers) => {
+            out.push(DECIMAL);
+            put_numbers(out, numbers);
+        }
+        Body::Ipv4(addresses) => {
+            out.push(IPV4);
+            addresses.iter().for_each(|address| put_fixed(out, *address, 4));
+        }
+        Body::Uuid(uuids) => {
+            out.push(UUID);
+            uuids.iter().for_each(|uuid| out.extend_from_slice(uuid));
+        }
+        Body::Split(heads, tails) => {
+            out.push(SPLIT);
+            put_table(out, heads);
+            put_texts(out, tails);
+        }
+        Body::Texts => {
+            out.push(TEXTS);
+            put_texts(out, rows.values);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! A column of byte strings as it is read. `choose` decides the form of each and writes it.
+//!
+//! Bytes: `form (1) · body · varint exceptions · exceptions × (varint row, text)`; rows count from 0 within the column. `text` is a varint
+//! length and that many bytes. An exception says what its row holds in place of what the form says.
+//!
+//! | form | body | the value of a row |
+//! |---|---|---|
+//! | 0 | text | this text |
+//! | 1, 2, 3 | – | the name in the row's key: all of it, what stands before the first `/`, what stands behind it |
+//! | 4 | texts `T` · width (1) · rows × width | the indexed one of `T` |
+//! | 5 | numbers | a number in decimal |
+//! | 6 | rows × 4 | an IPv4 address |
+//! | 7 | rows × 16 | a UUID in lower case |
+//! | 8 | form 4's body · texts | the indexed one of `T`, `-`, the row's text |
+//! | 9 | texts | the row's text |
+//! | 10 | varint column | what an earlier column of the template has |
+//!
+//! Texts: `varint count · text (what all begin with) · width (1) · count × width (where each ends) · bytes`, the ends counted from where the bytes begin.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+use super::PackError;
+use super::bytes::{Reader, Span, all_fixed, fixed_at};
+use super::number::Numbers;
+
+pub(super) const CONSTANT: u8 = 0;
+pub(super) const NAME: u8 = 1;
+pub(super) const NAME_HEAD: u8 = 2;
+pub(super) const NAME_TAIL: u8 = 3;
+pub(super) const TABLE: u8 = 4;
+pub(super) const DECIMAL: u8 = 5;
+pub(super) const IPV4: u8 = 6;
+pub(super) const UUID: u8 = 7;
+pub(super) const SPLIT: u8 = 8;
+pub(super) const TEXTS: u8 = 9;
+pub(super) const SAME: u8 = 10;
+
+/// How many addresses are compared before one is looked for: 4 cache lines.
+const ROWS_COMPARED: usize = 64;
+
+/// A UUID as text: 8, 4, 4, 4 and 12 hexadecimal digits.
+pub(super) const UUID_TEXT_LENGTH: usize = 36;
+
+/// Where its dashes are.
+const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
+
+/// Texts one after another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Texts {
+    pub(super) prefix: Span,
+    pub(super) count: u32,
+    width: u8,
+    ends: u32,
+    pub(super) bytes: Span,
+}
+
+/// Texts and the number of one for each row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Table {
+    pub(super) texts: Texts,
+    width: u8,
+    start: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Form {
+    Constant(Span),
+    Name,
+    NameHead,
+    NameTail,
+    Table(Table),
+    Decimal(Numbers),
+    Ipv4(u32),
+    Uuid(u32),
+    Split(Table, Texts),
+    Texts(Texts),
+    Same(u32),
+}
+
+/// A column that was checked.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) form: Form,
+    /// By row, in order.
+    exceptions: Box<[(u32, Span)]>,
+}
+
+/// What a row's value is made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    /// The chunk.
+    pub(super) bytes: &'a [u8],
+    /// The name in the row's key; empty where the column is the one of names.
+    pub(super) name: &'a [u8],
+    /// The row within the column.
+    pub(super) index: usize,
+}
+
+impl Texts {
+    fn read(reader: &mut Reader<'_>, count_max: usize) -> Result<Self, PackError> {
+        let count = reader.count(count_max)?;
+        let prefix = reader.text()?;
+        let width = reader.width()?;
+        let ends = reader.array(count, width)?;
+        let mut last = 0;
+        for index in 0..count {
+            let end = fixed_at(reader.bytes(), ends, width, index);
+            if end < last {
+                return Err(PackError::Field("end of a text"));
+            }
+            last = end;
+        }
+        let bytes = reader.take(usize::try_from(last).map_err(|_| PackError::Truncated)?)?;
+        let count = u32::try_from(count).map_err(|_| PackError::Field("count"))?;
+        Ok(Self { prefix, count, width, ends, bytes })
+    }
+
+    /// What stands behind the common beginning.
+    fn own(self, bytes: &[u8], index: usize) -> &[u8] {
+        let end_of = |index| usize::try_from(fixed_at(bytes, self.ends, self.width, index)).unwrap_or(0);
+        let start = index.checked_sub(1).map_or(0, end_of);
+        self.bytes.of(bytes).get(start..end_of(index)).unwrap_or_default()
+    }
+
+    /// Where each begins behind the common beginning, and where the last one ends.
+    pub(super) fn all_ends(self, bytes: &[u8]) -> Vec<u32> {
+        let ends = all_fixed(bytes, self.ends, self.width, self.count as usize).map(|end| u32::try_from(end).unwrap_or(0));
+        std::iter::once(0).chain(ends).collect()
+    }
+
+    /// What stands behind the common beginning of some, where these are [`Texts::all_ends`].
+    pub(super) fn between<'a>(self, bytes: &'a [u8], ends: &[u32], indices: Range<usize>) -> &'a [u8] {
+        self.bytes.of(bytes).get(ends[indices.start] as usize..ends[indices.end] as usize).unwrap_or_default()
+    }
+
+    fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix.of(bytes));
+        out.extend_from_slice(self.own(bytes, index));
+    }
+}
+
+impl Table {
+    fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, PackError> {
+        let texts = Texts::read(reader, count)?;
+        let width = reader.width()?;
+        let start = reader.array(count, width)?;
+        let named = |index| fixed_at(reader.bytes(), start, width, index) < u64::from(texts.count);
+        if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(PackError::Field("text index")) }
+    }
+
+    /// Which of the texts a row has.
+    pub(super) fn entry(self, bytes: &[u8], index: usize) -> usize {
+        usize::try_from(fixed_at(bytes, self.start, self.width, index)).unwrap_or(0)
+    }
+
+    fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
+        self.texts.append(bytes, self.entry(bytes, index), out);
+    }
+}
+
+impl Column {
+    /// Reads a column of `count` rows and checks it. `earlier` is how many columns of its template stand before it.
+    pub(super) fn read(reader: &mut Reader<'_>, count: usize, earlier: usize) -> Result<Self, PackError> {
+        let form = match reader.byte()? {
+            CONSTANT => Form::Constant(reader.text()?),
+            NAME => Form::Name,
+            NAME_HEAD => Form::NameHead,
+            NAME_TAIL => Form::NameTail,
+            TABLE => Form::Table(Table::read(reader, count)?),
+            DECIMAL => Form::Decimal(Numbers::read(reader, count)?),
+            IPV4 => Form::Ipv4(reader.array(count, 4)?),
+            UUID => Form::Uuid(reader.array(count, 16)?),
+            SPLIT => Form::Split(Table::read(reader, count)?, read_all(reader, count)?),
+            TEXTS => Form::Texts(read_all(reader, count)?),
+            SAME => Form::Same(read_same(reader, earlier)?),
+            _ => return Err(PackError::Field("form of a column")),
+        };
+        let exceptions = reader.count(count)?;
+        // each takes two bytes at least, so a false count ends soon
+        let mut found: Vec<(u32, Span)> = Vec::new();
+        for _ in 0..exceptions {
+            let row = u32::try_from(reader.count(count)?).map_err(|_| PackError::Field("row"))?;
+            if found.last().is_some_and(|(last, _)| *last >= row) {
+                return Err(PackError::Field("row of an exception"));
+            }
+            found.push((row, reader.text()?));
+        }
+        Ok(Self { form, exceptions: found.into() })
+    }
+
+    /// Whether an earlier column holds the value of this row.
+    pub(super) fn same_as(&self, index: usize) -> Option<usize> {
+        match self.form {
+            Form::Same(column) if self.exception(index).is_none() => Some(column as usize),
+            _ => None,
+        }
+    }
+
+    /// Appends the value of a row, unless an earlier column holds it.
+    pub(super) fn append(&self, row: Row<'_>, out: &mut Vec<u8>) {
+        let Row { bytes, name, index } = row;
+        if let Some(span) = self.exception(index) {
+            return out.extend_from_slice(span.of(bytes));
+        }
+        match self.form {
+            Form::Constant(span) => out.extend_from_slice(span.of(bytes)),
+            Form::Name => out.extend_from_slice(name),
+            Form::NameHead => out.extend_from_slice(name_head(name).unwrap_or_default()),
+            Form::NameTail => out.extend_from_slice(name_tail(name).unwrap_or_default()),
+            Form::Table(table) => table.append(bytes, index, out),
+            Form::Decimal(numbers) => append_decimal(numbers.at(bytes, index), out),
+            Form::Ipv4(start) => append_ipv4(fixed_at(bytes, start, 4, index), out),
+            Form::Uuid(start) => append_uuid(bytes, start as usize + index * 16, out),
+            Form::Split(heads, tails) => {
+                heads.append(bytes, index, out);
+                out.push(b'-');
+                tails.append(bytes, index, out);
+            }
+            Form::Texts(texts) => texts.append(bytes, index, out),
+            Form::Same(_) => {}
+        }
+    }
+
+    /// The address in a row, where the column holds addresses and this row is none of the exceptions.
+    pub(super) fn ipv4(&self, bytes: &[u8], index: usize) -> Option<Ipv4Addr> {
+        match self.form {
+            Form::Ipv4(start) if self.exception(index).is_none() => {
+                u32::try_from(fixed_at(bytes, start, 4, index)).ok().map(Ipv4Addr::from)
+            }
+            _ => None,
+        }
+    }
+
+    /// The row among some that has this address as its text, where the column holds addresses. All are compared, block by block: each step
+    /// of a search in order would wait for memory, which this one asks for ahead.
+    pub(super) fn find_ipv4(&self, bytes: &[u8], rows: Range<usize>, text: &[u8]) -> Option<usize> {
+        let Form::Ipv4(start) = self.form else { return None };
+        let wanted = parse_ipv4(text)?.to_bits().to_le_bytes();
+        let start = start as usize;
+        let addresses = bytes.get(start + rows.start * 4..start + rows.end * 4)?.as_chunks::<4>().0;
+        let mut first = rows.start;
+        for block in addresses.chunks(ROWS_COMPARED) {
+            if block.iter().fold(false, |found, address| found | (*address == wanted)) {
+                let at = first + block.iter().position(|address| *address == wanted)?;
+                return self.exception(at).is_none().then_some(at);
+            }
+            first += block.len();
+        }
+        None
+    }
+
+    /// The exceptions among some rows.
+    pub(super) fn exceptions_in(&self, rows: Range<usize>) -> &[(u32, Span)] {
+        let place = |row: usize| self.exceptions.partition_point(|(at, _)| (*at as usize) < row);
+        if self.exceptions.is_empty() { &[] } else { &self.exceptions[place(rows.start)..place(rows.end)] }
+    }
+
+    fn exception(&self, index: usize) -> Option<Span> {
+        if self.exceptions.is_empty() {
+            return None;
+        }
+        let found = self.exceptions.binary_search_by(|(row, _)| (*row as usize).cmp(&index)).ok()?;
+        Some(self.exceptions[found].1)
+    }
+}
+
+fn read_all(reader: &mut Reader<'_>, count: usize) -> Result<Texts, PackError> {
+    let texts = Texts::read(reader, count)?;
+    if texts.count as usize == count { Ok(texts) } else { Err(PackError::Field("count of texts")) }
+}
+
+fn read_same(reader: &mut Reader<'_>, earlier: usize) -> Result<u32, PackError> {
+    let column = reader.varint()?;
+    u32::try_from(column).ok().filter(|column| (*column as usize) < earlier).ok_or(PackError::Field("earlier column"))
+}
+
+/// What stands before the first `/` of a name that has one.
+pub(super) fn name_head(name: &[u8]) -> Option<&[u8]> {
+    name.iter().position(|byte| *byte == b'/').and_then(|at| name.get(..at))
+}
+
+/// What stands behind the first `/` of a name that has one.
+pub(super) fn name_tail(name: &[u8]) -> Option<&[u8]> {
+    name.iter().position(|byte| *byte == b'/').and_then(|at| name.get(at + 1..))
+}
+
+pub(super) fn append_decimal(number: u64, out: &mut Vec<u8>) {
+    // writing into a vector cannot fail
+    let _ = write!(out, "{number}");
+}
+
+fn append_ipv4(number: u64, out: &mut Vec<u8>) {
+    for (at, shift) in [24, 16, 8, 0].into_iter().enumerate() {
+        if at > 0 {
+            out.push(b'.');
+        }
+        let octet = (number >> shift & 0xff).to_le_bytes()[0];
+        append_octet(octet, out);
+    }
+}
+
+fn append_octet(octet: u8, out: &mut Vec<u8>) {
+    if octet >= 100 {
+        out.push(b'0' + octet / 100);
+    }
+    if octet >= 10 {
+        out.push(b'0' + octet / 10 % 10);
+    }
+    out.push(b'0' + octet % 10);
+}
+
+fn append_uuid(bytes: &[u8], at: usize, out: &mut Vec<u8>) {
+    for (index, byte) in bytes.get(at..at + 16).unwrap_or_default().iter().enumerate() {
+        if [4, 6, 8, 10].contains(&index) {
+            out.push(b'-');
+        }
+        out.push(hex_digit(byte >> 4));
+        out.push(hex_digit(byte & 0xf));
+    }
+}
+
+const fn hex_digit(nibble: u8) -> u8 {
+    if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }
+}
+
+/// An IPv4 address as `append_ipv4` writes it.
+pub(super) fn parse_ipv4(text: &[u8]) -> Option<Ipv4Addr> {
+    if text.len() < 7 || text.len() > 15 {
+        return None;
+    }
+    // the standard parser refuses leading zeros, so whatever it takes is written the same way again
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// A UUID as `append_uuid` writes it.
+pub(super) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
+    if text.len() != UUID_TEXT_LENGTH || UUID_DASHES.iter().any(|at| text[*at] != b'-') {
+        return None;
+    }
+    let mut uuid = [0; 16];
+    let mut nibbles = text.iter().enumerate().filter(|(at, _)| !UUID_DASHES.contains(at)).map(|(_, digit)| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    });
+    for byte in &mut uuid {
+        *byte = nibbles.next()?? << 4 | nibbles.next()??;
+    }
+    Some(uuid)
+}
+
+/// A number as `append_decimal` writes it.
+pub(super) fn parse_decimal(text: &[u8]) -> Option<u64> {
+    let canonical = !text.is_empty() && text.len() <= 19 && text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text[0] != b'0');
+    canonical.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}

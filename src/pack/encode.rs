@@ -1,0 +1,233 @@
+//! Records to the bytes of a chunk.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::SystemTime;
+
+use super::bytes::{put_fixed, put_text, put_varint};
+use super::choose::{Rows, put_column};
+use super::meaning::{Meaning, prefix_of_name};
+use super::number::put_numbers;
+use super::template::{HOLES_MAX, holes};
+use super::{FORM, TEMPLATES_MAX, digest, flag, kind_number};
+use crate::model::{Kind, Record, Rejection};
+
+/// A template that fewer values than this share costs more than it saves.
+const TEMPLATE_USES_MIN: usize = 3;
+
+/// Values of one template.
+struct Shared<'a> {
+    /// A value of it, and where its holes are: what stands between them is the template.
+    sample: &'a [u8],
+    holes: Vec<Range<usize>>,
+    rows: Vec<usize>,
+    /// By hole, then by row.
+    columns: Vec<Vec<&'a [u8]>>,
+}
+
+/// The bytes of a chunk of these records, which are in key order.
+pub(super) fn encode(noted: &[(&Record, Meaning)]) -> Vec<u8> {
+    let records: Vec<&Record> = noted.iter().map(|(record, _)| *record).collect();
+    let records = records.as_slice();
+    let names: Vec<&[u8]> = records.iter().map(|record| record.key.name.as_bytes()).collect();
+    let mut out = vec![FORM];
+    put_varint(&mut out, records.len() as u64);
+    let max_sequence = records.iter().map(|record| record.last_sequence.0).max().unwrap_or(0);
+    put_fixed(&mut out, max_sequence, 8);
+    put_groups(&mut out, records);
+    put_column(&mut out, &Rows { values: &names, names: &[] }, &[]);
+    put_stamps(&mut out, records);
+    let flags: Vec<u64> = noted.iter().map(|(record, meaning)| flags(record, meaning)).collect();
+    put_numbers(&mut out, &flags);
+    let identities: Vec<u64> = noted.iter().map(|(_, meaning)| identity(meaning)).collect();
+    put_numbers(&mut out, &identities);
+    let addresses: Vec<Vec<u8>> = noted.iter().map(|(_, meaning)| addresses(meaning)).collect();
+    put_values(&mut out, records, &names, &addresses);
+    for record in records {
+        put_extra(&mut out, record.good_value.as_deref(), record.rejection.as_ref());
+    }
+    let checksum = crc32fast::hash(&out);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out
+}
+
+fn put_groups(out: &mut Vec<u8>, records: &[&Record]) {
+    let groups: Vec<_> = records.chunk_by(|left, right| left.key.kind == right.key.kind && left.key.cluster == right.key.cluster).collect();
+    put_varint(out, groups.len() as u64);
+    for group in groups {
+        out.push(kind_number(group[0].key.kind));
+        put_text(out, group[0].key.cluster.as_str().as_bytes());
+        put_varint(out, group.len() as u64);
+    }
+}
+
+fn put_stamps(out: &mut Vec<u8>, records: &[&Record]) {
+    let mut put = |number: fn(&Record) -> u64| put_numbers(out, &records.iter().map(|record| number(record)).collect::<Vec<_>>());
+    put(|record| record.last_sequence.0);
+    put(|record| record.last_sequence.0.wrapping_sub(record.create_sequence.0));
+    put(|record| record.version);
+    put(|record| record.source.mod_revision.0.cast_unsigned());
+    put(|record| record.source.lease.0.cast_unsigned());
+    put(|record| digest(&record.value));
+}
+
+pub(super) fn flags(record: &Record, meaning: &Meaning) -> u64 {
+    let bit = |set: bool, flag: u64| if set { flag } else { 0 };
+    bit(record.good_value.is_some(), flag::GOOD_VALUE)
+        | bit(record.rejection.is_some(), flag::REJECTION)
+        | bit(record.source.held, flag::HELD)
+        | meaning_flag(record, meaning)
+}
+
+/// What is noted for the indices: only what is sure to be read back the same.
+fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
+    let name = &*record.key.name;
+    let known = match (record.key.kind, meaning) {
+        (_, Meaning::Nothing) => return flag::NOTHING,
+        (kind @ (Kind::Ip | Kind::NodeIp), Meaning::Ip { prefix, .. }) => prefix_of_name(kind, name) == Some(*prefix),
+        (Kind::Identity, Meaning::Identity(id)) => id.to_string() == name,
+        (Kind::Node, Meaning::Node { .. }) | (Kind::EndpointSlice | Kind::ServiceExport | Kind::Service, Meaning::Service(_)) => true,
+        (
+            Kind::Ip
+            | Kind::NodeIp
+            | Kind::Identity
+            | Kind::Node
+            | Kind::EndpointSlice
+            | Kind::ServiceExport
+            | Kind::Service
+            | Kind::Cluster,
+            _,
+        ) => false,
+    };
+    if known { flag::USABLE } else { flag::UNKNOWN }
+}
+
+pub(super) fn identity(meaning: &Meaning) -> u64 {
+    match meaning {
+        Meaning::Ip { identity, .. } => u64::from(*identity),
+        Meaning::Unknown | Meaning::Nothing | Meaning::Node { .. } | Meaning::Identity(_) | Meaning::Service(_) => 0,
+    }
+}
+
+/// The addresses of a node, or the name of the global service that a key has a share in.
+pub(super) fn addresses(meaning: &Meaning) -> Vec<u8> {
+    let addresses = match meaning {
+        Meaning::Node { addresses } => addresses,
+        Meaning::Service(Some(service)) => return service.as_bytes().to_vec(),
+        Meaning::Service(None) | Meaning::Unknown | Meaning::Nothing | Meaning::Ip { .. } | Meaning::Identity(_) => return Vec::new(),
+    };
+    let mut packed = Vec::new();
+    for address in addresses {
+        match address {
+            IpAddr::V4(ip) => {
+                packed.push(4);
+                packed.extend_from_slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                packed.push(6);
+                packed.extend_from_slice(&ip.octets());
+            }
+        }
+    }
+    packed
+}
+
+/// The numbers of the templates, the addresses of nodes, the templates with their columns, and the values that have none.
+fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses: &[Vec<u8>]) {
+    let mut shared = share(records);
+    shared.retain(|shared| shared.rows.len() >= TEMPLATE_USES_MIN);
+    shared.sort_by_key(|shared| std::cmp::Reverse(shared.rows.len()));
+    shared.truncate(TEMPLATES_MAX);
+    let mut template_of = vec![0; records.len()];
+    for (at, shared) in shared.iter().enumerate() {
+        shared.rows.iter().for_each(|row| template_of[*row] = at as u64 + 1);
+    }
+    put_numbers(out, &template_of);
+    let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
+    put_column(out, &Rows { values: &addresses, names: &[] }, &[]);
+    put_varint(out, shared.len() as u64);
+    for shared in &shared {
+        put_template(out, shared, names);
+    }
+    let verbatim = records.iter().zip(&template_of).filter(|(_, template)| **template == 0);
+    let verbatim: Vec<&[u8]> = verbatim.map(|(record, _)| &*record.value).collect();
+    put_column(out, &Rows { values: &verbatim, names: &[] }, &[]);
+}
+
+/// Sorts values by what stands between their holes.
+fn share<'a>(records: &[&'a Record]) -> Vec<Shared<'a>> {
+    let mut found: Vec<Shared<'a>> = Vec::new();
+    let mut places: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
+    let (mut ranges, mut last) = (Vec::new(), None);
+    for (row, record) in records.iter().enumerate() {
+        let value: &'a [u8] = &record.value;
+        if holes(value, &mut ranges).is_none() {
+            continue;
+        }
+        let place = match last.filter(|last: &usize| found[*last].fits(value, &ranges)) {
+            Some(last) => last,
+            None => *places.entry(template_key(value, &ranges)).or_insert_with(|| {
+                found.push(Shared { sample: value, holes: ranges.clone(), rows: Vec::new(), columns: vec![Vec::new(); ranges.len()] });
+                found.len() - 1
+            }),
+        };
+        last = Some(place);
+        let shared = &mut found[place];
+        shared.rows.push(row);
+        shared.columns.iter_mut().zip(&ranges).for_each(|(column, range)| column.push(&value[range.clone()]));
+    }
+    found
+}
+
+/// What stands between the holes, each part with its length, so that no two templates have one key.
+fn template_key(value: &[u8], holes: &[Range<usize>]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(value.len());
+    for literal in literals(value, holes) {
+        put_text(&mut key, literal);
+    }
+    key
+}
+
+pub(super) fn literals<'a>(value: &'a [u8], holes: &'a [Range<usize>]) -> impl Iterator<Item = &'a [u8]> {
+    let starts = std::iter::once(0).chain(holes.iter().map(|hole| hole.end));
+    let ends = holes.iter().map(|hole| hole.start).chain([value.len()]);
+    starts.zip(ends).map(|(start, end)| &value[start..end])
+}
+
+impl Shared<'_> {
+    fn fits(&self, value: &[u8], ranges: &[Range<usize>]) -> bool {
+        self.holes.len() == ranges.len() && literals(self.sample, &self.holes).eq(literals(value, ranges))
+    }
+}
+
+fn put_template(out: &mut Vec<u8>, shared: &Shared<'_>, names: &[&[u8]]) {
+    debug_assert!(shared.holes.len() <= HOLES_MAX, "a value with too many holes must stay as it is");
+    put_varint(out, shared.holes.len() as u64);
+    literals(shared.sample, &shared.holes).for_each(|literal| put_text(out, literal));
+    let names: Vec<&[u8]> = shared.rows.iter().map(|row| names[*row]).collect();
+    for (at, column) in shared.columns.iter().enumerate() {
+        put_column(out, &Rows { values: column, names: &names }, &shared.columns[..at]);
+    }
+}
+
+/// What few records have.
+pub(super) fn put_extra(out: &mut Vec<u8>, good_value: Option<&[u8]>, rejection: Option<&Rejection>) {
+    if let Some(good_value) = good_value {
+        put_text(out, good_value);
+    }
+    if let Some(Rejection { reason, first_seen, last_seen }) = rejection {
+        put_text(out, reason.as_bytes());
+        put_time(out, *first_seen);
+        put_time(out, *last_seen);
+    }
+}
+
+fn put_time(out: &mut Vec<u8>, time: SystemTime) {
+    let (earlier, distance) = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(distance) => (0, distance),
+        Err(error) => (1, error.duration()),
+    };
+    out.push(earlier);
+    put_varint(out, distance.as_secs());
+    put_varint(out, u64::from(distance.subsec_nanos()));
+}

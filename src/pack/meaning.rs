@@ -1,0 +1,90 @@
+//! What an index needs to know of a record, as a chunk notes it, so that a start decodes no value.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
+
+/// What an index needs to know of a record, without its value being decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meaning {
+    /// Not noted when the chunk was built: decode the record.
+    Unknown,
+    /// It never had a usable value.
+    Nothing,
+    /// An ip entry.
+    Ip {
+        /// What it stands for.
+        prefix: ObjectPrefix,
+        /// The identity that it names, as a reader sees it.
+        identity: u32,
+    },
+    /// A node.
+    Node {
+        /// Its addresses, in the order of the source.
+        addresses: Vec<IpAddr>,
+    },
+    /// An identity of this number.
+    Identity(u32),
+    /// A service, a service export or an endpoint slice, and the global service that it has a share in.
+    Service(Option<Arc<str>>),
+}
+
+impl Meaning {
+    /// What is to be noted of a record that has its object, or never had a usable value; unknown of any other.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        match record.object.as_deref() {
+            None if record.rejection.is_some() && record.good_value.is_none() => Self::Nothing,
+            None => Self::Unknown,
+            Some(Object::Ip(entry)) => Self::Ip { prefix: entry.prefix, identity: entry.identity },
+            Some(Object::Node(node)) => Self::Node { addresses: node.addresses.iter().map(|address| address.ip).collect() },
+            Some(Object::Identity(identity)) => Self::Identity(identity.id),
+            Some(object @ (Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_))) => {
+                Self::Service(object.shared_service(&record.key))
+            }
+            // never in a record
+            Some(Object::Cluster(_)) => Self::Unknown,
+        }
+    }
+}
+
+/// What the name of an ip entry stands for: an address is a host, one with a length a CIDR. Derived entries are hosts.
+pub(super) fn prefix_of_name(kind: Kind, name: &str) -> Option<ObjectPrefix> {
+    if kind == Kind::NodeIp {
+        let (_, ip) = EntryKey::split_node_ip(name)?;
+        return Some(ObjectPrefix { net: IpNet::from(ip), host: true });
+    }
+    if name.contains('/') {
+        let net: IpNet = name.parse().ok()?;
+        return Some(ObjectPrefix { net: net.trunc(), host: false });
+    }
+    let ip: IpAddr = name.parse().ok()?;
+    Some(ObjectPrefix { net: IpNet::from(ip), host: true })
+}
+
+/// Addresses one after another: 4 and four bytes, or 6 and sixteen.
+pub(super) fn read_addresses(packed: &[u8]) -> Vec<IpAddr> {
+    let (mut addresses, mut rest) = (Vec::new(), packed);
+    loop {
+        rest = match rest {
+            [4, tail @ ..] => match tail.split_first_chunk::<4>() {
+                Some((octets, tail)) => {
+                    addresses.push(IpAddr::V4(Ipv4Addr::from(*octets)));
+                    tail
+                }
+                None => return addresses,
+            },
+            [6, tail @ ..] => match tail.split_first_chunk::<16>() {
+                Some((octets, tail)) => {
+                    addresses.push(IpAddr::V6(Ipv6Addr::from(*octets)));
+                    tail
+                }
+                None => return addresses,
+            },
+            _ => return addresses,
+        };
+    }
+}

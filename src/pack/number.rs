@@ -1,0 +1,150 @@
+//! A column of numbers: either as differences from the least of them in as few bytes as the largest difference needs (none where all
+//! are equal), or through a table of the distinct ones.
+//!
+//! Bytes: `form (1) ·` form 0: `least (8) · width (1) · count × width`; form 1: `varint distinct · distinct × 8 · width (1) · count × width`.
+
+use super::PackError;
+use super::bytes::{Reader, all_fixed, fixed_at, put_fixed, put_varint, width_of};
+
+/// More distinct numbers than an index of one byte can name make no table.
+const TABLE_LENGTH_MAX: usize = 256;
+
+/// Where numbers that were met are noted, a power of two: four times as many as are noted at most.
+const DISTINCT_SLOTS: usize = 1_024;
+
+const PLAIN: u8 = 0;
+const TABLE: u8 = 1;
+
+/// A column that was checked.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Numbers {
+    Plain { least: u64, start: u32, width: u8 },
+    Table { table: u32, length: u32, start: u32, width: u8 },
+}
+
+/// Appends a column.
+pub(super) fn put_numbers(out: &mut Vec<u8>, values: &[u64]) {
+    let least = values.iter().copied().min().unwrap_or(0);
+    let most = values.iter().copied().max().unwrap_or(0);
+    let width = width_of(most - least);
+    if let Some(table) = worthwhile_table(values, width) {
+        out.push(TABLE);
+        put_varint(out, table.len() as u64);
+        table.iter().for_each(|number| put_fixed(out, *number, 8));
+        let width = usize::from(table.len() > 1);
+        out.push(u8::from(width == 1));
+        values.iter().for_each(|value| put_fixed(out, table.binary_search(value).unwrap_or(0) as u64, width));
+        return;
+    }
+    out.push(PLAIN);
+    put_fixed(out, least, 8);
+    out.extend_from_slice(&width.to_le_bytes()[..1]);
+    values.iter().for_each(|value| put_fixed(out, value - least, width));
+}
+
+/// The distinct numbers in order, if naming them is shorter than the differences.
+fn worthwhile_table(values: &[u64], width: usize) -> Option<Vec<u64>> {
+    if width < 2 {
+        return None;
+    }
+    let mut table = distinct(values)?;
+    table.sort_unstable();
+    (table.len() * 8 + values.len() < values.len() * width).then_some(table)
+}
+
+/// The distinct numbers in any order; `None` where they are too many for a table. Every column of numbers is asked, so it is quick to say no.
+fn distinct(values: &[u64]) -> Option<Vec<u64>> {
+    let mut table = Vec::new();
+    // for each number that was met, one more than its place in the table
+    let mut slots = [0_u16; DISTINCT_SLOTS];
+    for value in values {
+        // the upper bits of a product with a large odd number are well mixed
+        let mut slot = usize::try_from(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54).unwrap_or(0);
+        while usize::from(slots[slot]).checked_sub(1).is_some_and(|met| table[met] != *value) {
+            slot = (slot + 1) % DISTINCT_SLOTS;
+        }
+        if slots[slot] == 0 {
+            if table.len() == TABLE_LENGTH_MAX {
+                return None;
+            }
+            table.push(*value);
+            slots[slot] = u16::try_from(table.len()).unwrap_or(u16::MAX);
+        }
+    }
+    Some(table)
+}
+
+impl Numbers {
+    /// Reads a column of `count` numbers and checks it.
+    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, PackError> {
+        match reader.byte()? {
+            PLAIN => {
+                let least = reader.fixed()?;
+                let width = reader.width()?;
+                Ok(Self::Plain { least, start: reader.array(count, width)?, width })
+            }
+            TABLE => {
+                let length = reader.count(TABLE_LENGTH_MAX)?;
+                let table = reader.array(length, 8)?;
+                let width = reader.width()?;
+                let start = reader.array(count, width)?;
+                let length = u32::try_from(length).map_err(|_| PackError::Field("table"))?;
+                let named = |index| fixed_at(reader.bytes(), start, width, index) < u64::from(length);
+                if (0..count).all(named) { Ok(Self::Table { table, length, start, width }) } else { Err(PackError::Field("table index")) }
+            }
+            _ => Err(PackError::Field("form of a number column")),
+        }
+    }
+
+    /// The number at an index below the count.
+    pub(super) fn at(self, bytes: &[u8], index: usize) -> u64 {
+        match self {
+            Self::Plain { least, start, width } => least.wrapping_add(fixed_at(bytes, start, width, index)),
+            Self::Table { table, start, width, .. } => {
+                let entry = usize::try_from(fixed_at(bytes, start, width, index)).unwrap_or(usize::MAX);
+                fixed_at(bytes, table, 8, entry)
+            }
+        }
+    }
+
+    /// The numbers of all rows, of which there are `count`.
+    pub(super) fn all(self, bytes: &[u8], count: usize) -> Vec<u64> {
+        match self {
+            Self::Plain { least, start, width } => {
+                all_fixed(bytes, start, width, count).map(|difference| least.wrapping_add(difference)).collect()
+            }
+            Self::Table { table, length, start, width } => {
+                let table: Vec<u64> = all_fixed(bytes, table, 8, length as usize).collect();
+                let entry = |entry| usize::try_from(entry).ok().and_then(|entry| table.get(entry)).copied().unwrap_or(0);
+                all_fixed(bytes, start, width, count).map(entry).collect()
+            }
+        }
+    }
+
+    /// Whether a number may be in the column: exact where there is a table.
+    pub(super) fn may_hold(self, bytes: &[u8], number: u64) -> bool {
+        match self {
+            Self::Plain { least, width, .. } => {
+                let most = if width >= 8 { u64::MAX } else { (1 << (8 * u32::from(width))) - 1 };
+                number.checked_sub(least).is_some_and(|difference| difference <= most)
+            }
+            Self::Table { table, length, .. } => (0..length as usize).any(|entry| fixed_at(bytes, table, 8, entry) == number),
+        }
+    }
+
+    /// How many rows before this one have the same number.
+    pub(super) fn rank(self, bytes: &[u8], index: usize) -> usize {
+        match self {
+            Self::Plain { width: 0, .. } => index,
+            Self::Plain { start, width: 1, .. } => {
+                let rows = bytes.get(start as usize..start as usize + index).unwrap_or_default();
+                let wanted = fixed_at(bytes, start, 1, index).to_le_bytes()[0];
+                rows.iter().filter(|row| **row == wanted).count()
+            }
+            Self::Plain { .. } | Self::Table { .. } => {
+                let wanted = self.at(bytes, index);
+                (0..index).filter(|row| self.at(bytes, *row) == wanted).count()
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A column with some rows put in, replaced or taken out, in the form that it has: what stays is copied as it stands, without a look at each
+//! value. Where the form no longer fits, the column says so, and whoever asked chooses a form anew (`choose`).
+
+use std::ops::Range;
+
+use super::bytes::{put_fixed, put_text, put_varint, width_of};
+use super::choose::{ROWS_PER_EXCEPTION, TextMap, common_length, put_texts, split_parts};
+use super::column::{
+    CONSTANT, Column, DECIMAL, Form, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, Table, Texts, UUID, name_head, name_tail,
+    parse_decimal, parse_ipv4, parse_uuid,
+};
+use super::number::{Numbers, put_numbers};
+
+/// So many new values are needed to say that they are the same few.
+const REPEATS_MIN: usize = 8;
+
+/// A part of a new column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Rows of the old column.
+    Kept(Range<usize>),
+    /// One of the values that are new, by its place among them.
+    New(usize),
+}
+
+/// The rows of a new column, in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Plan {
+    pieces: Vec<Piece>,
+    count: usize,
+}
+
+/// A column to be made of an old one.
+pub(super) struct Splice<'s, 'a> {
+    /// The old chunk.
+    pub(super) bytes: &'a [u8],
+    pub(super) plan: &'s Plan,
+    /// The values that are new.
+    pub(super) values: &'s [&'a [u8]],
+    /// The name in the key of each of them; empty where the column does not look at names.
+    pub(super) names: &'s [&'a [u8]],
+}
+
+/// Rows that do not have what the form says, with their values.
+type Exceptions<'a> = Vec<(usize, &'a [u8])>;
+
+impl Plan {
+    /// Adds old rows.
+    pub(super) fn keep(&mut self, rows: Range<usize>) {
+        if rows.is_empty() {
+            return;
+        }
+        self.count += rows.len();
+        match self.pieces.last_mut() {
+            Some(Piece::Kept(last)) if last.end == rows.start => last.end = rows.end,
+            Some(_) | None => self.pieces.push(Piece::Kept(rows)),
+        }
+    }
+
+    /// Adds a new row.
+    pub(super) fn add(&mut self, new: usize) {
+        self.count += 1;
+        self.pieces.push(Piece::New(new));
+    }
+
+    /// How many rows there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The numbers that the rows have in a column of numbers, which had `rows` rows.
+    pub(super) fn numbers(&self, bytes: &[u8], old: Numbers, rows: usize, new: impl Fn(usize) -> u64) -> Vec<u64> {
+        let old = old.all(bytes, rows);
+        let mut numbers = Vec::with_capacity(self.count);
+        for piece in &self.pieces {
+            match piece {
+                Piece::Kept(rows) => numbers.extend_from_slice(&old[rows.clone()]),
+                Piece::New(at) => numbers.push(new(*at)),
+            }
+        }
+        numbers
+    }
+}
+
+impl<'a> Splice<'_, 'a> {
+    /// Appends the new column in the form of the old one, which had `rows` rows. Says whether that was possible, and appends nothing where
+    /// it was not. `earlier` is what a new value's row has in an earlier column of the template.
+    pub(super) fn put(&self, out: &mut Vec<u8>, old: &Column, rows: usize, earlier: impl Fn(usize, usize) -> &'a [u8]) -> bool {
+        let length = out.len();
+        let exceptions = self.put_body(out, old, rows, earlier);
+        let Some(exceptions) = exceptions else {
+            out.truncate(length);
+            return false;
+        };
+        put_varint(out, exceptions.len() as u64);
+        for (row, value) in exceptions {
+            put_varint(out, row as u64);
+            put_text(out, value);
+        }
+        true
+    }
+
+    fn put_body(&self, out: &mut Vec<u8>, old: &Column, rows: usize, earlier: impl Fn(usize, usize) -> &'a [u8]) -> Option<Exceptions<'a>> {
+        let value = |new: usize| self.values[new];
+        let name = |new: usize| self.names.get(new).copied();
+        Some(match old.form {
+            Form::Constant(span) => {
+                let text = span.of(self.bytes);
+                let exceptions = self.put_bare(out, CONSTANT, old, |new| value(new) == text)?;
+                put_text(out, text);
+                exceptions
+            }
+            Form::Name => self.put_bare(out, NAME, old, |new| name(new) == Some(value(new)))?,
+            Form::NameHead => self.put_bare(out, NAME_HEAD, old, |new| name(new).and_then(name_head) == Some(value(new)))?,
+            Form::NameTail => self.put_bare(out, NAME_TAIL, old, |new| name(new).and_then(name_tail) == Some(value(new)))?,
+            Form::Same(column) => {
+                let exceptions = self.put_bare(out, SAME, old, |new| value(new) == earlier(column as usize, new))?;
+                put_varint(out, u64::from(column));
+                exceptions
+            }
+            Form::Decimal(numbers) => self.put_decimal(out, old, numbers, rows)?,
+            Form::Ipv4(start) => {
+                self.put_arrays(out, (IPV4, start), old, |value| parse_ipv4(value).map(|ip| ip.to_bits().to_le_bytes()))?
+            }
+            Form::Uuid(start) => self.put_arrays(out, (UUID, start), old, parse_uuid)?,
+            Form::Table(table) => {
+                out.push(TABLE);
+                // with more of them, another form is shorter
+                let distinct = self.put_table(out, table, value);
+                (distinct * 2 <= self.plan.count).then(Vec::new)?
+            }
+            Form::Split(..) | Form::Texts(_) if self.repeats() => return None,
+            Form::Split(heads, tails) => {
+                let parts = |new| split_parts(value(new)).unwrap_or_default();
+                let exceptions = self.put_bare(out, SPLIT, old, |new| split_parts(value(new)).is_some())?;
+                self.put_table(out, heads, |new| parts(new).0);
+                self.put_texts(out, tails, |new| parts(new).1);
+                exceptions
+            }
+            Form::Texts(texts) => {
+                out.push(TEXTS);
+                self.put_texts(out, texts, value);
+                Vec::new()
+            }
+        })
+    }
+
+    /// Whether the new values are the same few, as where all rows come to have the same: then they may need no text each.
+    fn repeats(&self) -> bool {
+        let distinct: TextMap<'_, ()> = self.values.iter().map(|value| (*value, ())).collect();
+        self.values.len() >= REPEATS_MIN && distinct.len() * 4 <= self.values.len()
+    }
+
+    /// The old exceptions that stay, and what is new and does not fit. `None` where they are too many.
+    fn exceptions(&self, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
+        let (mut row, mut found) = (0, Vec::new());
+        for piece in &self.plan.pieces {
+            match piece {
+                Piece::Kept(rows) => {
+                    let within = old.exceptions_in(rows.clone());
+                    found.extend(within.iter().map(|(at, span)| (row + *at as usize - rows.start, span.of(self.bytes))));
+                    row += rows.len();
+                }
+                Piece::New(new) => {
+                    if !fits(*new) {
+                        found.push((row, self.values[*new]));
+                    }
+                    row += 1;
+                }
+            }
+        }
+        (found.len() * ROWS_PER_EXCEPTION <= self.plan.count).then_some(found)
+    }
+
+    /// The form alone.
+    fn put_bare(&self, out: &mut Vec<u8>, form: u8, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
+        let exceptions = self.exceptions(old, fits)?;
+        out.push(form);
+        Some(exceptions)
+    }
+
+    fn put_decimal(&self, out: &mut Vec<u8>, old: &Column, numbers: Numbers, rows: usize) -> Option<Exceptions<'a>> {
+        let parsed: Vec<Option<u64>> = self.values.iter().map(|value| parse_decimal(value)).collect();
+        let exceptions = self.put_bare(out, DECIMAL, old, |new| parsed[new].is_some())?;
+        // the filler repeats what is there, so that it widens nothing
+        let filler = numbers.at(self.bytes, 0);
+        put_numbers(out, &self.plan.numbers(self.bytes, numbers, rows, |new| parsed[new].unwrap_or(filler)));
+        Some(exceptions)
+    }
+
+    /// Values of a fixed length one after another, from `start` on.
+    fn put_arrays<const LENGTH: usize>(
+        &self,
+        out: &mut Vec<u8>,
+        (form, start): (u8, u32),
+        old: &Column,
+        parse: impl Fn(&[u8]) -> Option<[u8; LENGTH]>,
+    ) -> Option<Exceptions<'a>> {
+        let parsed: Vec<Option<[u8; LENGTH]>> = self.values.iter().map(|value| parse(value)).collect();
+        let exceptions = self.put_bare(out, form, old, |new| parsed[new].is_some())?;
+        let old = self.bytes.get(start as usize..).unwrap_or_default();
+        for piece in &self.plan.pieces {
+            match piece {
+                Piece::Kept(rows) => out.extend_from_slice(&old[rows.start * LENGTH..rows.end * LENGTH]),
+                Piece::New(new) => out.extend_from_slice(&parsed[*new].unwrap_or([0; LENGTH])),
+            }
+        }
+        Some(exceptions)
+    }
+
+    /// The texts of a table that are still in use and those that are new, and which of them each row has. Returns how many they are.
+    fn put_table(&self, out: &mut Vec<u8>, table: Table, part: impl Fn(usize) -> &'a [u8]) -> usize {
+        let (texts, prefix) = (table.texts, table.texts.prefix.of(self.bytes));
+        let ends = texts.all_ends(self.bytes);
+        let own = |entry: usize| texts.between(self.bytes, &ends, entry..entry + 1);
+        let known: TextMap<'_, usize> =
+            if self.values.is_empty() { TextMap::default() } else { (0..texts.count as usize).map(|entry| (own(entry), entry)).collect() };
+        let mut places: Vec<Option<usize>> = vec![None; texts.count as usize];
+        let (mut fresh, mut rows) = (TextMap::<usize>::default(), Vec::with_capacity(self.plan.count));
+        let (mut bytes, mut lengths) = (Vec::with_capacity(texts.bytes.length() * 2), Vec::new());
+        let mut use_known = |entry: usize, bytes: &mut Vec<u8>, lengths: &mut Vec<usize>| {
+            *places[entry].get_or_insert_with(|| {
+                bytes.extend_from_slice(prefix);
+                bytes.extend_from_slice(own(entry));
+                lengths.push(prefix.len() + own(entry).len());
+                lengths.len() - 1
+            })
+        };
+        for piece in &self.plan.pieces {
+            match piece {
+                Piece::Kept(kept) => rows.extend(kept.clone().map(|row| use_known(table.entry(self.bytes, row), &mut bytes, &mut lengths))),
+                Piece::New(new) => {
+                    let text = part(*new);
+                    let entry = text.strip_prefix(prefix).and_then(|own| known.get(own));
+                    rows.push(match entry {
+                        Some(entry) => use_known(*entry, &mut bytes, &mut lengths),
+                        None => *fresh.entry(text).or_insert_with(|| {
+                            bytes.extend_from_slice(text);
+                            lengths.push(text.len());
+                            lengths.len() - 1
+                        }),
+                    });
+                }
+            }
+        }
+        put_texts(out, &cut(&bytes, &lengths));
+        let width = width_of(lengths.len().saturating_sub(1) as u64);
+        put_fixed(out, width as u64, 1);
+        rows.iter().for_each(|row| put_fixed(out, *row as u64, width));
+        lengths.len()
+    }
+
+    fn put_texts(&self, out: &mut Vec<u8>, texts: Texts, part: impl Fn(usize) -> &'a [u8]) {
+        let (prefix, ends) = (texts.prefix.of(self.bytes), texts.all_ends(self.bytes));
+        let new = |piece: &Piece| if let Piece::New(new) = piece { Some(part(*new)) } else { None };
+        let shared = self.plan.pieces.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_length(prefix, text)]);
+        // what stands before each old text from now on
+        let before = &prefix[shared.len()..];
+        let total: usize = self
+            .plan
+            .pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Kept(rows) => (ends[rows.end] - ends[rows.start]) as usize + rows.len() * before.len(),
+                Piece::New(new) => part(*new).len() - shared.len(),
+            })
+            .sum();
+        put_varint(out, self.plan.count as u64);
+        put_text(out, shared);
+        let width = width_of(total as u64);
+        put_fixed(out, width as u64, 1);
+        let mut end = 0;
+        for piece in &self.plan.pieces {
+            match piece {
+                Piece::Kept(rows) => {
+                    let start = end;
+                    for (at, row) in rows.clone().enumerate() {
+                        end = start + (ends[row + 1] - ends[rows.start]) as usize + (at + 1) * before.len();
+                        put_fixed(out, end as u64, width);
+                    }
+                }
+                Piece::New(new) => {
+                    end += part(*new).len() - shared.len();
+                    put_fixed(out, end as u64, width);
+                }
+            }
+        }
+        for piece in &self.plan.pieces {
+            match piece {
+                Piece::Kept(rows) if before.is_empty() => out.extend_from_slice(texts.between(self.bytes, &ends, rows.clone())),
+                Piece::Kept(rows) => rows.clone().for_each(|row| {
+                    out.extend_from_slice(before);
+                    out.extend_from_slice(texts.between(self.bytes, &ends, row..row + 1));
+                }),
+                Piece::New(new) => out.extend_from_slice(&part(*new)[shared.len()..]),
+            }
+        }
+    }
+}
+
+/// Texts of these lengths that stand one after another.
+pub(super) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
+    let mut rest = bytes;
+    let mut next = |length: &usize| {
+        let (text, tail) = rest.split_at(*length);
+        rest = tail;
+        text
+    };
+    lengths.iter().map(&mut next).collect()
+}

@@ -1,0 +1,228 @@
+//! A chunk that is edited holds what one packed from the records holds, and stays about as short.
+
+use super::*;
+use crate::pack::meaning::prefix_of_name;
+
+/// What a chunk should hold.
+type Model = BTreeMap<EntryKey, (Record, Meaning)>;
+
+fn random_meaning(key: &EntryKey, random: &mut StdRng) -> Meaning {
+    if random.random_ratio(1, 20) {
+        return if random.random() { Meaning::Unknown } else { Meaning::Nothing };
+    }
+    match key.kind {
+        Kind::Ip | Kind::NodeIp => {
+            let identity = random.random_range(1..70_000);
+            // a name that is not the prefix must not be noted
+            let known = prefix_of_name(key.kind, &key.name).filter(|_| random.random_ratio(19, 20));
+            let other = ObjectPrefix { net: "10.0.0.0/8".parse().unwrap(), host: false };
+            Meaning::Ip { prefix: known.unwrap_or(other), identity }
+        }
+        Kind::Identity => Meaning::Identity(key.name.parse().unwrap_or(7)),
+        Kind::Node => {
+            let addresses = (0..random.random_range(0..4)).map(|_| if random.random() { "10.0.0.1" } else { "fd00::7" });
+            Meaning::Node { addresses: addresses.map(|ip| ip.parse().unwrap()).collect() }
+        }
+        Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => Meaning::Service(random.random::<bool>().then(|| "a/b".into())),
+        Kind::Cluster => Meaning::Unknown,
+    }
+}
+
+fn packed(model: &Model) -> Vec<Chunk> {
+    build_noted(model.values().map(|(record, meaning)| (record, meaning.clone())))
+}
+
+fn held(chunks: &[Chunk]) -> Vec<(Record, Meaning)> {
+    chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
+}
+
+/// One random change of what a chunk holds, as an edit and in the model.
+enum Step {
+    Put(Record, Meaning),
+    Remove(EntryKey),
+    Restamp(EntryKey, SourceStamp),
+}
+
+fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in: u32) -> BTreeMap<EntryKey, Step> {
+    let keys: Vec<&EntryKey> = model.keys().collect();
+    let mut steps = BTreeMap::new();
+    let new = random_records(random, count, one_hostile_in);
+    for (at, fresh) in new.into_iter().enumerate() {
+        let key = keys[random.random_range(0..keys.len())].clone();
+        let meaning = random_meaning(&key, random);
+        let step = match at % 7 {
+            0 if random.random() => Step::Remove(key.clone()),
+            0 => Step::Restamp(key.clone(), fresh.source),
+            1 => Step::Put(fresh.clone(), random_meaning(&fresh.key, random)),
+            // another kind's value in some cases, which is as odd as it gets
+            2 => Step::Put(Record { key: key.clone(), ..fresh }, meaning),
+            _ => {
+                let (_, value) = usual(key.kind, random);
+                Step::Put(Record { key: key.clone(), value: value.into(), ..fresh }, meaning)
+            }
+        };
+        let key = if let Step::Put(record, _) = &step { record.key.clone() } else { key };
+        steps.insert(key, step);
+    }
+    steps
+}
+
+fn edits_of<'a>(chunk: &Chunk, steps: &'a BTreeMap<EntryKey, Step>) -> Vec<Edit<'a>> {
+    let edit = |(key, step): (&EntryKey, &'a Step)| match (chunk.find(key), step) {
+        (Ok(row), Step::Put(record, meaning)) => Edit::Replace { row, record, meaning: meaning.clone() },
+        (Err(before), Step::Put(record, meaning)) => Edit::Insert { before, record, meaning: meaning.clone() },
+        (Ok(row), Step::Remove(_)) => Edit::Remove { row },
+        (Ok(row), Step::Restamp(_, source)) => Edit::Restamp { row, source: *source },
+        (Err(_), Step::Remove(_) | Step::Restamp(..)) => panic!("only what is there is removed"),
+    };
+    steps.iter().map(edit).collect()
+}
+
+fn take_steps(model: &mut Model, steps: BTreeMap<EntryKey, Step>) {
+    for (key, step) in steps {
+        match step {
+            Step::Put(record, meaning) => drop(model.insert(key, (record, meaning))),
+            Step::Remove(key) => drop(model.remove(&key)),
+            Step::Restamp(key, source) => model.get_mut(&key).unwrap().0.source = source,
+        }
+    }
+}
+
+/// Edits a chunk again and again, and holds each result against one packed from the records. Returns how many were edited in place.
+fn edit_again_and_again(seed: u64) -> usize {
+    let mut random = StdRng::seed_from_u64(seed);
+    let one_hostile_in = [5, 40, 1_000_000][random.random_range(0..3)];
+    let count = random.random_range(70..1_100);
+    let records = random_records(&mut random, count, one_hostile_in);
+    let first: Model =
+        records.into_iter().map(|record| (record.key.clone(), (record.clone(), random_meaning(&record.key, &mut random)))).collect();
+    let mut chunk = packed(&first).swap_remove(0);
+    let mut edited = 0;
+    for _ in 0..12 {
+        let mut model: Model = held(std::slice::from_ref(&chunk)).into_iter().map(|pair| (pair.0.key.clone(), pair)).collect();
+        let count = [1, 5, 60, 300][random.random_range(0..4)];
+        let steps = random_steps(&model, &mut random, count, one_hostile_in);
+        let new = edit(&chunk, &edits_of(&chunk, &steps));
+        take_steps(&mut model, steps);
+        let expected = packed(&model);
+        let Some(new) = new else {
+            let Some(next) = expected.into_iter().next() else { break };
+            chunk = next;
+            continue;
+        };
+        edited += 1;
+        let expected = held(&expected);
+        assert_eq!(new.max_sequence(), expected.iter().map(|(record, _)| record.last_sequence).max().unwrap(), "seed {seed}");
+        assert!(new.stored().len() < STORED_LENGTH_MAX, "seed {seed}");
+        let found = held(std::slice::from_ref(&new));
+        assert_eq!(found.len(), expected.len(), "seed {seed}");
+        found.iter().zip(&expected).for_each(|(found, expected)| assert_eq!(found, expected, "seed {seed}"));
+        for (row, (record, _)) in expected.iter().enumerate() {
+            assert_eq!(new.find(&record.key), Ok(row), "seed {seed}");
+            assert!(new.has_value(row, &record.value), "seed {seed}");
+        }
+        chunk = new;
+    }
+    edited
+}
+
+#[test]
+fn an_edited_chunk_holds_what_one_packed_from_the_records_holds() {
+    let edited: usize = (0..60).map(edit_again_and_again).sum();
+    assert!(edited > 160, "only {edited} were edited");
+}
+
+#[test]
+fn what_is_folded_is_what_the_records_are_whichever_way_it_is_done() {
+    for seed in 0..20 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let records = random_records(&mut random, 1_200, 30);
+        let mut chunks = build(&records);
+        let mut model: BTreeMap<EntryKey, Record> = records.into_iter().map(|record| (record.key.clone(), record)).collect();
+        for _ in 0..6 {
+            let count = [1, 60, 900][random.random_range(0..3)];
+            let mut changes: BTreeMap<EntryKey, Option<Arc<Record>>> = BTreeMap::new();
+            for record in random_records(&mut random, count, 30) {
+                let key = model.keys().nth(random.random_range(0..model.len())).unwrap().clone();
+                match random.random_range(0..3) {
+                    0 => changes.insert(key, None),
+                    1 => changes.insert(key.clone(), Some(Arc::new(Record { key, ..record }))),
+                    _ => changes.insert(record.key.clone(), Some(Arc::new(record))),
+                };
+            }
+            chunks = fold(&chunks, &changes);
+            for (key, change) in changes {
+                match change {
+                    Some(record) => drop(model.insert(key, (*record).clone())),
+                    None => drop(model.remove(&key)),
+                }
+            }
+            let found: Vec<Record> = chunks.iter().flat_map(Chunk::records).collect();
+            assert_eq!(found, model.values().cloned().collect::<Vec<_>>(), "seed {seed}");
+            assert!(chunks.iter().all(|chunk| chunk.stored().len() < STORED_LENGTH_MAX || chunk.len() == 1), "seed {seed}");
+        }
+    }
+}
+
+/// An address' value in a mesh whose ways change with time: new sets of pods, new hosts, and from some time on a field that was not there.
+fn drifting(key: &EntryKey, time: u32, random: &mut StdRng) -> Vec<u8> {
+    let (set, host) = (time / 40 + random.random_range(0..30), time / 100 + random.random_range(0..60));
+    let field = if time > 300 && random.random_ratio(time.min(600) - 300, 300) { r#","Zone":"a""# } else { "" };
+    let account = if time % 200 < 100 { "default".to_owned() } else { format!("account-{}", random.random_range(0..900)) };
+    format!(
+        r#"{{"IP":"{}","HostIP":"172.18.{}.{}","ID":{},"K8sPodName":"cart-{set}-{:x}","K8sServiceAccount":"{account}"{field}}}"#,
+        key.name,
+        host / 250,
+        host % 250,
+        70_000 + set,
+        random.random_range(0..1 << 20)
+    )
+    .into_bytes()
+}
+
+#[test]
+fn a_chunk_that_is_folded_a_thousand_times_stays_as_short_as_one_packed_from_the_records() {
+    let mut random = StdRng::seed_from_u64(9);
+    let key = |number: u32| EntryKey::new(Kind::Ip, cluster(2), format!("10.1.{}.{}", number / 250, number % 250));
+    let mut next = 0;
+    let mut made = |number: u32, time: u32, random: &mut StdRng| {
+        next += 1;
+        let key = key(number);
+        let value = drifting(&key, time, random);
+        let source = SourceStamp { mod_revision: Revision(1_000 + next), lease: LeaseId(77), held: false };
+        let sequence = Sequence(next.cast_unsigned());
+        Record { source, create_sequence: sequence, last_sequence: sequence, version: 1, ..record(key, &value, random) }
+    };
+    let mut model: BTreeMap<EntryKey, Record> = (0..1_024).map(|number| (key(number), made(number, 0, &mut random))).collect();
+    let mut chunks = build(model.values());
+    let (mut edited, mut longest) = (0, 0);
+    let (mut all_folded, mut all_fresh) = (0, 0);
+    for time in 0..1_000 {
+        let mut changes = BTreeMap::new();
+        for _ in 0..80 {
+            let number = random.random_range(0..1_024);
+            let gone = random.random_ratio(1, 10);
+            changes.insert(key(number), (!gone).then(|| Arc::new(made(number, time, &mut random))));
+        }
+        edited += usize::from(chunks.len() == 1 && edit(&chunks[0], &edits(&chunks[0], &changes)).is_some());
+        chunks = fold(&chunks, &changes);
+        for (key, change) in changes {
+            match change {
+                Some(record) => drop(model.insert(key, (*record).clone())),
+                None => drop(model.remove(&key)),
+            }
+        }
+        if time % 10 != 9 {
+            continue;
+        }
+        let fresh: usize = build(model.values()).iter().map(|chunk| chunk.stored().len()).sum();
+        let folded: usize = chunks.iter().map(|chunk| chunk.stored().len()).sum();
+        longest = longest.max(folded * 1000 / fresh);
+        (all_folded, all_fresh) = (all_folded + folded, all_fresh + fresh);
+    }
+    assert_eq!(chunks.iter().flat_map(Chunk::records).collect::<Vec<_>>(), model.into_values().collect::<Vec<_>>());
+    assert!(edited > 800, "only {edited} of 1000 were edited");
+    // a form that no longer suits a column stays until the next time that all is packed anew
+    assert!(longest < 1_300, "{longest} thousandths of what it need be at worst");
+    assert!(all_folded * 100 < all_fresh * 106, "{all_folded} B in place of {all_fresh} B over all");
+}

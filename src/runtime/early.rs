@@ -1,0 +1,113 @@
+//! Answers while the store loads: a small mirror for each question, of just the chunks that it needs.
+//!
+//! Owns: what a question needs, in two steps, for what an ip entry names is known when it was read. Deliberately lacks: which chunks have
+//! that (the store knows).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::plan::{Begun, Plan};
+use super::restore::{Decoder, begin_epoch, restore_changed, runs};
+use crate::commit::Published;
+use crate::feed::{Feed, Retention};
+use crate::handle::{Early, Question};
+use crate::model::{ClusterName, Epoch, MaxConnectedClusters, Object, Record};
+use crate::store::{Cold, Wanted};
+use crate::view::{DERIVATION, View};
+
+/// A mirror that is made for each question.
+#[derive(Debug)]
+pub(super) struct EarlyMirror {
+    cold: Cold,
+    decoder: Decoder,
+    plan: Plan,
+    /// All but entries.
+    view: View,
+    feed: Feed,
+    epoch: Epoch,
+}
+
+/// Begins a start by what is known so early. `None` where something has to be made of all entries first.
+pub(super) fn begin(cold: Cold, data_directory: &Path, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Begun)> {
+    let known = cold.known();
+    let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
+    let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
+    if known.derived != Some(DERIVATION) || !cold.clusters().is_subset(&clusters) {
+        return None;
+    }
+    let runs = runs(data_directory);
+    let plan = Plan::new(known, &runs, clusters);
+    let (epoch, journal) = begin_epoch(data_directory, plan.head);
+    let mut feed = Feed::starting_at(plan.head, retention);
+    feed.restore_floor(known.floor);
+    let (decoder, view) = (Decoder::new(known, max), plan.view(known));
+    let begun = Begun { plan: plan.clone(), runs, epoch, journal };
+    Some((EarlyMirror { cold, decoder, plan, view, feed, epoch }, begun))
+}
+
+impl Early for EarlyMirror {
+    fn published(&self, question: &Question) -> Option<Published> {
+        let mut wanted = match question {
+            Question::Lookup(ip) => vec![Wanted::Covering(*ip)],
+            Question::Entries(net) => vec![Wanted::Net(*net)],
+            Question::Identity(id) => vec![Wanted::Identity(*id)],
+            Question::Key(key) => vec![Wanted::Key(key.clone())],
+        };
+        let mut view = self.read(&wanted)?;
+        let named = named(question, &view);
+        if !named.is_empty() {
+            wanted.extend(named);
+            view = self.read(&wanted)?;
+        }
+        Some(Published { view, feed: self.feed.clone(), epoch: self.epoch, earlier: self.plan.vouched.epochs.clone().into() })
+    }
+}
+
+impl EarlyMirror {
+    fn read(&self, wanted: &[Wanted]) -> Option<View> {
+        let mut found = self.cold.read(wanted)?;
+        for (key, sequence) in &self.plan.announced {
+            let record = match found.changed.get(key) {
+                Some(changed) => changed.clone(),
+                None => found.chunks.iter().find_map(|chunk| chunk.get(key)).map(Arc::new),
+            };
+            if let Some(record) = record {
+                let record = Record { last_sequence: *sequence, ..Arc::unwrap_or_clone(record) };
+                found.changed.insert(key.clone(), Some(Arc::new(record)));
+            }
+        }
+        self.decoder.decode_all(&mut found.changed);
+        let mut view = self.view.clone();
+        view.restore_chunks(found.chunks);
+        restore_changed(&mut view, found.changed);
+        Some(view)
+    }
+}
+
+/// What the answers name: identities, nodes by their addresses, and the nodes that entries are derived from.
+fn named(question: &Question, view: &View) -> Vec<Wanted> {
+    let mut named = Vec::new();
+    match question {
+        Question::Lookup(ip) => {
+            for found in view.lookup(*ip) {
+                if let Some(Object::Ip(entry)) = found.record.object.as_deref() {
+                    named.push(Wanted::Identity(entry.identity));
+                    named.extend(entry.host_ip.map(Wanted::NodeAt));
+                }
+                named.extend(origin(&found.record));
+            }
+        }
+        Question::Entries(net) => named.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
+        Question::Identity(_) | Question::Key(_) => {}
+    }
+    named
+}
+
+fn origin(record: &Record) -> Option<Wanted> {
+    let origin = record.key.origin();
+    (origin != record.key).then_some(Wanted::Key(origin))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! What is answered while the store loads is, byte for byte, what is answered afterwards.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::api::{ApiOptions, Bound};
+use crate::commit::{PersistState, first_reservation, publication};
+use crate::handle::{About, ClusterBoard, Handle, StoreReport};
+use crate::model::{
+    ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection,
+    Revision, Scope, Sequence, SourceStamp,
+};
+use crate::runtime::restore::restore;
+use crate::store::{Group, Journal, Store};
+use crate::view::entries_of;
+use crate::wire::{self, Context};
+
+const MAX: MaxConnectedClusters = MaxConnectedClusters::Clusters255;
+
+fn retention() -> Retention {
+    Retention { age_max: Duration::from_secs(3600), count_max: 1000 }
+}
+
+fn cluster(name: &str) -> ClusterName {
+    ClusterName::parse(name).unwrap()
+}
+
+fn key(kind: Kind, of: &str, name: &str) -> EntryKey {
+    EntryKey::new(kind, cluster(of), name)
+}
+
+fn record(key: EntryKey, sequence: u64, value: &str) -> Record {
+    let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MAX };
+    let object = wire::decode(&key, value.as_bytes(), &context).unwrap();
+    Record {
+        key,
+        value: value.as_bytes().into(),
+        good_value: None,
+        object: Some(Arc::new(object)),
+        rejection: None,
+        source: SourceStamp { mod_revision: Revision(5), ..SourceStamp::default() },
+        create_sequence: Sequence(sequence),
+        last_sequence: Sequence(sequence),
+        version: 1,
+        generation: 0,
+    }
+}
+
+fn ip(of: &str, name: &str, sequence: u64, identity: u32, host: &str) -> Record {
+    let (address, mask) = match name.split_once('/') {
+        Some((address, _)) => (address, r#""//8AAA==""#),
+        None => (name, "null"),
+    };
+    record(
+        key(Kind::Ip, of, name),
+        sequence,
+        &format!(r#"{{"IP":"{address}","Mask":{mask},"HostIP":"{host}","ID":{identity},"Key":0,"K8sPodName":"pod-{sequence}"}}"#),
+    )
+}
+
+/// A node and the entries that are derived from it.
+fn node(of: &str, name: &str, sequence: u64, address: &str) -> Vec<Record> {
+    let value = format!(r#"{{"Name":"{name}","Cluster":"{of}","IPAddresses":[{{"Type":"InternalIP","IP":"{address}"}}],"ClusterID":0}}"#);
+    let node = record(key(Kind::Node, of, name), sequence, &value);
+    let Some(Object::Node(object)) = node.object.as_deref() else { panic!("{node:?}") };
+    let derived = entries_of(object).into_iter().enumerate().map(|(at, entry)| {
+        let value = String::from_utf8(wire::derived_value(&entry)).unwrap();
+        record(EntryKey::of_node_ip(&node.key, entry.prefix.net.addr()), sequence + 1 + at as u64, &value)
+    });
+    derived.chain([node.clone()]).collect()
+}
+
+fn group(records: Vec<Record>, covered: u64) -> Group {
+    let records = records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect();
+    Group { records, covered: Some(Sequence(covered)), sequence_reserved: Some(first_reservation(Sequence(covered))), ..Group::default() }
+}
+
+/// Entries of three clusters in chunks, some newer ones in the log, and two that were announced and not stored, as after a kill.
+fn stored(directory: &Path) {
+    let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
+    let filler = (0..6_000_u64).map(|at| ip("oslo", &format!("10.9.{}.{}", at / 250, at % 250), at + 100, 300, "172.18.0.1"));
+    let mut records: Vec<Record> = filler.collect();
+    records.extend(node("oslo", "a", 10, "172.18.0.1"));
+    records.extend(node("paris", "b", 20, "172.18.0.2"));
+    records.extend(node("paris", "six", 25, "fd00::2"));
+    records.push(record(key(Kind::Identity, "oslo", "300"), 30, "k8s:app=web;"));
+    records.push(record(key(Kind::Identity, "paris", "300"), 31, "k8s:app=cart;"));
+    records.push(record(
+        key(Kind::Service, "paris", "shop/cart"),
+        32,
+        r#"{"cluster":"paris","namespace":"shop","name":"cart","clusterID":0}"#,
+    ));
+    records.push(ip("paris", "10.1.0.0/16", 33, 2, ""));
+    records.push(ip("paris", "10.9.0.7", 34, 300, "172.18.0.2"));
+    records.push(ip("rome", "10.9.0.7", 50_000, 300, ""));
+    records.push(ip("rome", "fd00:1::7", 36, 300, "fd00::2"));
+    records.push(ip("rome", "10.7.0.1", 37, 4, ""));
+    let now = std::time::SystemTime::UNIX_EPOCH;
+    let rejection = Some(Rejection { reason: "not JSON".into(), first_seen: now, last_seen: now });
+    let good = ip("rome", "10.7.0.9", 38, 300, "");
+    records.push(Record { good_value: Some(Arc::clone(&good.value)), value: b"?"[..].into(), rejection, ..good });
+    let mut group_of_all = group(records, 60_000);
+    let config = ClusterConfig {
+        id: ClusterId(0),
+        synced_canaries: true,
+        cached: false,
+        max_connected_clusters: 255,
+        service_exports_enabled: None,
+        endpoint_slices_export_mode: None,
+    };
+    for (name, kind) in ["oslo", "paris", "rome"].into_iter().flat_map(|name| Kind::ALL.map(|kind| (name, kind))) {
+        group_of_all.clusters.insert(cluster(name), Some(ClusterRecord { config: Some(config.clone()), last_contact: None }));
+        let cursor = Cursor {
+            etcd_cluster_id: EtcdClusterId(1),
+            revision: Revision(9),
+            cached: false,
+            last_put: None,
+            last_delete: None,
+            canary: None,
+        };
+        group_of_all.cursors.insert(Scope { cluster: cluster(name), kind }, Some(cursor));
+    }
+    group_of_all.derived = Some(DERIVATION);
+    group_of_all.epochs = Some(vec![EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: None }]);
+    store.apply(&group_of_all).unwrap();
+    assert!(store.settle(Duration::from_secs(60)).unwrap());
+    // in the log alone
+    let mut newer = group(node("rome", "c", 60_001, "172.18.0.3"), 60_010);
+    for record in [ip("rome", "10.8.8.8", 60_004, 301, "172.18.0.3"), record(key(Kind::Identity, "rome", "301"), 60_005, "k8s:app=new;")] {
+        newer.records.insert(record.key.clone(), Some(Arc::new(record)));
+    }
+    newer.records.insert(key(Kind::Ip, "rome", "10.7.0.1"), None);
+    newer.records.insert(key(Kind::Ip, "oslo", "10.9.1.1"), None);
+    let changed = ip("oslo", "10.9.1.2", 60_006, 301, "172.18.0.2");
+    newer.records.insert(changed.key.clone(), Some(Arc::new(changed)));
+    store.apply(&newer).unwrap();
+    let (mut journal, begun) = Journal::begin(directory, Epoch(7), Sequence(0));
+    begun.unwrap();
+    let announced = [key(Kind::Ip, "paris", "10.9.0.7"), key(Kind::Ip, "rome", "10.200.0.1")];
+    journal.append(announced.iter().enumerate().map(|(at, key)| (Sequence(60_011 + at as u64), Some(key))));
+}
+
+const PATHS: [&str; 24] = [
+    "/v1/ipcache/lookup?ip=10.9.0.7",
+    "/v1/ipcache/lookup?ip=10.9.5.5",
+    "/v1/ipcache/lookup?ip=10.9.1.1",
+    "/v1/ipcache/lookup?ip=10.9.1.2",
+    "/v1/ipcache/lookup?ip=10.1.2.3",
+    "/v1/ipcache/lookup?ip=10.7.0.1",
+    "/v1/ipcache/lookup?ip=10.7.0.9",
+    "/v1/ipcache/lookup?ip=10.8.8.8",
+    "/v1/ipcache/lookup?ip=10.200.0.1",
+    "/v1/ipcache/lookup?ip=fd00:1::7",
+    "/v1/ipcache/lookup?ip=fd00::2",
+    "/v1/ipcache/lookup?ip=172.18.0.1",
+    "/v1/ipcache/lookup?ip=172.18.0.3",
+    "/v1/ipcache/lookup?ip=192.0.2.1",
+    "/v1/ipcache/10.1.0.0/16",
+    "/v1/ipcache/10.9.0.7",
+    "/v1/ipcache/172.18.0.2",
+    "/v1/ipcache/10.9.1.1",
+    "/v1/identities/300",
+    "/v1/identities/301",
+    "/v1/identities/999",
+    "/v1/nodes/paris/b",
+    "/v1/services/paris/shop/cart",
+    "/v1/entries/cilium/cache/ip/v1/rome/10.7.0.9",
+];
+
+fn ask(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    // but for the time of day and the request's own number
+    let stays = |line: &&str| !["date:", "x-request-id:"].iter().any(|head| line.to_ascii_lowercase().starts_with(head));
+    answer.lines().filter(stays).collect::<Vec<_>>().join("\n")
+}
+
+async fn answers(address: String) -> Vec<(&'static str, String)> {
+    let asked = move || PATHS.map(|path| (path, ask(&address, path))).to_vec();
+    tokio::task::spawn_blocking(asked).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn early_answers_are_those_of_the_loaded_store() {
+    let directory = tempfile::tempdir().unwrap();
+    stored(directory.path());
+    let (early_sender, early) = watch::channel(None);
+    let (loaded_sender, loaded) = watch::channel(None);
+    let handle = Handle::new(About {
+        started: Instant::now(),
+        loaded,
+        clusters: watch::channel(ClusterBoard::default()).1,
+        directory: watch::channel(DirectoryState::default()).1,
+        own_cluster: None,
+        max_connected_clusters: MAX,
+        persistence: watch::channel(PersistState::Healthy).1,
+        store: watch::channel(StoreReport::default()).1,
+    });
+    let options = ApiOptions { allowed_hosts: Vec::new(), token_file: None, tls: None };
+    let bound = Bound::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &options).await.unwrap();
+    let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
+    let stop = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(bound.serve(handle.with_early(early), stop.clone(), Duration::from_secs(1)));
+
+    // loading waits at its beginning until it is let go
+    let (release, held) = sync_channel::<()>(1);
+    let path = directory.path().to_owned();
+    let loading = tokio::task::spawn_blocking(move || {
+        let mut begun = None;
+        let mut offer = |cold: Option<Cold>| {
+            let Some(cold) = cold else { return };
+            let (mirror, start) = begin(cold, &path, MAX, retention()).expect("must be answered early");
+            begun = Some(start);
+            early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn Early>));
+            held.recv().unwrap();
+        };
+        let (store, _) = Store::open_offering(&path, Duration::ZERO, &mut offer).unwrap();
+        let restored = restore(&store, MAX, retention(), begun).unwrap();
+        let (publisher, subscriber) = publication(restored.published);
+        loaded_sender.send_replace(Some(subscriber));
+        (store, publisher, loaded_sender)
+    });
+    let before = answers(address.clone()).await;
+    release.send(()).unwrap();
+    let _kept = loading.await.unwrap();
+    let after = answers(address).await;
+    for ((path, before), (_, after)) in before.iter().zip(&after) {
+        assert_eq!(before, after, "{path}");
+    }
+    let body_of = |path: &str| before.iter().find(|(asked, _)| *asked == path).map(|(_, answer)| answer.clone()).unwrap();
+    assert!(body_of("/v1/ipcache/lookup?ip=10.8.8.8").contains("k8s:app") || body_of("/v1/ipcache/lookup?ip=10.8.8.8").contains("\"app\""));
+    assert!(body_of("/v1/ipcache/lookup?ip=10.7.0.1").contains("\"match\":null"));
+    assert!(body_of("/v1/ipcache/lookup?ip=10.9.0.7").contains("paris"));
+    stop.cancel();
+    while tasks.join_next().await.is_some() {}
+}

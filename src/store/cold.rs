@@ -1,0 +1,277 @@
+//! What a start can say before it has read everything: a lookup reads just the chunks that may matter to it.
+//!
+//! Owns: which chunks and changes those are, and that they are what the manifest says. Emits: parts of what [`super::Store::load`] gives later,
+//! complete for what was asked, or nothing. Deliberately lacks: what entries mean (the caller decodes), and damage: where anything is not as it
+//! should be, whoever asks has to wait for `recover`, which knows what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use ipnet::IpNet;
+use memchr::memmem;
+
+use super::bytes::Malformed;
+use super::change::{Key, Value};
+use super::codec;
+use super::engine::Engine;
+use super::load::{Loaded, Scan};
+use super::manifest::Entry;
+use super::object;
+use super::packing::{self, Content};
+use super::recover::{Change, Early};
+use super::slots::Slots;
+use super::summary::Element;
+use super::witness::Testimony;
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
+use crate::pack::Chunk;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// The ip entries of every prefix that covers an address, derived ones included.
+    Covering(IpAddr),
+    /// Those of exactly this network, hosts and CIDRs.
+    Net(IpNet),
+    /// The identities of a number.
+    Identity(u32),
+    /// The nodes that have an address.
+    NodeAt(IpAddr),
+    /// An entry.
+    Key(EntryKey),
+}
+
+/// What was asked for, and some other entries. As in [`Loaded`].
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Entries, in key order.
+    pub chunks: Vec<Chunk>,
+    /// Newer ones; `None` is gone.
+    pub changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
+}
+
+/// A store of which only the beginning was read.
+#[derive(Debug)]
+pub struct Cold {
+    /// Not held open: where opening the store fails after all, it must be closed at once.
+    engine: Weak<Engine>,
+    early: Early,
+    known: Loaded,
+}
+
+impl Cold {
+    /// `None` where not even the beginning is whole.
+    pub(super) fn new(engine: &Arc<Engine>, early: Early, testimony: Testimony) -> Option<Self> {
+        let known = early.known(&**engine, testimony).ok()?;
+        Some(Self { engine: Arc::downgrade(engine), early, known })
+    }
+
+    /// Everything but entries and tombstones.
+    #[must_use]
+    pub fn known(&self) -> &Loaded {
+        &self.known
+    }
+
+    /// The clusters that may have entries.
+    #[must_use]
+    pub fn clusters(&self) -> BTreeSet<ClusterName> {
+        self.early.clusters()
+    }
+
+    /// Reads what is wanted. `None` where that cannot be done; then everything has to be read.
+    #[must_use]
+    pub fn read(&self, wanted: &[Wanted]) -> Option<Found> {
+        let engine = self.engine.upgrade()?;
+        self.early.read(&*engine, wanted)
+    }
+}
+
+impl Early {
+    /// The cursors, clusters and marks.
+    pub(super) fn known<S: Slots>(&self, slots: &S, testimony: Testimony) -> Result<Loaded, Malformed> {
+        let is_known = |key: &[u8]| !packing::holds_entries(key) && key.first() != Some(&codec::TOMBSTONE);
+        let mut items = BTreeMap::new();
+        for (low, entry) in &self.entries {
+            if packing::holds_entries(low) || **low >= [codec::TOMBSTONE][..] {
+                continue;
+            }
+            let (folded, body) = read_body(slots, low, entry).ok_or(Malformed::Truncated)?;
+            if let Content::Items(more) = Content::read(low, &body)? {
+                items.extend(more);
+            }
+            for change in self.within(low, entry.high.as_deref()).iter().filter(|change| change.group > folded) {
+                match &change.value {
+                    Some(value) => drop(items.insert(change.key.clone(), Arc::clone(value))),
+                    None => drop(items.remove(&change.key)),
+                }
+            }
+        }
+        let mut scan = Scan::default();
+        items.iter().filter(|(key, _)| is_known(key)).for_each(|(key, value)| scan.take(key, value));
+        scan.reserve(testimony.sequence);
+        if scan.is_whole() { Ok(scan.loaded) } else { Err(Malformed::Field("key")) }
+    }
+
+    pub(super) fn clusters(&self) -> BTreeSet<ClusterName> {
+        let mut clusters: BTreeSet<ClusterName> = self.entries.values().flat_map(|entry| entry.summary.clusters()).collect();
+        let mut before: &[u8] = &[];
+        for Change { key, .. } in self.within(&[codec::ENTRY], Some(&[codec::ENTRY + 1])).iter().filter(|change| change.value.is_some()) {
+            let name = key.iter().rposition(|byte| *byte == b'/').map_or(&key[..], |end| &key[..=end]);
+            if name != before {
+                before = name;
+                clusters.extend(codec::entry_of(key).map(|key| key.cluster));
+            }
+        }
+        clusters
+    }
+
+    /// Reads what is wanted.
+    pub(super) fn read<S: Slots>(&self, slots: &S, wanted: &[Wanted]) -> Option<Found> {
+        let (elements, mut keys) = asked(wanted);
+        // what the log has of a key may be older than what its chunk has
+        keys.extend(wanted.iter().flat_map(|wanted| self.changed(wanted)).map(|change| change.key.to_vec()));
+        keys.sort_unstable();
+        let mut found = Found::default();
+        for (low, entry) in self.entries.iter().filter(|(low, _)| packing::holds_entries(low)) {
+            let first = keys.partition_point(|key| key[..] < **low);
+            let has_key = keys.get(first).is_some_and(|key| entry.high.as_ref().is_none_or(|high| key[..] < **high));
+            if has_key || entry.summary.may_hold(&elements) {
+                let (folded, body) = read_body(slots, low, entry)?;
+                found.chunks.extend(packing::read_chunks(&body).ok()?);
+                let changes = self.within(low, entry.high.as_deref()).iter().filter(|change| change.group > folded);
+                changes.map(|change| take(&mut found.changed, change)).collect::<Option<()>>()?;
+            }
+        }
+        Some(found)
+    }
+
+    /// The changes of keys from one on and below another.
+    fn within(&self, low: &[u8], high: Option<&[u8]>) -> &[Change] {
+        let start = self.log.partition_point(|change| *change.key < *low);
+        let end = high.map_or(self.log.len(), |high| self.log.partition_point(|change| *change.key < *high));
+        self.log.get(start..end).unwrap_or_default()
+    }
+
+    fn of_kind(&self, kind: Kind) -> &[Change] {
+        let (low, high) = codec::kind_range(kind);
+        self.within(&low, Some(&high))
+    }
+
+    /// Changes that may have brought what is wanted.
+    fn changed<'a>(&'a self, wanted: &'a Wanted) -> Box<dyn Iterator<Item = &'a Change> + 'a> {
+        match wanted {
+            Wanted::Covering(ip) => {
+                let announced = self.live(Kind::Ip).filter(|change| name_covers(name_below_cluster(&change.key), *ip));
+                Box::new(announced.chain(self.derived(*ip)))
+            }
+            Wanted::Net(net) => {
+                let announced = self.live(Kind::Ip).filter(|change| name_is(name_below_cluster(&change.key), *net));
+                Box::new(announced.chain(self.derived(net.addr())))
+            }
+            Wanted::Identity(id) => {
+                let end = format!("/{id}");
+                Box::new(self.live(Kind::Identity).filter(move |change| change.key.ends_with(end.as_bytes())))
+            }
+            Wanted::NodeAt(ip) => {
+                let searched = NodeText::new(*ip);
+                Box::new(self.live(Kind::Node).filter(move |change| change.value.as_ref().is_some_and(|value| searched.may_be_in(value))))
+            }
+            // its chunk is read anyway
+            Wanted::Key(_) => Box::new(std::iter::empty()),
+        }
+    }
+
+    fn live(&self, kind: Kind) -> impl Iterator<Item = &Change> {
+        self.of_kind(kind).iter().filter(|change| change.value.is_some())
+    }
+
+    fn derived(&self, ip: IpAddr) -> impl Iterator<Item = &Change> {
+        let end = format!("#{ip}");
+        self.live(Kind::NodeIp).filter(move |change| change.key.ends_with(end.as_bytes()))
+    }
+}
+
+fn take(changed: &mut BTreeMap<EntryKey, Option<Arc<Record>>>, change: &Change) -> Option<()> {
+    let value = change.value.as_ref().map(|body| packing::read_value(&change.key, body)).transpose().ok()?;
+    let record = match value {
+        None => None,
+        Some(Value::Record(record)) => Some(record),
+        Some(Value::Item(_)) => return None,
+    };
+    changed.insert(codec::entry_of(&change.key)?, record);
+    Some(())
+}
+
+/// What to ask summaries for, and keys whose chunks are needed whatever these say.
+fn asked(wanted: &[Wanted]) -> (Vec<Element>, Vec<Vec<u8>>) {
+    let (mut elements, mut keys) = (Vec::new(), Vec::new());
+    for wanted in wanted {
+        match wanted {
+            Wanted::Covering(ip) => elements.push(Element::Covering(*ip)),
+            Wanted::Net(net) => elements.extend([true, false].map(|host| Element::Prefix(ObjectPrefix { net: *net, host }))),
+            Wanted::Identity(id) => elements.push(Element::Identity(*id)),
+            Wanted::NodeAt(ip) => elements.push(Element::NodeAt(*ip)),
+            Wanted::Key(key) => keys.push(codec::entry_key(key)),
+        }
+    }
+    (elements, keys)
+}
+
+/// The name of an ip entry: what stands behind the cluster in `ecilium/cache/ip/v1/<cluster>/<name>`.
+fn name_below_cluster(key: &[u8]) -> &str {
+    let name = key.splitn(6, |byte| *byte == b'/').nth(5).unwrap_or_default();
+    std::str::from_utf8(name).unwrap_or_default()
+}
+
+/// Whether the entry of that name is one of a prefix that covers an address. Names of usable entries are what their prefixes are written
+/// as (`wire::ip`).
+fn name_covers(name: &str, ip: IpAddr) -> bool {
+    if name.contains('/') { name.parse::<IpNet>().is_ok_and(|net| net.contains(&ip)) } else { name.parse() == Ok(ip) }
+}
+
+fn name_is(name: &str, net: IpNet) -> bool {
+    if name.contains('/') {
+        name.parse::<IpNet>().is_ok_and(|own| own.trunc() == net)
+    } else {
+        name.parse::<IpAddr>().is_ok_and(|ip| IpNet::from(ip) == net)
+    }
+}
+
+/// How an address may be written in a node's value.
+struct NodeText {
+    text: Option<memmem::Finder<'static>>,
+}
+
+impl NodeText {
+    fn new(ip: IpAddr) -> Self {
+        // one of IPv6 may be written in many ways
+        Self { text: ip.is_ipv4().then(|| memmem::Finder::new(&ip.to_string()).into_owned()) }
+    }
+
+    /// False is certain: of IPv4 there is the one text, unless it is escaped, or written as `::ffff:10.1.2.3` is in many ways.
+    fn may_be_in(&self, value: &[u8]) -> bool {
+        let Some(text) = &self.text else { return true };
+        text.find(value).is_some()
+            || memchr::memchr(b'\\', value).is_some()
+            || memmem::find(value, b"f:").is_some()
+            || memmem::find(value, b"F:").is_some()
+    }
+}
+
+/// The last group that is in a chunk, and its body, if it is the one that was noted, or a newer one in its place.
+fn read_body<S: Slots>(slots: &S, low: &Key, entry: &Entry) -> Option<(u64, Vec<u8>)> {
+    let (mut whole, mut found): (Vec<u8>, Option<(u64, u64)>) = (Vec::new(), None);
+    for (number, slot) in entry.slots.iter().enumerate() {
+        let part = object::read_part(*slot, slots.get(*slot).ok()??).ok()?;
+        let head = &part.head;
+        let is_noted = *head.low == **low && head.high.as_deref() == entry.high.as_deref() && head.stamp >= entry.stamp;
+        let is_next = (part.number, part.count) == (number as u64, entry.slots.len() as u64);
+        if !is_noted || !is_next || found.is_some_and(|(stamp, _)| stamp != head.stamp) {
+            return None;
+        }
+        found = Some((head.stamp, head.last_group));
+        let share = part.body?;
+        if whole.is_empty() { whole = share } else { whole.extend_from_slice(&share) }
+    }
+    found.map(|(_, folded)| (folded, whole))
+}

@@ -1,0 +1,304 @@
+//! The manifest: where each chunk is and what it holds in short, so that lookups are answered before the chunks are read.
+//!
+//! Owns: its bytes, which of its objects count, and when it is written. Deliberately lacks: answers (`cold`); the layout does not rely on it
+//! (`recover` reads every chunk), so without one, or with a damaged one, a start merely answers nothing before it has read everything.
+//!
+//! It is a *base*, which has every chunk, and *changes* to it, numbered from 1 on; of a key the newest of them counts. A range's chunk is noted
+//! in the sync that makes it durable, and only behind that sync anything that it replaces goes: the chunks before, the log that was folded into
+//! it. So whatever a sync leaves, chunks that the manifest names and the log have everything: one that was written since is in the same slots,
+//! for the same range, with a higher stamp, and holds nothing that is neither summarized nor in the log; or the one before it is still there.
+//!
+//! The head of an object has in place of the first group the stamp of the base, its own for a base itself, and in place of the last its number,
+//! 0 for a base. The body is, for each chunk in order: `varint` length of what its low has in common with the low before · `bytes` rest of it ·
+//! 0, or 1 and `varint` length of what its high has in common with its low and `bytes` rest · `varint` stamp · `varint` count · so many
+//! `varint` numbers of slots · 0 for the same summary as before, or 1 and `bytes` summary.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::bytes::{Malformed, Reader, Writer};
+use super::change::Key;
+use super::error::EngineError;
+use super::object::Head;
+use super::slots::{Slot, SlotKind, Slots};
+use super::summary::Summary;
+use super::warm::Warm;
+
+/// Changes are written into one slot again until they are longer than this, in bytes: it is written with most syncs.
+const CHANGES_BYTES_MAX: usize = 4 << 10;
+
+/// So many slots of changes at most: each takes a start some 10 µs.
+const CHANGES_COUNT_MAX: u64 = 128;
+
+/// Changes below this length are never a reason to write the base anew, in bytes;
+const CHANGES_KEPT_BYTES: usize = 64 << 10;
+
+/// above it they are where they reach this part of the base: it is then written a quarter as often as what changes in it.
+const CHANGES_SHARE: usize = 4;
+
+/// A chunk holds at most so many slots, as objects do.
+const SLOTS_MAX: u64 = 40_000;
+
+/// What is noted of a chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) high: Option<Key>,
+    pub(super) stamp: u64,
+    pub(super) slots: Vec<Slot>,
+    pub(super) summary: Summary,
+}
+
+/// The manifest of an open store.
+#[derive(Debug, Default)]
+pub(super) struct Manifest {
+    /// The stamp of the base; `None` where none counts, so that the next sync writes one.
+    base: Option<u64>,
+    base_bytes: usize,
+    /// All that is in use.
+    slots: Vec<Slot>,
+    /// What all objects but the open one say, by low.
+    noted: BTreeMap<Key, Entry>,
+    /// Chunks that were written since the last sync, by low.
+    changed: BTreeSet<Key>,
+    /// The last object, if it is to be written again, and what it says.
+    open: Option<(Slot, Vec<(Key, Entry)>)>,
+    /// The number of the last object.
+    number: u64,
+    /// How long the objects of changes are.
+    changes_bytes: usize,
+}
+
+/// An object as it was read.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) head: Head,
+    /// `None` where it is damaged.
+    pub(super) body: Option<Vec<u8>>,
+    pub(super) slots: Vec<Slot>,
+    /// Whether all its parts are there.
+    pub(super) complete: bool,
+}
+
+impl Manifest {
+    /// Puts together what objects say. Returns the slots that nothing needs, too. Without a base, or where anything is missing or damaged,
+    /// nothing counts; `damaged` says that it is.
+    pub(super) fn read(mut objects: Vec<Noted>, damaged: bool) -> (Self, Vec<Slot>) {
+        objects.sort_by_key(|object| (object.head.first_group, object.head.last_group));
+        let is_base = |object: &&Noted| object.complete && object.head.first_group == object.head.stamp;
+        let base = objects.iter().filter(is_base).map(|object| object.head.stamp).max();
+        let (counting, mut garbage): (Vec<Noted>, Vec<Noted>) =
+            objects.into_iter().partition(|object| Some(object.head.first_group) == base);
+        let mut manifest = Self { base, ..Self::default() };
+        // the newest may be of a sync that did not end: nothing that it replaces is gone
+        let finished = counting.iter().rposition(|object| object.complete).map_or(0, |last| last + 1).max(counting.len().saturating_sub(1));
+        let outcome = counting.iter().take(finished).try_for_each(|object| manifest.take(object));
+        if damaged || outcome.is_err() || base.is_some() && !manifest.is_tiled() {
+            tracing::warn!("the manifest is damaged: lookups wait until everything is read");
+            manifest = Self::default();
+        }
+        garbage.extend(counting);
+        let kept: BTreeSet<Slot> = manifest.slots.iter().copied().collect();
+        let garbage = garbage.into_iter().flat_map(|object| object.slots).filter(|slot| !kept.contains(slot)).collect();
+        (manifest, garbage)
+    }
+
+    fn take(&mut self, object: &Noted) -> Result<(), Malformed> {
+        let is_base = self.slots.is_empty();
+        let number = if is_base { 0 } else { self.number + 1 };
+        let counts = object.complete && object.head.last_group == number;
+        let body = object.body.as_deref().filter(|_| counts).ok_or(Malformed::Truncated)?;
+        self.read_entries(body)?;
+        self.number = number;
+        self.slots.extend(&object.slots);
+        if is_base {
+            self.base_bytes = body.len();
+        } else {
+            self.changes_bytes += body.len();
+        }
+        Ok(())
+    }
+
+    fn read_entries(&mut self, body: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::over(body);
+        let mut low = Vec::new();
+        while !reader.is_empty() {
+            read_continued(&mut reader, &mut low)?;
+            let high = if reader.flags(1)? == 1 {
+                let mut high = low.clone();
+                read_continued(&mut reader, &mut high)?;
+                Some(Key::from(high))
+            } else {
+                None
+            };
+            let stamp = reader.varint()?;
+            let count = reader.varint()?;
+            if count > SLOTS_MAX {
+                return Err(Malformed::Field("slots"));
+            }
+            let number = |_| reader.varint().and_then(|number| u32::try_from(number).map_err(|_| Malformed::Field("slot")));
+            let slots = (0..count).map(number).map(|number| Ok(Slot { kind: SlotKind::Chunk, number: number? }));
+            let slots = slots.collect::<Result<_, Malformed>>()?;
+            let low = Key::from(low.as_slice());
+            let summary = if reader.flags(1)? == 1 {
+                Summary::read(reader.bytes()?)?
+            } else {
+                let before = self.noted.get(&low).filter(|before| before.high == high);
+                before.ok_or(Malformed::Field("summary"))?.summary.clone()
+            };
+            self.note(low, Entry { high, stamp, slots, summary });
+        }
+        Ok(())
+    }
+
+    /// Takes in what is noted of a chunk, in place of all that overlaps it.
+    fn note(&mut self, low: Key, entry: Entry) {
+        let before = self.noted.range(..low.clone()).next_back();
+        let before = before.filter(|(_, before)| before.high.as_ref().is_none_or(|high| *high > low)).map(|(low, _)| low.clone());
+        let within = self.noted.range(low.clone()..).map(|(low, _)| low);
+        let within = within.take_while(|low| entry.high.as_ref().is_none_or(|high| *low < high)).cloned();
+        for replaced in before.into_iter().chain(within).collect::<Vec<_>>() {
+            self.noted.remove(&replaced);
+        }
+        self.noted.insert(low, entry);
+    }
+
+    /// Whether every key is in just one chunk.
+    fn is_tiled(&self) -> bool {
+        let mut end = Some(Key::from(&b""[..]));
+        let follows = |(low, entry): (&Key, &Entry)| {
+            end.as_ref() == Some(low) && {
+                end.clone_from(&entry.high);
+                true
+            }
+        };
+        self.noted.iter().all(follows) && end.is_none()
+    }
+
+    /// Whether it says where everything is.
+    pub(super) fn is_valid(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// What is noted of chunks, by low.
+    pub(super) fn entries(&self) -> &BTreeMap<Key, Entry> {
+        &self.noted
+    }
+
+    /// Marks that a chunk was written, or differs from what is noted.
+    pub(super) fn change(&mut self, low: Key) {
+        self.changed.insert(low);
+    }
+
+    /// Whether the next sync writes anything.
+    pub(super) fn is_changed(&self) -> bool {
+        self.base.is_none() || !self.changed.is_empty()
+    }
+
+    fn write(&self, entries: &[(Key, Entry)]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        let mut previous: &[u8] = &[];
+        for (low, entry) in entries {
+            write_continued(&mut writer, previous, low);
+            writer.byte(u8::from(entry.high.is_some()));
+            if let Some(high) = &entry.high {
+                write_continued(&mut writer, low, high);
+            }
+            writer.varint(entry.stamp);
+            writer.varint(entry.slots.len() as u64);
+            entry.slots.iter().for_each(|slot| writer.varint(slot.number.into()));
+            let before = self.noted.get(low).filter(|before| before.high == entry.high);
+            let same = before.is_some_and(|before| before.summary == entry.summary);
+            writer.byte(u8::from(!same));
+            if !same {
+                writer.bytes(entry.summary.bytes());
+            }
+            previous = low;
+        }
+        writer.into_bytes()
+    }
+}
+
+impl<S: Slots> Warm<S> {
+    /// Notes where chunks are that were written since the last sync. To be called in front of each sync.
+    pub(super) fn write_manifest(&mut self) -> Result<(), EngineError> {
+        let manifest = &self.manifest;
+        if !manifest.is_changed() {
+            return Ok(());
+        }
+        let full =
+            manifest.number >= CHANGES_COUNT_MAX || manifest.changes_bytes > CHANGES_KEPT_BYTES.max(manifest.base_bytes / CHANGES_SHARE);
+        match manifest.base.filter(|_| !full) {
+            Some(base) => self.write_changes(base),
+            None => self.write_base(),
+        }
+    }
+
+    fn write_base(&mut self) -> Result<(), EngineError> {
+        let before = std::mem::take(&mut self.manifest);
+        let entries: Vec<(Key, Entry)> = self.chunks.iter().map(|(low, chunk)| (low.clone(), chunk.entry())).collect();
+        let body = self.manifest.write(&entries);
+        let stamp = self.next_stamp();
+        let head = Head { stamp, first_group: stamp, count: entries.len() as u64, raw_bytes: body.len() as u64, ..Head::default() };
+        let slots = self.write(SlotKind::Manifest, &head, &body)?;
+        self.manifest = Manifest { base: Some(stamp), base_bytes: body.len(), slots, ..Manifest::default() };
+        self.manifest.noted = entries.into_iter().collect();
+        self.room.soon.extend(before.slots);
+        Ok(())
+    }
+
+    fn write_changes(&mut self, base: u64) -> Result<(), EngineError> {
+        let changed = std::mem::take(&mut self.manifest.changed);
+        if let Some((slot, before)) = self.manifest.open.take() {
+            let lows = before.iter().map(|(low, _)| low).chain(&changed).cloned().collect();
+            let (entries, body) = self.changes(&lows);
+            if body.len() <= CHANGES_BYTES_MAX {
+                let number = self.manifest.number;
+                self.put(&[slot], &self.manifest_head(base, number, &entries, &body), &body)?;
+                self.manifest.open = Some((slot, entries));
+                return Ok(());
+            }
+            before.into_iter().for_each(|(low, entry)| self.manifest.note(low, entry));
+        }
+        let (entries, body) = self.changes(&changed);
+        self.stamp += 1;
+        self.manifest.number += 1;
+        self.manifest.changes_bytes += body.len().max(CHANGES_BYTES_MAX);
+        let head = self.manifest_head(base, self.manifest.number, &entries, &body);
+        let slots = self.write(SlotKind::Manifest, &head, &body)?;
+        self.manifest.slots.extend(&slots);
+        match slots.as_slice() {
+            [slot] if body.len() < CHANGES_BYTES_MAX => self.manifest.open = Some((*slot, entries)),
+            _ => entries.into_iter().for_each(|(low, entry)| self.manifest.note(low, entry)),
+        }
+        Ok(())
+    }
+
+    /// What there is to note of chunks. Those that are gone are left out: they are within others.
+    fn changes(&self, lows: &BTreeSet<Key>) -> (Vec<(Key, Entry)>, Vec<u8>) {
+        let entries: Vec<(Key, Entry)> = lows.iter().filter_map(|low| Some((low.clone(), self.chunks.get(low)?.entry()))).collect();
+        let body = self.manifest.write(&entries);
+        (entries, body)
+    }
+
+    fn manifest_head(&self, base: u64, number: u64, entries: &[(Key, Entry)], body: &[u8]) -> Head {
+        let (count, raw_bytes) = (entries.len() as u64, body.len() as u64);
+        Head { stamp: self.stamp, first_group: base, last_group: number, count, raw_bytes, ..Head::default() }
+    }
+}
+
+/// Appends a text that begins as another does.
+fn write_continued(writer: &mut Writer, before: &[u8], text: &[u8]) {
+    let common = text.iter().zip(before).take_while(|(a, b)| a == b).count();
+    writer.varint(common as u64);
+    writer.bytes(&text[common..]);
+}
+
+/// Reads one back in place of the one before.
+fn read_continued(reader: &mut Reader<'_>, text: &mut Vec<u8>) -> Result<(), Malformed> {
+    let common = usize::try_from(reader.varint()?).map_err(|_| Malformed::Truncated)?;
+    if common > text.len() {
+        return Err(Malformed::Field("common part of two keys"));
+    }
+    text.truncate(common);
+    text.extend_from_slice(reader.bytes()?);
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Objects: what slots hold. A chunk, a segment or a window is one object, in as many slots as its length takes.
+//!
+//! Owns: the bytes around an object's body, among them two checksums, so that what it is about is known even if the body is damaged.
+//! Deliberately lacks: the bodies (`pairs`, `packing`), and which object counts (`recover`).
+//!
+//! A slot's value is `varint length · head · body · checksum`. The head is sealed on its own: form 2 · varint stamp · varint part · varint
+//! parts · varint first group · varint last group · varint floor · varint count · varint raw bytes · bytes low · 0, or 1 and bytes high
+//! · CRC-32 of the slot's name and all of the head before. The checksum at the end is the CRC-32 of the slot's name, the head with
+//! its length, and the body.
+
+use super::bytes::{CHECKSUM_LENGTH, Malformed, Reader, Writer, unseal};
+use super::slots::{Slot, VALUE_BYTES_MAX};
+
+/// The form of everything in a slot of layout 2.
+const FORM: u8 = 2;
+
+/// The bytes of the checksum at the end and, generously, of the head's length and its numbers.
+const ENVELOPE_BYTES_MAX: usize = 128;
+
+/// An object with more parts was never written: 40,000 slots are 5 GB.
+const PARTS_MAX: u64 = 40_000;
+
+/// What an object is about.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Head {
+    /// Its number: of two objects the one with the higher stamp was written later.
+    pub(super) stamp: u64,
+    /// The first group that is in it. For a chunk the same as `last_group`.
+    pub(super) first_group: u64,
+    /// The last group that is in it. Of a chunk: all groups up to this one are in it, as far as they touch its range.
+    pub(super) last_group: u64,
+    /// Of the log: groups before this one are in the chunks.
+    pub(super) floor: u64,
+    /// How many keys it has.
+    pub(super) count: u64,
+    /// The length of its keys and values before they were packed, in bytes.
+    pub(super) raw_bytes: u64,
+    /// Of a chunk: where its range of keys begins.
+    pub(super) low: Vec<u8>,
+    /// Of a chunk: where its range ends, before this key; `None` is the end of all keys.
+    pub(super) high: Option<Vec<u8>>,
+}
+
+/// One slot's share of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// What the object is about.
+    pub(super) head: Head,
+    /// Which part this is, counting from 0.
+    pub(super) number: u64,
+    /// How many there are.
+    pub(super) count: u64,
+    /// Its share of the body; `None` where it is damaged.
+    pub(super) body: Option<Vec<u8>>,
+}
+
+/// How long the body in one part may be.
+fn part_bytes_max(head: &Head) -> usize {
+    let head_bytes = ENVELOPE_BYTES_MAX + head.low.len() + head.high.as_ref().map_or(0, Vec::len);
+    VALUE_BYTES_MAX.saturating_sub(head_bytes).max(1)
+}
+
+/// How many slots an object takes.
+pub(super) fn part_count(head: &Head, body: &[u8]) -> usize {
+    body.len().div_ceil(part_bytes_max(head)).max(1)
+}
+
+/// The values of an object's slots, of which there must be [`part_count`].
+pub(super) fn write_parts(head: &Head, body: &[u8], slots: &[Slot]) -> Vec<Vec<u8>> {
+    let length_max = part_bytes_max(head);
+    let share = |number: usize| &body[(number * length_max).min(body.len())..((number + 1) * length_max).min(body.len())];
+    slots.iter().enumerate().map(|(number, slot)| write_part(head, number, slots.len(), share(number), *slot)).collect()
+}
+
+fn write_part(head: &Head, number: usize, count: usize, body: &[u8], slot: Slot) -> Vec<u8> {
+    let name = slot.to_string();
+    let mut writer = Writer::new(FORM);
+    writer.varint(head.stamp);
+    writer.varint(number as u64);
+    writer.varint(count as u64);
+    writer.varint(head.first_group);
+    writer.varint(head.last_group);
+    writer.varint(head.floor);
+    writer.varint(head.count);
+    writer.varint(head.raw_bytes);
+    writer.bytes(&head.low);
+    writer.byte(u8::from(head.high.is_some()));
+    if let Some(high) = &head.high {
+        writer.bytes(high);
+    }
+    let mut value = Writer::default();
+    value.bytes(&writer.seal(name.as_bytes()));
+    value.raw(body);
+    value.seal(name.as_bytes())
+}
+
+/// Reads a slot's value. An error where not even its head can be read.
+pub(super) fn read_part(slot: Slot, mut value: Vec<u8>) -> Result<Part, Malformed> {
+    let name = slot.to_string();
+    let mut outer = Reader::over(&value);
+    let sealed_head = outer.bytes()?;
+    let (head, number, count) = read_head(unseal(name.as_bytes(), sealed_head)?)?;
+    let start = value.len() - outer.rest().len();
+    let end = value.len().saturating_sub(CHECKSUM_LENGTH);
+    let whole = start <= end && unseal(name.as_bytes(), &value).is_ok();
+    let body = whole.then(|| {
+        // moved within what was read: a start reads tens of megabytes
+        value.truncate(end);
+        value.drain(..start);
+        value
+    });
+    Ok(Part { head, number, count, body })
+}
+
+fn read_head(bytes: &[u8]) -> Result<(Head, u64, u64), Malformed> {
+    let mut reader = Reader::body(bytes, FORM)?;
+    let stamp = reader.varint()?;
+    let (number, count) = (reader.varint()?, reader.varint()?);
+    if number >= count || count > PARTS_MAX {
+        return Err(Malformed::Field("parts"));
+    }
+    let mut head = Head {
+        stamp,
+        first_group: reader.varint()?,
+        last_group: reader.varint()?,
+        floor: reader.varint()?,
+        count: reader.varint()?,
+        raw_bytes: reader.varint()?,
+        low: reader.bytes()?.to_vec(),
+        high: None,
+    };
+    if reader.flags(1)? == 1 {
+        head.high = Some(reader.bytes()?.to_vec());
+    }
+    reader.finish()?;
+    Ok((head, number, count))
+}

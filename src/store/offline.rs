@@ -1,0 +1,174 @@
+//! Looking at a store that no process uses: what is in it, whether it is whole, and everything out of it again.
+//!
+//! Owns: reading a copy, so that nothing is changed, not even by an engine that repairs itself. Deliberately lacks: printing (`cli`), and repairs,
+//! which every start does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::ENGINE_DIRECTORY;
+use super::codec;
+use super::engine::Engine;
+use super::error::{EngineError, StoreError};
+use super::load::{self, Loaded};
+use super::lock::DirectoryLock;
+use super::object;
+use super::recover::{Found, recover};
+use super::recovery::{FORMAT, read_mark};
+use super::slots::{SlotKind, Slots};
+use super::witness::Witness;
+
+/// What is stored, and what is wrong with it.
+#[derive(Debug)]
+pub struct Inspection {
+    /// The number of the layout.
+    pub layout: u64,
+    /// The last group that is stored.
+    pub group_number: u64,
+    /// How many bytes the files take.
+    pub disk_bytes: u64,
+    /// What the slots hold, by what it is.
+    pub shares: Vec<Share>,
+    /// What is damaged or missing, in words; nothing for a store that is whole.
+    pub findings: Vec<String>,
+    /// Everything that is stored and can be read.
+    pub loaded: Loaded,
+}
+
+/// What one sort of things takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// What it is.
+    pub name: String,
+    /// How many objects.
+    pub objects: u64,
+    /// How many keys are in them.
+    pub keys: u64,
+    /// How long keys and values are before compression (entries in chunks: as they are packed), in bytes.
+    pub raw_bytes: u64,
+    /// How long they are as stored, in bytes.
+    pub stored_bytes: u64,
+}
+
+/// Looks at the store in a data directory, without changing anything.
+///
+/// # Errors
+/// [`StoreError::Locked`] where a living process uses it; [`StoreError::Engine`] where it cannot be read at all, also where it has another layout
+/// than the present one.
+pub fn inspect(data_directory: &Path) -> Result<Inspection, StoreError> {
+    let directory = data_directory.join(ENGINE_DIRECTORY);
+    let failed = |source| StoreError::Engine { directory: directory.clone(), source };
+    if !Engine::exists(&directory) {
+        return Err(failed(EngineError::Damaged("there is no store".to_owned())));
+    }
+    let _lock = DirectoryLock::take(data_directory, Duration::ZERO)?;
+    let copy = Copy::of(&directory).map_err(|error| failed(error.into()))?;
+    look(&copy.0).map_err(failed)
+}
+
+fn look(directory: &Path) -> Result<Inspection, EngineError> {
+    let engine = Engine::open(directory)?;
+    let layout = read_mark(&engine)?.unwrap_or_default();
+    if layout != FORMAT {
+        return Err(EngineError::Damaged(format!(
+            "it has layout {layout}, and only {FORMAT} can be looked at: a start upgrades older ones"
+        )));
+    }
+    let shares = shares(&engine)?;
+    let testimony = Witness::open(directory, true)?.testimony();
+    let (warm, found) = recover(engine)?;
+    let scan = load::read(&warm, BTreeMap::new())?;
+    let mut findings = findings(&found);
+    if warm.group_number < testimony.group_number {
+        findings.push(format!("it went back from group {} to {}: its end is lost", testimony.group_number, warm.group_number));
+    }
+    if testimony.suspect {
+        findings.push("the witness is missing or damaged, or a repair was broken off: the next start lists all clusters anew".to_owned());
+    }
+    if scan.loaded.damaged_count > 0 {
+        findings.push(format!("{} values cannot be read", scan.loaded.damaged_count));
+    }
+    let disk_bytes = super::directory_bytes(directory)?;
+    Ok(Inspection { layout, group_number: warm.group_number, disk_bytes, shares, findings, loaded: scan.loaded })
+}
+
+fn findings(found: &Found) -> Vec<String> {
+    let mut findings = Vec::new();
+    if found.damaged_count > 0 {
+        findings.push(format!("{} slots are damaged", found.damaged_count));
+    }
+    for (low, high) in &found.lost {
+        let end = high.as_ref().map_or_else(|| "the end".to_owned(), |high| high.escape_ascii().to_string());
+        findings.push(format!("nothing can be read from \"{}\" up to {end}", low.escape_ascii()));
+    }
+    if found.suspect_everywhere {
+        findings.push("changes may be missing anywhere: the next start lists all clusters anew".to_owned());
+    }
+    findings
+}
+
+/// What the slots hold, whether it still counts or not.
+fn shares(engine: &Engine) -> Result<Vec<Share>, EngineError> {
+    let mut shares: BTreeMap<String, Share> = BTreeMap::new();
+    for slot in engine.slots()? {
+        let Some(value) = engine.get(slot)? else { continue };
+        let stored_bytes = value.len() as u64;
+        let part = object::read_part(slot, value).ok();
+        let name = match (slot.kind, &part) {
+            (_, None) => "unreadable".to_owned(),
+            (SlotKind::Chunk, Some(part)) => format!("chunks of {}", sort_of(&part.head.low)),
+            (SlotKind::Segment, Some(_)) => "log segments".to_owned(),
+            (SlotKind::Hot, Some(_)) => "log windows".to_owned(),
+            (SlotKind::Mark, Some(_)) => "mark".to_owned(),
+            (SlotKind::Manifest, Some(_)) => "manifest".to_owned(),
+        };
+        let share = shares.entry(name.clone()).or_insert_with(|| Share { name, objects: 0, keys: 0, raw_bytes: 0, stored_bytes: 0 });
+        share.stored_bytes += stored_bytes;
+        if let Some(part) = part.filter(|part| part.number == 0) {
+            share.objects += 1;
+            share.keys += part.head.count;
+            share.raw_bytes += part.head.raw_bytes;
+        }
+    }
+    Ok(shares.into_values().collect())
+}
+
+/// What a range that begins there holds.
+fn sort_of(low: &[u8]) -> &'static str {
+    match low.first() {
+        None => "cursors",
+        Some(&codec::ENTRY) => "entries",
+        Some(_) => "clusters, marks and tombstones",
+    }
+}
+
+/// A copy of the engine's files, removed when it is dropped.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(directory: &Path) -> std::io::Result<Self> {
+        let copy = Self(std::env::temp_dir().join(format!("meshkeep-inspect-{}-{:016x}", std::process::id(), rand::random::<u64>())));
+        copy_files(directory, &copy.0)?;
+        Ok(copy)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "a copy of the store could not be removed");
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir(to)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        let target = to.join(file.file_name());
+        if file.file_type()?.is_dir() { copy_files(&file.path(), &target)? } else { fs::copy(file.path(), target).map(drop)? }
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Keys and values in key order as one compressed byte string: the body of all of the log, and of chunks that hold no entries.
+//!
+//! Owns: these bytes: `varint length · zstd`, of that many bytes when decompressed: for each key `varint length of what it has in common
+//! with the key before · bytes rest · 0 for "gone", or 1 and bytes value`. Deliberately lacks: what the values mean.
+
+use std::sync::Arc;
+
+use super::bytes::{Malformed, Reader, Writer};
+use super::change::Key;
+
+/// zstd's fastest ordinary level, as measured (measurements.md §1.1).
+const COMPRESSION_LEVEL: i32 = 1;
+
+/// More than this was never compressed as one, in bytes: a million keys that waited for a full disk are some 300 MB.
+const RAW_BYTES_MAX: usize = 4 << 30;
+
+/// Keys and values before they are compressed.
+#[derive(Debug, Default)]
+pub(super) struct PairsWriter {
+    writer: Writer,
+    previous: Vec<u8>,
+}
+
+impl PairsWriter {
+    /// Adds a key, which must be above the one before.
+    pub(super) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let common = key.iter().zip(&self.previous).take_while(|(a, b)| a == b).count();
+        self.writer.varint(common as u64);
+        self.writer.bytes(&key[common..]);
+        self.writer.byte(u8::from(value.is_some()));
+        if let Some(value) = value {
+            self.writer.bytes(value);
+        }
+        self.previous.clear();
+        self.previous.extend_from_slice(key);
+    }
+
+    /// The bytes to store.
+    pub(super) fn finish(self) -> Vec<u8> {
+        compress(&self.writer.into_bytes())
+    }
+}
+
+/// A pair that was read.
+pub(super) type Pair = (Key, Option<Arc<[u8]>>);
+
+/// Reads all pairs back.
+pub(super) fn read_pairs(stored: &[u8]) -> Result<Vec<Pair>, Malformed> {
+    let raw = decompress(stored)?;
+    let mut reader = Reader::over(&raw);
+    let (mut pairs, mut key) = (Vec::new(), Vec::new());
+    while !reader.is_empty() {
+        let common = usize::try_from(reader.varint()?).map_err(|_| Malformed::Truncated)?;
+        if common > key.len() {
+            return Err(Malformed::Field("common part of two keys"));
+        }
+        key.truncate(common);
+        key.extend_from_slice(reader.bytes()?);
+        let value = if reader.flags(1)? == 1 { Some(reader.bytes()?.into()) } else { None };
+        pairs.push((Key::from(key.as_slice()), value));
+    }
+    Ok(pairs)
+}
+
+/// `varint length · zstd`.
+pub(super) fn compress(raw: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.varint(raw.len() as u64);
+    let mut bytes = writer.into_bytes();
+    let packed = zstd::bulk::compress(raw, COMPRESSION_LEVEL).expect("compression into memory must succeed");
+    bytes.extend_from_slice(&packed);
+    bytes
+}
+
+/// Reads back what [`compress`] wrote.
+pub(super) fn decompress(stored: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let mut reader = Reader::over(stored);
+    let length = usize::try_from(reader.varint()?).map_err(|_| Malformed::Truncated)?;
+    if length > RAW_BYTES_MAX {
+        return Err(Malformed::Field("length"));
+    }
+    let raw = zstd::bulk::decompress(reader.rest(), length).map_err(|_| Malformed::Field("compressed bytes"))?;
+    if raw.len() == length { Ok(raw) } else { Err(Malformed::Truncated) }
+}

@@ -1,0 +1,250 @@
+//! What a chunk of entries holds, in few bytes: enough to know which chunks a lookup has to read.
+//!
+//! Owns: the bytes, and what may be asked. An answer "no" is certain; a "yes" is wrong once in some 300 times. Deliberately lacks: where
+//! chunks are (`manifest`).
+//!
+//! Bytes: flags (1 rows of unknown meaning, 2 prefixes, 4 identities, 8 addresses of nodes) · `varint` count · so many `varint` ranks of
+//! prefixes (length × 4 · 2 for hosts · 1 for IPv6), ascending · `varint` count · so many `text` clusters, ascending · filter. The filter is a
+//! Bloom filter of so many bits as its bytes have; an element sets the bits `(low + i × high) mod bits` for i from 0 to 7, where low and high
+//! are the halves of its hash, high made odd. The hash of an element begins with its tag (1 prefix, 2 identity, 3 address of a node) and takes
+//! in numbers, each by `mix(hash xor number)`: of a prefix the rank and the two halves of the address, low first, of an identity itself, of an
+//! address 0 or 1 for IPv6 and the two halves. `mix` is splitmix64.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::bytes::{Malformed, Reader, Writer};
+use super::packing;
+use crate::model::{ClusterName, ObjectPrefix};
+use crate::pack::{Chunk, Meaning};
+
+/// Bits for each element: with [`PROBES`] one in some 300 of other elements passes, three chunks in a million keys.
+const BITS_PER_ELEMENT: usize = 12;
+
+/// Bits that an element sets: the best number for that many bits is `12 × ln 2`.
+const PROBES: u64 = 8;
+
+const UNKNOWN: u8 = 1;
+const PREFIXES: u8 = 1 << 1;
+const IDENTITIES: u8 = 1 << 2;
+const NODES: u8 = 1 << 3;
+
+/// What a lookup asks of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Element {
+    /// An ip entry of this prefix.
+    Prefix(ObjectPrefix),
+    /// An ip entry of any prefix that covers an address.
+    Covering(IpAddr),
+    /// An identity of this number.
+    Identity(u32),
+    /// A node that has this address.
+    NodeAt(IpAddr),
+}
+
+/// A chunk's summary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Summary(Arc<[u8]>);
+
+/// A summary taken apart.
+struct Parts<'a> {
+    flags: u8,
+    ranks: Vec<u64>,
+    clusters: Vec<&'a str>,
+    filter: &'a [u8],
+}
+
+impl Summary {
+    /// Of a range that holds no entries.
+    pub(super) fn empty() -> Self {
+        Collector::default().finish()
+    }
+
+    /// Of chunks that make one body.
+    pub(super) fn of(chunks: &[Chunk]) -> Self {
+        let mut collector = Collector::default();
+        chunks.iter().for_each(|chunk| collector.take(chunk));
+        collector.finish()
+    }
+
+    /// Of the body of a range that begins at `low`.
+    pub(super) fn of_body(low: &[u8], body: &[u8]) -> Self {
+        if !packing::holds_entries(low) {
+            return Self::empty();
+        }
+        packing::read_chunks(body)
+            .map_or_else(|_| Collector { flags: UNKNOWN, ..Collector::default() }.finish(), |chunks| Self::of(&chunks))
+    }
+
+    /// Takes one that was stored, and checks it.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        parts(bytes)?;
+        Ok(Self(bytes.into()))
+    }
+
+    /// The bytes to store.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The clusters that had entries in the chunk when this was made.
+    pub(super) fn clusters(&self) -> Vec<ClusterName> {
+        let clusters = parts(&self.0).map(|parts| parts.clusters).unwrap_or_default();
+        clusters.into_iter().filter_map(|text| ClusterName::parse(text).ok()).collect()
+    }
+
+    /// Whether the chunk may hold any of these.
+    pub(super) fn may_hold(&self, elements: &[Element]) -> bool {
+        let Ok(parts) = parts(&self.0) else { return true };
+        parts.flags & UNKNOWN != 0 && !elements.is_empty() || elements.iter().any(|element| parts.may_hold(element))
+    }
+}
+
+impl Parts<'_> {
+    fn may_hold(&self, element: &Element) -> bool {
+        let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(|bit| is_set(self.filter, bit));
+        match element {
+            Element::Prefix(prefix) => has(PREFIXES, prefix_hash(*prefix)),
+            Element::Covering(ip) => {
+                self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(|prefix| has(PREFIXES, prefix_hash(prefix))))
+            }
+            Element::Identity(id) => has(IDENTITIES, identity_hash(*id)),
+            Element::NodeAt(ip) => has(NODES, node_hash(*ip)),
+        }
+    }
+}
+
+fn parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
+    let mut reader = Reader::over(bytes);
+    let flags = reader.flags(UNKNOWN | PREFIXES | IDENTITIES | NODES)?;
+    let mut ranks = Vec::new();
+    for _ in 0..reader.varint()? {
+        ranks.push(reader.varint()?);
+    }
+    let mut clusters = Vec::new();
+    for _ in 0..reader.varint()? {
+        clusters.push(reader.text("cluster")?);
+    }
+    Ok(Parts { flags, ranks, clusters, filter: reader.rest() })
+}
+
+/// What is noted of a chunk, before it is written.
+#[derive(Default)]
+struct Collector {
+    flags: u8,
+    ranks: BTreeSet<u64>,
+    clusters: BTreeSet<String>,
+    hashes: Vec<u64>,
+}
+
+impl Collector {
+    fn take(&mut self, chunk: &Chunk) {
+        for (rows, cluster) in chunk.clusters() {
+            if !self.clusters.contains(cluster.as_str()) {
+                self.clusters.insert(cluster.as_str().to_owned());
+            }
+            rows.for_each(|row| self.take_row(chunk, row));
+        }
+    }
+
+    fn take_row(&mut self, chunk: &Chunk, row: usize) {
+        match chunk.meaning(row) {
+            Meaning::Unknown => self.flags |= UNKNOWN,
+            Meaning::Nothing | Meaning::Service(_) => {}
+            Meaning::Ip { prefix, .. } => {
+                self.flags |= PREFIXES;
+                self.ranks.insert(rank(prefix));
+                self.hashes.push(prefix_hash(prefix));
+            }
+            Meaning::Identity(id) => {
+                self.flags |= IDENTITIES;
+                self.hashes.push(identity_hash(id));
+            }
+            Meaning::Node { addresses } => {
+                self.flags |= NODES;
+                self.hashes.extend(addresses.into_iter().map(node_hash));
+            }
+        }
+    }
+
+    fn finish(self) -> Summary {
+        let mut writer = Writer::default();
+        writer.byte(self.flags);
+        writer.varint(self.ranks.len() as u64);
+        self.ranks.iter().for_each(|rank| writer.varint(*rank));
+        writer.varint(self.clusters.len() as u64);
+        self.clusters.iter().for_each(|cluster| writer.bytes(cluster.as_bytes()));
+        let mut filter = vec![0_u8; (self.hashes.len() * BITS_PER_ELEMENT).div_ceil(8)];
+        for hash in self.hashes {
+            for bit in bits(hash, filter.len()) {
+                filter[bit / 8] |= 1 << (bit % 8);
+            }
+        }
+        writer.raw(&filter);
+        Summary(writer.into_bytes().into())
+    }
+}
+
+/// The bits of an element in a filter of so many bytes; none in an empty one, which nobody asks.
+fn bits(hash: u64, filter_bytes: usize) -> impl Iterator<Item = usize> {
+    let count = filter_bytes as u64 * 8;
+    let (low, high) = (hash & 0xffff_ffff, hash >> 32 | 1);
+    let probes = if count == 0 { 0 } else { PROBES };
+    (0..probes).map(move |probe| usize::try_from((low + probe * high) % count).unwrap_or(0))
+}
+
+fn is_set(filter: &[u8], bit: usize) -> bool {
+    filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0)
+}
+
+/// A prefix length, whether it is of hosts, and the family, as one number.
+fn rank(prefix: ObjectPrefix) -> u64 {
+    u64::from(prefix.net.prefix_len()) << 2 | u64::from(prefix.host) << 1 | u64::from(prefix.net.addr().is_ipv6())
+}
+
+/// The prefix of a rank that covers an address, if it is of the same family.
+fn covering(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
+    if (rank & 1 == 1) != ip.is_ipv6() {
+        return None;
+    }
+    let net = IpNet::new(ip, u8::try_from(rank >> 2).ok()?).ok()?.trunc();
+    Some(ObjectPrefix { net, host: rank & 2 != 0 })
+}
+
+fn prefix_hash(prefix: ObjectPrefix) -> u64 {
+    let (low, high) = halves(prefix.net.addr());
+    hash(1, &[rank(prefix), low, high])
+}
+
+fn identity_hash(id: u32) -> u64 {
+    hash(2, &[u64::from(id)])
+}
+
+fn node_hash(ip: IpAddr) -> u64 {
+    let (low, high) = halves(ip);
+    hash(3, &[u64::from(ip.is_ipv6()), low, high])
+}
+
+fn halves(ip: IpAddr) -> (u64, u64) {
+    let bits = match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let half = |bits: u128| u64::try_from(bits & u128::from(u64::MAX)).unwrap_or(0);
+    (half(bits), half(bits >> 64))
+}
+
+fn hash(tag: u64, numbers: &[u64]) -> u64 {
+    numbers.iter().fold(mix(tag), |hash, number| mix(hash ^ number))
+}
+
+/// splitmix64.
+fn mix(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}

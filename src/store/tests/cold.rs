@@ -1,0 +1,287 @@
+//! What is answered before everything is read is what everything says, whatever moment the store was left at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::damage::{flip_last_byte_of, group};
+use super::memory::{Disk, reopen, work};
+use super::{Loaded, key, open, read, record};
+use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Record, Sequence};
+use crate::store::cold::{Found, Wanted};
+use crate::store::engine::Engine;
+use crate::store::recover::{Early, Reading};
+use crate::store::slots::{Slot, SlotKind, Slots};
+use crate::store::warm::Warm;
+use crate::store::witness::Witness;
+use crate::store::{Cold, Group, Store};
+use crate::wire::{self, Context};
+
+const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
+
+type Records = BTreeMap<EntryKey, Arc<Record>>;
+
+/// A usable record, or one in ten that never was.
+fn known(key: EntryKey, seed: u64, value: &str) -> Arc<Record> {
+    let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
+    // nearly any bytes are labels
+    let usable = key.kind == Kind::Identity || !seed.is_multiple_of(10);
+    let value = if usable { value } else { "?" };
+    let object = wire::decode(&key, value.as_bytes(), &context);
+    assert_eq!(object.is_ok(), usable, "{key}: {object:?}");
+    // an even one is not rejected, an odd one without a good value is
+    let base = record(key, if usable { seed * 2 } else { seed * 4 + 3 }, 0);
+    Arc::new(Record { value: value.as_bytes().into(), object: object.ok().map(Arc::new), last_sequence: Sequence(seed), ..base })
+}
+
+fn random_entry(random: &mut StdRng, seed: u64, width: u32) -> Arc<Record> {
+    let cluster = CLUSTERS[random.random_range(0..3)];
+    let (a, b) = (random.random_range(0..width), random.random_range(0..3_usize));
+    match random.random_range(0..8) {
+        0 => known(key(Kind::Identity, cluster, &(256 + a).to_string()), seed, "k8s:a=b;"),
+        1 | 2 => {
+            let addresses = format!(r#"{{"Type":"InternalIP","IP":"172.16.{b}.{a}"}},{{"Type":"InternalIP","IP":"fd00::{b}:{a}"}}"#);
+            let value = format!(r#"{{"Name":"n{a}","Cluster":"{cluster}","IPAddresses":[{addresses}],"ClusterID":1}}"#);
+            known(key(Kind::Node, cluster, &format!("n{a}")), seed, &value)
+        }
+        3 => {
+            let ip = format!("10.0.{b}.{a}");
+            known(key(Kind::NodeIp, cluster, &format!("n{b}#{ip}")), seed, &format!(r#"{{"IP":"{ip}","HostIP":"","ID":6,"Key":0}}"#))
+        }
+        4 => {
+            let (name, mask) = [("10.0.0.0/8", "/wAAAA=="), ("10.0.0.0/24", "////AA=="), ("10.0.1.7/24", "////AA==")][b];
+            let ip = name.split('/').next().unwrap();
+            known(key(Kind::Ip, cluster, name), seed, &format!(r#"{{"IP":"{ip}","Mask":"{mask}","HostIP":"","ID":{a},"Key":0}}"#))
+        }
+        more => {
+            let ip: IpAddr = if more == 5 { format!("fd00::{b}:{a}") } else { format!("10.0.{b}.{a}") }.parse().unwrap();
+            let ip = ip.to_string();
+            let value = format!(r#"{{"IP":"{ip}","Mask":null,"HostIP":"172.16.{b}.{a}","ID":{a},"Key":0}}"#);
+            known(key(Kind::Ip, cluster, &ip), seed, &value)
+        }
+    }
+}
+
+fn random_group(random: &mut StdRng, records: &mut Records, sequence: &mut u64, width: u32) -> Group {
+    let mut group = Group::default();
+    for _ in 0..random.random_range(1..width * 2) {
+        *sequence += 1;
+        let record = random_entry(random, *sequence, width);
+        let put = random.random_ratio(2, 3).then(|| Arc::clone(&record));
+        group.records.insert(record.key.clone(), put);
+    }
+    for (key, record) in &group.records {
+        match record {
+            Some(record) => records.insert(key.clone(), Arc::clone(record)),
+            None => records.remove(key),
+        };
+    }
+    group.sequence_reserved = Some(Sequence(*sequence + 10));
+    group
+}
+
+/// Whether a record is what is wanted.
+fn is(record: &Record, wanted: &Wanted) -> bool {
+    let prefix = match record.object.as_deref() {
+        Some(Object::Ip(entry)) => Some(entry.prefix),
+        _ => None,
+    };
+    match wanted {
+        Wanted::Covering(ip) => prefix.is_some_and(|prefix| prefix.net.contains(ip)),
+        Wanted::Net(net) => prefix.is_some_and(|prefix| prefix.net == *net),
+        Wanted::Identity(id) => matches!(record.object.as_deref(), Some(Object::Identity(identity)) if identity.id == *id),
+        Wanted::NodeAt(ip) => {
+            matches!(record.object.as_deref(), Some(Object::Node(node)) if node.addresses.iter().any(|address| address.ip == *ip))
+        }
+        Wanted::Key(key) => record.key == *key,
+    }
+}
+
+fn everything(width: u32) -> Vec<Wanted> {
+    let mut wanted: Vec<Wanted> = (256..256 + width).map(Wanted::Identity).collect();
+    for (a, b) in (0..width).flat_map(|a| (0..3_usize).map(move |b| (a, b))) {
+        let ips: [IpAddr; 3] = [format!("10.0.{b}.{a}"), format!("fd00::{b}:{a}"), format!("172.16.{b}.{a}")].map(|ip| ip.parse().unwrap());
+        wanted.extend(ips.map(Wanted::Covering));
+        wanted.extend(ips.map(IpNet::from).map(Wanted::Net));
+        wanted.extend(ips.map(Wanted::NodeAt));
+        wanted.push(Wanted::Key(key(Kind::Node, CLUSTERS[b], &format!("n{a}"))));
+        wanted.push(Wanted::Key(key(Kind::Ip, CLUSTERS[b], &format!("10.0.{b}.{a}"))));
+    }
+    wanted.extend(["10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24"].map(|net| Wanted::Net(net.parse().unwrap())));
+    wanted
+}
+
+/// The records in what was found that are wanted, with their versions.
+fn picked(found: &Found, records: &Records, wanted: &Wanted) -> BTreeMap<EntryKey, Sequence> {
+    let packed = found.chunks.iter().flat_map(|chunk| chunk.records().collect::<Vec<_>>());
+    let packed = packed.filter(|record| !found.changed.contains_key(&record.key));
+    let all = packed.chain(found.changed.values().flatten().map(|record| Record::clone(record)));
+    let of_model = |record: &Record| records.get(&record.key).cloned().unwrap_or_else(|| panic!("{} is gone", record.key));
+    all.map(|record| (of_model(&record), record.last_sequence))
+        .filter(|(model, _)| is(model, wanted))
+        .map(|(model, sequence)| (model.key.clone(), sequence))
+        .collect()
+}
+
+fn check<S: Slots>(early: &Early, slots: &S, records: &Records, width: u32) -> usize {
+    let mut answered_count = 0;
+    for wanted in everything(width) {
+        // where a chunk is not what was noted, it is of a write that did not end: then there is no answer
+        let Some(found) = early.read(slots, std::slice::from_ref(&wanted)) else { continue };
+        answered_count += 1;
+        let expected = records.values().filter(|record| is(record, &wanted));
+        let expected: BTreeMap<EntryKey, Sequence> = expected.map(|record| (record.key.clone(), record.last_sequence)).collect();
+        assert_eq!(picked(&found, records, &wanted), expected, "{wanted:?}");
+    }
+    let clusters: BTreeSet<_> = records.keys().map(|key| key.cluster.clone()).collect();
+    assert!(early.clusters().is_superset(&clusters));
+    answered_count
+}
+
+/// Opens a store as a start does, and lets it know what its records mean.
+fn reopen_known(disk: &Disk, records: &Records, newer: &Records) -> Warm<Disk> {
+    let mut warm = reopen(disk);
+    for known in [records, newer] {
+        warm.know(&known.values().cloned().collect::<Vec<_>>());
+    }
+    warm
+}
+
+/// Returns how often there were answers after a power cut, and how often there were none.
+fn run(random: &mut StdRng) -> (usize, usize) {
+    let (mut answered_count, mut asked_count) = (0, 0);
+    let disk = Disk::default();
+    let mut warm = Warm::begin(disk.clone()).unwrap();
+    let width = if random.random_ratio(1, 10) { 200 } else { 6 };
+    let (mut records, mut sequence, mut acknowledged) = (Records::new(), 0, false);
+    for _ in 0..random.random_range(1..25) {
+        if random.random_ratio(1, 3) {
+            disk.break_after(Some(random.random_range(0..40)));
+        }
+        let mut newer = records.clone();
+        let group = random_group(random, &mut newer, &mut sequence, width);
+        let outcome = work(&mut warm, random).and_then(|()| {
+            warm.commit(group.changes())?;
+            records.clone_from(&newer);
+            acknowledged = true;
+            work(&mut warm, random)
+        });
+        if outcome.is_ok() && !random.random_ratio(1, 6) {
+            disk.break_after(None);
+            continue;
+        }
+        drop(warm);
+        disk.cut_power(random);
+        let early = Reading::begin(disk.clone()).unwrap().early(0);
+        // all that it relies on is there from the first group on
+        assert!(early.is_some() || !acknowledged, "no manifest");
+        warm = reopen_known(&disk, &records, &newer);
+        let loaded = crate::store::load::read(&warm, BTreeMap::new()).unwrap().loaded;
+        let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
+        if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
+            records = newer;
+        }
+        if let Some(early) = early {
+            let width = if width > 6 { 12 } else { width };
+            answered_count += check(&early, &disk, &records, width);
+            asked_count += everything(width).len();
+        }
+    }
+    (answered_count, asked_count)
+}
+
+#[test]
+fn what_is_answered_early_after_any_power_cut_is_what_everything_says() {
+    if let Some(seed) = std::env::var("MESHKEEP_TEST_STORE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        run(&mut StdRng::seed_from_u64(seed));
+        return;
+    }
+    let (mut answered_count, mut asked_count) = (0, 0);
+    for sequence in 0..super::memory::sequence_count() / 10 {
+        let seed = rand::rng().random();
+        println!("sequence {sequence}: seed {seed}");
+        let (answered, asked) = run(&mut StdRng::seed_from_u64(seed));
+        answered_count += answered;
+        asked_count += asked;
+    }
+    println!("{answered_count} of {asked_count} questions were answered early");
+    assert!(answered_count > asked_count / 2, "{answered_count} of {asked_count}");
+}
+
+/// Opens a store, and what it offers of itself before everything is read.
+fn offered(directory: &Path) -> (Option<usize>, Loaded) {
+    let mut found = None;
+    let mut offer = |cold: Option<Cold>| {
+        let wanted = Wanted::Key(key(Kind::Node, "paris", "000"));
+        found = cold.map(|cold| cold.read(&[wanted]).map_or(0, |found| found.chunks.len()));
+    };
+    let (store, opened) = Store::open_offering(directory, Duration::ZERO, &mut offer).unwrap();
+    assert_eq!(opened.set_aside, None);
+    let loaded = read(&store);
+    store.apply(&Group { sequence_reserved: Some(loaded.sequence_reserved.next()), ..Group::default() }).unwrap();
+    store.close().unwrap();
+    (found, Loaded { sequence_reserved: Sequence(0), ..loaded })
+}
+
+fn manifest_slots(engine: &Engine) -> Vec<Slot> {
+    let slots = engine.slots().unwrap().into_iter().filter(|slot| slot.kind == SlotKind::Manifest);
+    slots.filter(|slot| engine.get(*slot).unwrap().is_some()).collect()
+}
+
+/// It costs the early answers of one start, and nothing else.
+#[test]
+fn a_damaged_or_missing_manifest_is_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    let (found, whole) = offered(directory.path());
+    assert_eq!(found, Some(1));
+    // the last bytes, the head, and all of it
+    for damage in 0..3 {
+        let engine = Engine::open(&directory.path().join("store")).unwrap();
+        let slots = manifest_slots(&engine);
+        assert!(!slots.is_empty());
+        for slot in slots {
+            let mut value = engine.get(slot).unwrap().unwrap();
+            let at = if damage == 0 { value.len() - 10 } else { 3 };
+            value[at] ^= 1;
+            if damage == 2 { engine.delete(slot).unwrap() } else { engine.put(slot, &value).unwrap() }
+        }
+        engine.sync().unwrap();
+        drop(engine);
+        assert_eq!(offered(directory.path()), (None, whole.clone()), "damage {damage}");
+        assert_eq!(offered(directory.path()), (Some(1), whole.clone()), "after damage {damage}");
+    }
+}
+
+/// What a damaged chunk had is not said to be missing.
+#[test]
+fn a_damaged_chunk_gives_no_early_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    flip_last_byte_of(directory.path(), b"e");
+    assert_eq!(offered(directory.path()).0, Some(0));
+}
+
+/// Nothing is vouched for then, so everything has to be looked at first.
+#[test]
+fn a_suspect_or_older_store_gives_no_early_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    let inner = directory.path().join("store");
+    Witness::open(&inner, true).unwrap().suspect().unwrap();
+    assert_eq!(offered(directory.path()).0, None);
+    Witness::open(&inner, true).unwrap().confirm(900, Sequence(900)).unwrap();
+    assert_eq!(offered(directory.path()).0, None);
+}

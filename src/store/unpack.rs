@@ -1,0 +1,79 @@
+//! Reading chunks back.
+//!
+//! Owns: the bodies of chunks, from their slots or from what a start has read already. Deliberately lacks: which chunks there are (`warm`).
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::change::{Key, Value};
+use super::error::EngineError;
+use super::object;
+use super::packing::Content;
+use super::slots::{Slot, Slots};
+use super::threads::in_threads;
+use super::warm::{Chunk, Warm};
+use crate::pack;
+
+/// What a chunk holds, as far as a start has taken it apart.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Body {
+    /// As it is stored.
+    Stored(Vec<u8>),
+    /// Entries.
+    Unpacked(Vec<pack::Chunk>),
+}
+
+impl Body {
+    fn content(self, low: &[u8], chunk: &Chunk) -> Result<Content, EngineError> {
+        match self {
+            Self::Stored(body) => Content::read(low, &body).map_err(|error| damaged(&chunk.slots, &error)),
+            Self::Unpacked(chunks) => Ok(Content::Entries { chunks, changed: BTreeMap::new() }),
+        }
+    }
+}
+
+impl<S: Slots> Warm<S> {
+    /// Everything that is stored, range by range in the order of the keys; `bodies` are those of chunks that were read already. Unpacked by
+    /// several threads: a start waits for it.
+    pub(super) fn contents(&self, bodies: BTreeMap<Key, Body>) -> Result<Vec<Content>, EngineError> {
+        let mut bodies = bodies;
+        let ranges = self.chunks.iter().map(|(low, chunk)| (low, chunk, Mutex::new(bodies.remove(low))));
+        let ranges: Vec<(&Key, &Chunk, Mutex<Option<Body>>)> = ranges.collect();
+        let contents = in_threads(&ranges, |(low, chunk, body)| {
+            let body = body.lock().ok().and_then(|mut body| body.take());
+            let body = body.map_or_else(|| self.read_body(chunk).map(Body::Stored), Ok)?;
+            with_pending(body.content(low, chunk)?, chunk, chunk.pending.clone())
+        })?;
+        contents.into_iter().collect()
+    }
+
+    /// Reads a chunk, with what the log has for it.
+    pub(super) fn read(&self, low: &Key, chunk: &Chunk, pending: BTreeMap<Key, Option<Value>>) -> Result<Content, EngineError> {
+        let content = Body::Stored(self.read_body(chunk)?).content(low, chunk)?;
+        with_pending(content, chunk, pending)
+    }
+
+    /// Reads the body of a chunk.
+    fn read_body(&self, chunk: &Chunk) -> Result<Vec<u8>, EngineError> {
+        let mut body = Vec::new();
+        for slot in &chunk.slots {
+            let value = self.slots.get(*slot)?.unwrap_or_default();
+            let part = object::read_part(*slot, value).map_err(|error| damaged(&[*slot], &error))?;
+            match part.body {
+                Some(share) if part.head.stamp == chunk.stamp => body.extend_from_slice(&share),
+                Some(_) | None => return Err(damaged(&[*slot], &"not what was written")),
+            }
+        }
+        Ok(body)
+    }
+}
+
+fn with_pending(mut content: Content, chunk: &Chunk, pending: BTreeMap<Key, Option<Value>>) -> Result<Content, EngineError> {
+    content.apply(pending).map_err(|error| damaged(&chunk.slots, &error))?;
+    Ok(content)
+}
+
+fn damaged(slots: &[Slot], reason: &dyn std::fmt::Display) -> EngineError {
+    let names: Vec<String> = slots.iter().map(ToString::to_string).collect();
+    EngineError::Damaged(format!("slot {}: {reason}", names.join(", ")))
+}

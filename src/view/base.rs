@@ -1,0 +1,279 @@
+//! The packed part of the mirror: chunks in key order, and beside each what changed of its rows since it was built.
+//!
+//! A chunk never changes. A row that was replaced or deleted is *shadowed*, and what replaced it is beside the chunk (`side`), as is what
+//! the source confirms and the revisions and leases that equal bytes come with.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::place::Place;
+use super::shelf::Shelf;
+use super::side::Side;
+use crate::model::{EntryKey, Object, Record, Sequence, SourceStamp};
+use crate::pack::{Chunk, Meaning};
+
+/// Names a chunk of the base, until it is taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChunkId(usize);
+
+/// Chunks in key order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Base {
+    /// By the lowest key of each.
+    chunks: OrdMap<EntryKey, (ChunkId, Chunk)>,
+    sides: Shelf<Side>,
+    /// Numbers of chunks that were taken out.
+    free: Vec<ChunkId>,
+    /// How many records stand for rows.
+    replacement_count: usize,
+    /// How many rows have a revision and lease beside their chunk.
+    stamped_count: usize,
+}
+
+/// The generation and source of a row that is live; `None` of one that is shadowed.
+pub(super) type Settled = Option<(u64, SourceStamp)>;
+
+/// One row of a chunk.
+#[derive(Debug, Clone)]
+pub(super) struct PackedRow {
+    pub(super) id: ChunkId,
+    pub(super) chunk: Chunk,
+    pub(super) row: usize,
+}
+
+/// The rows of a chunk that are live and above a position, in order of sequence.
+struct Run<'a> {
+    id: ChunkId,
+    chunk: &'a Chunk,
+    side: Option<&'a Side>,
+    rest: &'a [u16],
+}
+
+impl<'a> Run<'a> {
+    fn after(position: Sequence, id: ChunkId, chunk: &'a Chunk, side: Option<&'a Side>) -> Option<Self> {
+        if chunk.max_sequence() <= position {
+            return None;
+        }
+        let rows = chunk.by_sequence();
+        let start = rows.partition_point(|row| chunk.last_sequence(usize::from(*row)) <= position);
+        Some(Self { id, chunk, side, rest: &rows[start..] })
+    }
+
+    /// The sequence of the next row.
+    fn head(&mut self) -> Option<Sequence> {
+        loop {
+            let row = usize::from(*self.rest.first()?);
+            if !self.side.is_some_and(|side| side.is_shadowed(row)) {
+                return Some(self.chunk.last_sequence(row));
+            }
+            self.rest = &self.rest[1..];
+        }
+    }
+
+    /// The next row, of which there must be one.
+    fn take(&mut self) -> PackedRow {
+        let row = usize::from(self.rest[0]);
+        self.rest = &self.rest[1..];
+        PackedRow { id: self.id, chunk: self.chunk.clone(), row }
+    }
+}
+
+impl PackedRow {
+    pub(super) fn key(&self) -> EntryKey {
+        self.chunk.key(self.row)
+    }
+}
+
+impl Base {
+    /// Adds a chunk with what is beside its rows: which are live, and the records that stand for some that are not.
+    pub(super) fn add_with(&mut self, chunk: Chunk, rows: &[Settled], replacements: Vec<(usize, Arc<Record>)>) {
+        let mut side = Side::of(&chunk, rows);
+        for (row, record) in replacements {
+            side.replace(row, record, rows.len());
+        }
+        let id = self.add(chunk);
+        self.stamped_count += side.stamped_count();
+        self.replacement_count += side.replacement_count();
+        if side.differs() {
+            self.sides.set(id.0, side);
+        }
+    }
+
+    /// Adds a chunk none of whose rows were confirmed. It must not overlap others.
+    pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
+        let id = self.free.pop().unwrap_or(ChunkId(self.chunks.len()));
+        self.chunks.insert(chunk.first_key(), (id, chunk));
+        id
+    }
+
+    /// Takes a chunk out, with what is beside its rows.
+    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, Arc<Side>)> {
+        let (id, chunk) = self.chunks.remove(first)?;
+        let side = self.sides.take(id.0).unwrap_or_default();
+        self.free.push(id);
+        self.stamped_count -= side.stamped_count();
+        self.replacement_count -= side.replacement_count();
+        Some((chunk, side))
+    }
+
+    /// The row of a key, whatever became of it.
+    pub(super) fn row_of(&self, key: &EntryKey) -> Option<PackedRow> {
+        let (_, (id, chunk)) = self.chunks.get_prev(key)?;
+        let row = chunk.find(key).ok()?;
+        Some(PackedRow { id: *id, chunk: chunk.clone(), row })
+    }
+
+    /// What is at a row: itself, or what stands for it; `None` where its key is gone.
+    pub(super) fn place_at(&self, at: PackedRow) -> Option<Place> {
+        let Some(side) = self.side(at.id).filter(|side| side.is_shadowed(at.row)) else { return Some(Place::Packed(at)) };
+        side.replacement(at.row).map(|record| Place::Replaced(at, Arc::clone(record)))
+    }
+
+    pub(super) fn side(&self, id: ChunkId) -> Option<&Side> {
+        self.sides.get(id.0)
+    }
+
+    pub(super) fn generation(&self, at: &PackedRow) -> u64 {
+        self.side(at.id).map_or(0, |side| side.generation(at.row))
+    }
+
+    pub(super) fn source(&self, at: &PackedRow) -> SourceStamp {
+        self.side(at.id).and_then(|side| side.stamp(at.row)).unwrap_or_else(|| at.chunk.source(at.row))
+    }
+
+    /// Puts a record in place of a row, whatever became of that.
+    pub(super) fn replace(&mut self, at: &PackedRow, record: Arc<Record>) {
+        let new = self.sides.change(at.id.0).replace(at.row, record, at.chunk.len());
+        self.replacement_count += usize::from(new);
+    }
+
+    /// Takes a row, and what stands for it, away.
+    pub(super) fn shadow(&mut self, at: &PackedRow) {
+        let replaced = self.sides.change(at.id.0).shadow(at.row, at.chunk.len());
+        self.replacement_count -= usize::from(replaced);
+    }
+
+    pub(super) fn confirm(&mut self, at: &PackedRow, generation: u64) {
+        if self.generation(at) != generation {
+            self.sides.change(at.id.0).confirm(at.row, generation, at.chunk.len());
+        }
+    }
+
+    pub(super) fn put_stamp(&mut self, at: &PackedRow, stamp: SourceStamp) {
+        if self.source(at) != stamp {
+            let new = self.side(at.id).and_then(|side| side.stamp(at.row)).is_none();
+            self.stamped_count += usize::from(new);
+            self.sides.change(at.id.0).put_stamp(at.row, stamp, at.chunk.len());
+        }
+    }
+
+    /// Counts a key that came to live between the rows of a chunk.
+    pub(super) fn count_insert(&mut self, key: &EntryKey) {
+        let id = self.chunks.get_prev(key).or_else(|| self.chunks.get_min().map(|(key, value)| (key, value))).map(|(_, (id, _))| *id);
+        if let Some(id) = id {
+            self.sides.change(id.0).count_insert();
+        }
+    }
+
+    /// The chunk that a key belongs to, if it is not below all.
+    pub(super) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
+        self.chunks.get_prev(key)
+    }
+
+    /// Chunks from a first key on, in key order.
+    pub(super) fn chunks_from<'a>(&'a self, first: Option<&EntryKey>) -> impl Iterator<Item = &'a (ChunkId, Chunk)> + use<'a> {
+        let lowest = EntryKey::lowest();
+        self.chunks.range(first.unwrap_or(&lowest).clone()..).map(|(_, chunk)| chunk)
+    }
+
+    /// The first key of the chunk behind the one that begins with `first`.
+    pub(super) fn next_first(&self, first: &EntryKey) -> Option<&EntryKey> {
+        let mut range = self.chunks.range(first.clone()..);
+        range.next().filter(|(found, _)| *found == first)?;
+        range.next().map(|(next, _)| next)
+    }
+
+    pub(super) fn lowest_first(&self) -> Option<&EntryKey> {
+        self.chunks.get_min().map(|(first, _)| first)
+    }
+
+    /// The chunk that folding gains most from, by its first key.
+    pub(super) fn dirtiest(&self) -> Option<&EntryKey> {
+        let dirt = |id: &ChunkId| self.side(*id).map_or(0, Side::dirt);
+        let (first, dirt) = self.chunks.iter().map(|(first, (id, _))| (first, dirt(id))).max_by_key(|(_, dirt)| *dirt)?;
+        (dirt > 0).then_some(first)
+    }
+
+    /// How many of the rows of a chunk are held, as they are or replaced.
+    pub(super) fn live_rows(&self, id: ChunkId, chunk: &Chunk) -> usize {
+        chunk.len() - self.side(id).map_or(0, |side| side.shadowed_count() - side.replacement_count())
+    }
+
+    /// What has the lowest sequences above one, `count` of the rows at most and some of what stands for rows, in no particular order.
+    pub(super) fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Place)> {
+        let mut runs: Vec<Run<'_>> =
+            self.chunks.values().filter_map(|(id, chunk)| Run::after(position, *id, chunk, self.side(*id))).collect();
+        let mut heads: BinaryHeap<Reverse<(Sequence, usize)>> =
+            runs.iter_mut().enumerate().filter_map(|(at, run)| Some(Reverse((run.head()?, at)))).collect();
+        let mut found = Vec::new();
+        while found.len() < count
+            && let Some(mut lowest) = heads.peek_mut()
+        {
+            let Reverse((sequence, at)) = *lowest;
+            found.push((sequence, Place::Packed(runs[at].take())));
+            match runs[at].head() {
+                Some(next) => *lowest = Reverse((next, at)),
+                None => drop(PeekMut::pop(lowest)),
+            }
+        }
+        let last = found.last().filter(|_| found.len() >= count).map_or(Sequence(u64::MAX), |(last, _)| *last);
+        for (id, chunk) in self.chunks.values() {
+            let Some(side) = self.side(*id).filter(|side| side.has_replacements_within(position, last)) else { continue };
+            let within = side.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
+            let at = |row| PackedRow { id: *id, chunk: chunk.clone(), row };
+            found.extend(within.map(|(row, record)| (record.last_sequence, Place::Replaced(at(row), Arc::clone(record)))));
+        }
+        found
+    }
+
+    /// The ip entries of rows that name an identity, from a key on, in key order.
+    pub(super) fn naming(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = (EntryKey, Place)> {
+        let first = self.chunk_of(start).map(|(first, _)| first);
+        let start = start.clone();
+        let places = self.chunks_from(first).flat_map(move |(id, chunk)| self.naming_in(identity, *id, chunk));
+        places.map(|place| (place.key(), place)).skip_while(move |(key, _)| *key < start)
+    }
+
+    /// The same of one chunk.
+    fn naming_in(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<Place> {
+        let (side, mut found) = (self.side(id), Vec::new());
+        let at = |row| PackedRow { id, chunk: chunk.clone(), row };
+        if chunk.may_name_identity(identity) {
+            let named = (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && !side.is_some_and(|side| side.is_shadowed(*row)));
+            let named = named.filter(|row| matches!(chunk.meaning(*row), Meaning::Ip { .. }));
+            found.extend(named.map(|row| Place::Packed(at(row))));
+        }
+        let names = |record: &Record| matches!(record.object.as_deref(), Some(Object::Ip(entry)) if entry.identity == identity);
+        let replacements = side.into_iter().flat_map(Side::replacements).filter(|(_, record)| names(record));
+        let packed = found.len();
+        found.extend(replacements.map(|(row, record)| Place::Replaced(at(row), Arc::clone(record))));
+        if packed < found.len() {
+            found.sort_by_key(|place| place.row().unwrap_or_default());
+        }
+        found
+    }
+
+    /// How many rows have a revision and lease beside their chunk.
+    pub(super) fn stamped_count(&self) -> usize {
+        self.stamped_count
+    }
+
+    /// How many records stand for rows.
+    pub(super) fn replacement_count(&self) -> usize {
+        self.replacement_count
+    }
+}

@@ -1,0 +1,169 @@
+//! ipcache entries that are made here from nodes: what an agent knows of a remote node's own addresses, which no `ip/v1` key says.
+//!
+//! An entry has a record, a sequence and a tombstone of its own, so that lists, streams, replays and the store treat it like any other. Its
+//! value is a pair as Cilium writes it (`wire::derived_value`). It changes with its node, in the same effects, and has no scope: whether it is
+//! confirmed or held is asked of its node.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use super::apply::Put;
+use super::{Effects, View};
+use crate::model::{DeleteReason, EntryKey, IpEntry, Kind, Node, Object, ObjectPrefix, Record, SourceStamp};
+use crate::wire;
+
+/// The number of the rules below. A store whose entries were made by others gets new ones: count it up with every change of a rule.
+pub const DERIVATION: u64 = 1;
+
+/// `remote-node`, `health` and `ingress` (`pkg/identity/numericidentity.go`).
+const IDENTITY_HEALTH: u32 = 4;
+const IDENTITY_REMOTE_NODE: u32 = 6;
+const IDENTITY_INGRESS: u32 = 8;
+
+/// The types of node addresses that a rule names (`pkg/node/addressing`).
+const CILIUM_INTERNAL_IP: &str = "CiliumInternalIP";
+const EXTERNAL_IP: &str = "ExternalIP";
+const INTERNAL_IP: &str = "InternalIP";
+
+/// What an agent puts into its ipcache for a remote node (Cilium's `pkg/node/manager/manager.go`, `NodeUpdated`), in that order:
+///
+/// | of the node | identity | host IP | encryption key |
+/// |---|---|---|---|
+/// | each of its addresses | 6, remote-node | the node's IP | the node's for `CiliumInternalIP`, else 0 (without the encryption of nodes) |
+/// | health IPs | 4, health | the node's IP | the node's |
+/// | ingress IPs | 8, ingress | the node's IP | the node's |
+///
+/// All are hosts. An address that is listed twice has the meaning that comes first.
+#[must_use]
+pub fn entries_of(node: &Node) -> Vec<IpEntry> {
+    let key = node.encryption_key;
+    let key_of = |address_type: &str| if address_type == CILIUM_INTERNAL_IP { key } else { 0 };
+    let own = node.addresses.iter().map(|address| (address.ip, IDENTITY_REMOTE_NODE, key_of(&address.address_type)));
+    let health = node.health_ips.iter().map(|ip| (*ip, IDENTITY_HEALTH, key));
+    let ingress = node.ingress_ips.iter().map(|ip| (*ip, IDENTITY_INGRESS, key));
+    let host_ip = node_ip(node);
+    let mut seen = BTreeSet::new();
+    let first = own.chain(health).chain(ingress).filter(|(ip, ..)| seen.insert(*ip));
+    let entry = |(ip, identity, encryption_key)| IpEntry {
+        host_ip,
+        encryption_key,
+        ..IpEntry::new(ObjectPrefix { net: IpNet::from(ip), host: true }, identity)
+    };
+    first.map(entry).collect()
+}
+
+/// The address at which others reach a node: the peer of tunnels (`pkg/node/types/node.go`, `GetNodeIP`). Of IPv4, unless it has IPv6
+/// alone: which of them tunnels use is a setting of each cluster that nobody publishes.
+fn node_ip(node: &Node) -> Option<IpAddr> {
+    [true, false].into_iter().find_map(|ipv4| {
+        let addresses = || node.addresses.iter().filter(move |address| address.ip.is_ipv4() == ipv4);
+        let of_type = |wanted: &'static str| addresses().filter(move |address| address.address_type == wanted);
+        let internal = of_type(INTERNAL_IP).next();
+        let other = || addresses().find(|address| address.address_type != CILIUM_INTERNAL_IP);
+        internal.or_else(|| of_type(EXTERNAL_IP).next_back()).or_else(other).map(|address| address.ip)
+    })
+}
+
+impl View {
+    /// Brings the entries of a node up to date with its last usable value: new ones first, as an agent does, so that no address is unknown
+    /// in between.
+    pub(super) fn derive(&mut self, node: &Record, now: SystemTime, effects: &mut Effects) {
+        let entries = node.object.as_deref().and_then(Object::as_node).map(entries_of).unwrap_or_default();
+        let mut left: BTreeSet<EntryKey> = self.derived_from(&node.key).into_iter().collect();
+        for entry in entries {
+            let key = EntryKey::of_node_ip(&node.key, entry.prefix.net.addr());
+            left.remove(&key);
+            let (value, source) =
+                (wire::derived_value(&entry), SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() });
+            let old = self.place(&key);
+            if old.as_ref().is_none_or(|old| !old.has_value(&value)) {
+                let put = Put { key, value: value.into(), decoded: Ok(Arc::new(Object::Ip(entry))), source };
+                self.put_changed(put, old, now, effects);
+            }
+        }
+        for key in left {
+            self.delete(&key, DeleteReason::Deleted, effects);
+        }
+    }
+
+    /// The keys of the entries that are held of a node, in order.
+    pub(super) fn derived_from(&self, node: &EntryKey) -> Vec<EntryKey> {
+        let start = EntryKey::before_node_ips(node);
+        let keys = self.places_from(&start).map(|place| place.key());
+        let begins = |key: &EntryKey| key.kind == Kind::NodeIp && key.cluster == start.cluster && key.name.starts_with(&*start.name);
+        // another node's name may go on with the mark
+        let of_node = |key: &EntryKey| key.derived_from() == Some(&*node.name);
+        keys.take_while(begins).filter(of_node).collect()
+    }
+
+    /// Brings the entries of some nodes up to date: where the store that was restored had none, or lost some. Keys of derived entries stand
+    /// for their nodes, so that those without one go.
+    pub fn derive_again<'a>(&mut self, keys: impl IntoIterator<Item = &'a EntryKey>, now: SystemTime) -> Effects {
+        let mut effects = Effects::default();
+        for key in keys {
+            match self.record(&key.origin()) {
+                Some(node) => self.derive(&node, now, &mut effects),
+                None => self.delete(key, DeleteReason::Deleted, &mut effects),
+            }
+        }
+        effects
+    }
+
+    /// The keys of all nodes, and of the derived entries whose node is not held.
+    #[must_use]
+    pub fn nodes_to_derive(&self) -> Vec<EntryKey> {
+        let keys = self.places_from(&EntryKey::lowest_of(Kind::NodeIp)).map(|place| place.key());
+        let keys = keys.take_while(|key| key.kind <= Kind::Node);
+        keys.filter(|key| key.kind == Kind::Node || !self.contains(&key.origin())).collect()
+    }
+}
+
+/// The addresses that entries are derived for, each with the number of the cluster and the name of the key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeIps {
+    holders: imbl::OrdMap<IpAddr, Arc<[Holder]>>,
+}
+
+/// The number of a cluster and the name of a derived entry's key.
+type Holder = (u32, Arc<str>);
+
+impl NodeIps {
+    /// Adds the entry of a key. Adding it twice changes nothing.
+    pub(super) fn insert(&mut self, ip: IpAddr, cluster: u32, name: &Arc<str>) {
+        let before = self.at(ip);
+        if before.iter().any(|holder| holder.0 == cluster && holder.1 == *name) {
+            return;
+        }
+        let holders = before.iter().cloned().chain([(cluster, Arc::clone(name))]).collect();
+        self.holders.insert(ip, holders);
+    }
+
+    /// Adds many entries at once, which are in order and new.
+    pub(super) fn fill(&mut self, entries: Vec<(IpAddr, u32, Arc<str>)>) {
+        for of_address in entries.chunk_by(|left, right| left.0 == right.0) {
+            let ip = of_address[0].0;
+            let added = of_address.iter().map(|(_, cluster, name)| (*cluster, Arc::clone(name)));
+            let holders = self.at(ip).iter().cloned().chain(added).collect();
+            self.holders.insert(ip, holders);
+        }
+    }
+
+    /// Removes the entry of a key. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, ip: IpAddr, cluster: u32, name: &str) {
+        let rest: Arc<[Holder]> = self.at(ip).iter().filter(|holder| holder.0 != cluster || *holder.1 != *name).cloned().collect();
+        if rest.is_empty() {
+            self.holders.remove(&ip)
+        } else {
+            self.holders.insert(ip, rest)
+        };
+    }
+
+    /// Who holds an address, in no particular order.
+    pub(super) fn at(&self, ip: IpAddr) -> &[Holder] {
+        self.holders.get(&ip).map_or(&[], |holders| holders)
+    }
+}

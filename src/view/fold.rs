@@ -1,0 +1,280 @@
+//! Packing anew what changed: off the writer's way in three steps. The writer makes a [`FoldJob`] from the present moment, anyone runs it,
+//! and the writer takes the [`Folded`] result in, whatever changed meanwhile.
+
+use std::iter::Peekable;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use super::View;
+use super::base::Settled;
+use super::place::{Place, object_of};
+use super::restore::noted;
+use super::side::Side;
+use crate::model::{EntryKey, Record, SourceStamp};
+use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
+
+/// A chunk with fewer live records than this takes its neighbour in, so that deletes leave no crumbs.
+const LIVE_RECORDS_MIN: usize = RECORDS_TARGET / 4;
+
+/// A part of the mirror to be packed anew, as of one moment.
+#[derive(Debug)]
+pub struct FoldJob {
+    view: View,
+    /// The lowest keys of the chunks that are replaced.
+    replaced: Vec<EntryKey>,
+    /// From which key on; `None` is from the lowest.
+    start: Option<EntryKey>,
+    /// Up to which key; `None` is all.
+    end: Option<EntryKey>,
+}
+
+/// Chunks that stand for others and for records that changed since those were made.
+#[derive(Debug, Clone)]
+pub struct Folded {
+    /// The lowest keys of the chunks that are replaced.
+    pub replaced: Vec<EntryKey>,
+    /// What they, and all that changed between them, are now.
+    pub chunks: Vec<Chunk>,
+}
+
+impl FoldJob {
+    /// Packs: a millisecond of work for a chunk that is edited, some for one that is packed from its records.
+    #[must_use]
+    pub fn run(self) -> Folded {
+        let chunks = self.edited().map_or_else(|| self.packed_anew(), |chunk| vec![chunk]);
+        Folded { replaced: self.replaced, chunks }
+    }
+
+    /// The one chunk that is replaced, edited, if that can be done.
+    pub(super) fn edited(&self) -> Option<Chunk> {
+        let [first] = self.replaced.as_slice() else { return None };
+        let (_, (id, chunk)) = self.view.base.chunk_of(first).filter(|(found, _)| *found == first)?;
+        // what its rows mean is to be noted
+        if chunk.has_unknown() {
+            return None;
+        }
+        let start = self.start.clone().unwrap_or_else(EntryKey::lowest);
+        let fresh: Vec<&Arc<Record>> = self.view.fresh_within(&start, self.end.as_ref()).filter(|record| is_packable(record)).collect();
+        let side = self.view.base.side(*id);
+        let mut edits: Vec<Edit<'_>> = side.into_iter().flat_map(|side| side_edits(side, chunk)).collect();
+        for record in fresh {
+            let before = chunk.find(&record.key).err()?;
+            edits.push(Edit::Insert { before, record, meaning: Meaning::of(record) });
+        }
+        // what comes before one row stays in the order of its keys
+        edits.sort_by_key(Edit::order);
+        edit(chunk, &edits)
+    }
+
+    /// From a record of every row.
+    pub(super) fn packed_anew(&self) -> Vec<Chunk> {
+        let lowest = EntryKey::lowest();
+        let places = self.view.places_from(self.start.as_ref().unwrap_or(&lowest));
+        let places = places.take_while(|place| self.end.as_ref().is_none_or(|end| place.key() < *end));
+        let records: Vec<(Arc<Record>, Meaning)> = places.filter_map(|place| self.packable(&place)).collect();
+        build_noted(records.iter().map(|(record, meaning)| (&**record, meaning.clone())))
+    }
+
+    /// A record as it is packed.
+    fn packable(&self, place: &Place) -> Option<(Arc<Record>, Meaning)> {
+        match place {
+            Place::Fresh(record) | Place::Replaced(_, record) => is_packable(record).then(|| (Arc::clone(record), Meaning::of(record))),
+            Place::Packed(at) => Some((self.view.bare_record_at(at).into(), place.meaning())),
+        }
+    }
+}
+
+/// Whether a record may be packed. One whose object its bytes do not give back must stay as it is.
+fn is_packable(record: &Record) -> bool {
+    object_of(record) == record.object
+}
+
+/// What became of the rows of a chunk.
+fn side_edits<'a>(side: &'a Side, chunk: &Chunk) -> Vec<Edit<'a>> {
+    let edit = |row: usize| match (side.is_shadowed(row), side.replacement(row)) {
+        (false, _) => side.stamp(row).map(|source| Edit::Restamp { row, source }),
+        (true, Some(record)) if is_packable(record) => Some(Edit::Replace { row, record, meaning: Meaning::of(record) }),
+        (true, _) => Some(Edit::Remove { row }),
+    };
+    (0..chunk.len()).filter_map(edit).collect()
+}
+
+/// A record in the range of the chunks that are replaced.
+struct Held {
+    /// The key as bytes, which sort as keys do.
+    key: Vec<u8>,
+    what: What,
+}
+
+enum What {
+    Whole(Arc<Record>),
+    /// A row of a chunk that is replaced, with what was beside the chunk.
+    Packed {
+        chunk: Chunk,
+        row: usize,
+        generation: u64,
+        source: SourceStamp,
+    },
+}
+
+/// All that is held in a range, in key order.
+type AllHeld = Peekable<IntoIter<Held>>;
+
+impl View {
+    /// What folding gains most from now, if anything changed since all was packed.
+    #[must_use]
+    pub fn fold_job(&self) -> Option<FoldJob> {
+        let Some(lowest) = self.base.lowest_first() else {
+            let job = FoldJob { view: self.clone(), replaced: Vec::new(), start: None, end: None };
+            return (self.unpacked_count() > 0).then_some(job);
+        };
+        let first = self.base.dirtiest()?;
+        let mut replaced = vec![first.clone()];
+        let mut end = self.base.next_first(first);
+        let live = |first: &EntryKey| self.base.chunk_of(first).map_or(0, |(_, (id, chunk))| self.base.live_rows(*id, chunk));
+        if let Some(next) = end.filter(|_| live(first) < LIVE_RECORDS_MIN) {
+            replaced.push(next.clone());
+            end = self.base.next_first(next);
+        }
+        let start = (first != lowest).then(|| first.clone());
+        Some(FoldJob { view: self.clone(), start, end: end.cloned(), replaced })
+    }
+
+    /// How many records are not packed: what folding is for.
+    #[must_use]
+    pub fn unpacked_count(&self) -> usize {
+        self.overlay.len() + self.base.replacement_count()
+    }
+
+    /// How many packed records have a newer revision and lease beside them.
+    #[must_use]
+    pub fn restamped_count(&self) -> usize {
+        self.base.stamped_count()
+    }
+
+    /// How many chunks hold the packed records, and how many bytes they are.
+    #[must_use]
+    pub fn packed_size(&self) -> (usize, usize) {
+        self.chunks().fold((0, 0), |(count, length), chunk| (count + 1, length + chunk.stored().len()))
+    }
+
+    /// The chunks that hold the packed records, in key order.
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.base.chunks_from(None).map(|(_, chunk)| chunk)
+    }
+
+    /// Takes folded chunks in: what they hold and is still so is no longer held beside them, what changed meanwhile stays. Nothing that is
+    /// served changes, whatever the chunks hold.
+    pub fn fold(&mut self, folded: Folded) {
+        // what is below all chunks is folded into the lowest one
+        let first = folded.replaced.first().filter(|first| Some(*first) != self.base.lowest_first());
+        let start = first.cloned().unwrap_or_else(EntryKey::lowest);
+        let end = folded.replaced.last().and_then(|last| self.base.next_first(last)).cloned();
+        let mut held = self.take_held(&folded.replaced, &start, end.as_ref());
+        for chunk in folded.chunks.into_iter().flat_map(noted) {
+            self.settle(chunk, &mut held);
+        }
+        for left in held {
+            self.hold_fresh(left);
+        }
+        let inserted: Vec<EntryKey> = self.fresh_within(&start, end.as_ref()).map(|record| record.key.clone()).collect();
+        inserted.iter().for_each(|key| self.base.count_insert(key));
+    }
+
+    fn fresh_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> impl Iterator<Item = &Arc<Record>> {
+        self.overlay.from(start).map(|next| &next.0).take_while(move |record| end.is_none_or(|end| record.key < *end))
+    }
+
+    /// Takes out the chunks that are replaced, with what is beside and above them: all that is held there, in key order.
+    fn take_held(&mut self, firsts: &[EntryKey], start: &EntryKey, end: Option<&EntryKey>) -> AllHeld {
+        let fresh: Vec<Arc<Record>> = self.fresh_within(start, end).cloned().collect();
+        let mut held: Vec<Held> = Vec::new();
+        for first in firsts {
+            let Some((chunk, side)) = self.base.remove(first) else { continue };
+            for row in 0..chunk.len() {
+                let mut key = Vec::with_capacity(48);
+                chunk.append_key(row, &mut key);
+                let what = match (side.is_shadowed(row), side.replacement(row)) {
+                    (false, _) => {
+                        let source = side.stamp(row).unwrap_or_else(|| chunk.source(row));
+                        What::Packed { chunk: chunk.clone(), row, generation: side.generation(row), source }
+                    }
+                    (true, Some(record)) => What::Whole(Arc::clone(record)),
+                    (true, None) => continue,
+                };
+                held.push(Held { key, what });
+            }
+        }
+        let sorted = fresh.is_empty();
+        for record in fresh {
+            self.overlay.remove(&record.key);
+            held.push(Held { key: sort_key(&record.key), what: What::Whole(record) });
+        }
+        if !sorted {
+            held.sort_by(|left, right| left.key.cmp(&right.key));
+        }
+        held.into_iter().peekable()
+    }
+
+    /// Adds a new chunk: of what is held, says which of its rows are live, and puts in place of the others what is newer.
+    fn settle(&mut self, chunk: Chunk, held: &mut AllHeld) {
+        let (mut rows, mut key) = (Vec::with_capacity(chunk.len()), Vec::with_capacity(48));
+        let mut replacements = Vec::new();
+        for row in 0..chunk.len() {
+            key.clear();
+            chunk.append_key(row, &mut key);
+            while let Some(passed) = held.next_if(|held| held.key < key) {
+                self.hold_fresh(passed);
+            }
+            let found = held.next_if(|held| held.key == key);
+            let live = found.as_ref().and_then(|held| held.what.is_in(&chunk, row));
+            if let Some(newer) = found.filter(|_| live.is_none()) {
+                replacements.push((row, newer.what.record()));
+            }
+            rows.push(live);
+        }
+        self.base.add_with(chunk, &rows, replacements);
+    }
+
+    /// Puts a record into the overlay: no new chunk has a row of its key.
+    fn hold_fresh(&mut self, held: Held) {
+        self.overlay.insert(held.what.record());
+    }
+}
+
+/// The bytes that sort as keys do, as [`Chunk::append_key`] writes them.
+fn sort_key(key: &EntryKey) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(48);
+    bytes.push(key.kind as u8);
+    bytes.extend_from_slice(key.cluster.as_str().as_bytes());
+    bytes.push(b'/');
+    bytes.extend_from_slice(key.name.as_bytes());
+    bytes
+}
+
+impl What {
+    /// The generation and source of a new row, if that is what is held.
+    fn is_in(&self, chunk: &Chunk, row: usize) -> Settled {
+        let sequence = chunk.last_sequence(row);
+        match self {
+            Self::Whole(record) => {
+                let same = record.last_sequence == sequence && record.source == chunk.source(row);
+                same.then_some((record.generation, record.source))
+            }
+            Self::Packed { chunk, row, generation, source } => (chunk.last_sequence(*row) == sequence).then_some((*generation, *source)),
+        }
+    }
+
+    fn record(self) -> Arc<Record> {
+        match self {
+            Self::Whole(record) => record,
+            Self::Packed { chunk, row, generation, source } => {
+                let mut record = chunk.record(row);
+                record.generation = generation;
+                record.source = source;
+                record.object = object_of(&record);
+                record.into()
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Global services: what several clusters share under one namespace and name, and who has a share in which.
+//!
+//! Owns: the index from a service to the keys that have a share in it, kept up by each change in the time of a tree lookup, and how the shares
+//! become one service ([`GlobalService`]), one set of exports ([`MergedExports`]) and a choice of backends ([`select`]). Deliberately lacks:
+//! the records themselves, which are read by their keys when somebody asks for a service.
+
+mod exports;
+mod merge;
+mod selection;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use imbl::OrdSet;
+
+use super::View;
+use crate::model::{ClusterName, EntryKey, Kind, Record};
+
+pub use exports::{ExportConflict, MergedExports};
+pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, ServiceShare};
+pub use selection::{Affinity, LocalService, Selection, SelectionRule, select};
+
+/// Who has a share in which service.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServiceIndex {
+    /// `<namespace>/<name>` of a service, and a key that has a share in it.
+    shares: OrdSet<(Arc<str>, EntryKey)>,
+    /// How many services have a share.
+    service_count: u64,
+}
+
+impl ServiceIndex {
+    /// Takes in a key that has a share in a service. Adding it twice changes nothing.
+    pub(super) fn add(&mut self, key: &EntryKey, service: &Arc<str>) {
+        let is_first = self.shares_in(service).next().is_none();
+        if self.shares.insert((Arc::clone(service), key.clone())).is_none() && is_first {
+            self.service_count += 1;
+        }
+    }
+
+    /// Takes out a key that had a share in a service. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, key: &EntryKey, service: &Arc<str>) {
+        let share = (Arc::clone(service), key.clone());
+        if self.shares.remove(&share).is_some() && self.shares_in(&share.0).next().is_none() {
+            self.service_count -= 1;
+        }
+    }
+
+    /// The keys that have a share in a service, in key order: endpoint slices, exports, services.
+    fn shares_in<'a>(&'a self, service: &'a str) -> impl Iterator<Item = &'a EntryKey> {
+        let start: (Arc<str>, EntryKey) = (service.into(), EntryKey::lowest());
+        self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
+    }
+
+    /// Every service from a name on, that one included, in order of names.
+    fn services_from(&self, start: &str) -> impl Iterator<Item = &Arc<str>> {
+        let start: (Arc<str>, EntryKey) = (start.into(), EntryKey::lowest());
+        let mut last: Option<&Arc<str>> = None;
+        self.shares.range(start..).filter_map(move |(service, _)| {
+            let is_new = last != Some(service);
+            last = Some(service);
+            is_new.then_some(service)
+        })
+    }
+}
+
+impl View {
+    /// How many global services there are.
+    #[must_use]
+    pub fn global_service_count(&self) -> u64 {
+        self.indices.services.service_count
+    }
+
+    /// `<namespace>/<name>` of every global service from a name on, that one included, in order.
+    pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.indices.services.services_from(start)
+    }
+
+    /// A global service, by `<namespace>/<name>`: what is held of every cluster that has a share in it.
+    #[must_use]
+    pub fn global_service(&self, service: &str) -> Option<GlobalService> {
+        let records: Vec<Arc<Record>> = self.indices.services.shares_in(service).filter_map(|key| self.share(key)).collect();
+        GlobalService::merge(service, &records)
+    }
+
+    /// What one cluster has under a name, whether it shares it or not: what an agent of that cluster has as its local service. Without
+    /// a service and without slices there is none.
+    #[must_use]
+    pub fn local_share(&self, cluster: &ClusterName, service: &str) -> Option<ServiceShare> {
+        let own = self.share(&EntryKey::new(Kind::Service, cluster.clone(), service));
+        let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice && key.cluster == *cluster);
+        ServiceShare::new(cluster.clone(), own, slices.filter_map(|key| self.share(key)).collect())
+    }
+
+    fn share(&self, key: &EntryKey) -> Option<Arc<Record>> {
+        self.record(key)
+    }
+}

@@ -1,0 +1,312 @@
+//! Cases: what happened to keys, and the services, exports and choices that follow. Each function names the Cilium file of its rule.
+
+mod choices;
+mod exported;
+mod random;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::model::*;
+
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// One event at a source.
+#[derive(Debug, Clone)]
+enum Step {
+    Put(Kind, &'static str, &'static str, Arc<Object>),
+    Bad(Kind, &'static str, &'static str),
+    Delete(Kind, &'static str, &'static str),
+    RemoveCluster(&'static str),
+}
+
+use Step::{Bad, Delete, Put, RemoveCluster};
+
+fn cluster(name: &str) -> ClusterName {
+    ClusterName::parse(name).unwrap()
+}
+
+fn after(steps: &[Step]) -> View {
+    let mut view = View::default();
+    for (revision, step) in steps.iter().enumerate() {
+        let revision = i64::try_from(revision).unwrap();
+        view.apply(command(step, revision), SystemTime::UNIX_EPOCH);
+    }
+    view
+}
+
+fn command(step: &Step, revision: i64) -> Command {
+    let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0), held: false };
+    let value = revision.to_string().into_bytes().into();
+    let change = match step.clone() {
+        Put(kind, name, rest, object) => Change::Put { key: EntryKey::new(kind, cluster(name), rest), value, decoded: Ok(object), source },
+        Bad(kind, name, rest) => Change::Put { key: EntryKey::new(kind, cluster(name), rest), value, decoded: Err("bad".into()), source },
+        Delete(kind, name, rest) => Change::Delete { key: EntryKey::new(kind, cluster(name), rest) },
+        RemoveCluster(name) => return Command::Remove { cluster: cluster(name), reason: DeleteReason::ClusterRemoved },
+    };
+    let key = super::super::key_of(&change).clone();
+    Command::Apply { scope: Scope { cluster: key.cluster, kind: key.kind }, changes: vec![change], cursor: None }
+}
+
+/// A service `shop/cart` with these backends: `address name=protocol/port,…`.
+fn cart(backends: &[&str]) -> Service {
+    Service {
+        namespace: "shop".to_owned(),
+        name: "cart".to_owned(),
+        cluster_id: 1,
+        backends: backends.iter().map(|text| backend(text)).collect(),
+        shared: true,
+        include_external: true,
+        ..Service::default()
+    }
+}
+
+fn backend(text: &str) -> Backend {
+    let (ip, ports) = text.split_once(' ').unwrap_or((text, ""));
+    let port = |text: &str| {
+        let (name, rest) = text.split_once('=').unwrap();
+        let (protocol, port) = rest.split_once('/').unwrap();
+        Port { name: name.to_owned(), protocol: protocol.to_owned(), port: port.parse().unwrap() }
+    };
+    let ports = ports.split(',').filter(|text| !text.is_empty()).map(port).collect();
+    Backend { ip: ip.parse().unwrap(), ports, hostname: String::new(), zone: None }
+}
+
+/// A slice of `shop/cart` with one port `http`, 8080, and endpoints `address condition`.
+fn slice(name: &str, endpoints: &[&str]) -> EndpointSlice {
+    EndpointSlice {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        cluster_id: 1,
+        labels: LabelSet::from([(SERVICE_NAME_LABEL.to_owned(), "cart".to_owned())]),
+        address_type: "IPv4".to_owned(),
+        endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
+        ports: vec![SlicePort { name: "http".to_owned(), protocol: "TCP".to_owned(), port: Some(8080) }],
+        ..EndpointSlice::default()
+    }
+}
+
+fn endpoint(text: &str) -> SliceEndpoint {
+    let (ip, condition) = text.split_once(' ').unwrap_or((text, ""));
+    let (ready, serving, terminating) = match condition {
+        "" => (None, None, None),
+        "ready" => (Some(true), Some(true), Some(false)),
+        "ready terminating" => (Some(true), Some(true), Some(true)),
+        "terminating" => (Some(false), Some(true), Some(true)),
+        "terminating, rest unknown" => (Some(false), None, Some(true)),
+        "terminating, not serving" => (Some(false), Some(false), Some(true)),
+        "not ready" => (Some(false), Some(false), Some(false)),
+        other => panic!("{other}"),
+    };
+    SliceEndpoint { addresses: vec![ip.parse().unwrap()], ready, serving, terminating, ..SliceEndpoint::default() }
+}
+
+fn service_put(cluster: &'static str, service: Service) -> Step {
+    Put(Kind::Service, cluster, "shop/cart", Arc::new(Object::Service(service)))
+}
+
+fn slice_put(cluster: &'static str, rest: &'static str, slice: EndpointSlice) -> Step {
+    Put(Kind::EndpointSlice, cluster, rest, Arc::new(Object::EndpointSlice(slice)))
+}
+
+/// Every backend in one line: `cluster address port/protocol(names) …`.
+fn shown(shares: &[ServiceShare]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for share in shares {
+        for backend in &share.backends {
+            let mut line = format!("{} {}", share.cluster, backend.ip);
+            for port in &backend.ports {
+                write!(line, " {}/{}({})", port.port, port.protocol, port.names.join(",")).unwrap();
+            }
+            if let Some(zone) = &backend.zone {
+                write!(line, " zone {} for {}", zone.zone, zone.for_zones.join(",")).unwrap();
+            }
+            if !backend.node_name.is_empty() {
+                write!(line, " on {}", backend.node_name).unwrap();
+            }
+            if !backend.slices.is_empty() {
+                write!(line, " in {}", backend.slices.join(",")).unwrap();
+            }
+            if backend.state != BackendState::Active {
+                write!(line, " {}", backend.state.api_name()).unwrap();
+            }
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+fn backends(view: &View) -> Vec<String> {
+    view.global_service("shop/cart").map(|service| shown(&service.shares)).unwrap_or_default()
+}
+
+fn names(view: &View) -> Vec<String> {
+    view.global_service_names("").map(ToString::to_string).collect()
+}
+
+/// SMERGE `MergeExternalServiceUpdate`, `MergeExternalServiceDelete`: an update replaces, a delete removes, all backends of one cluster.
+#[test]
+fn a_clusters_backends_are_replaced_and_removed_as_a_whole() {
+    let paris = |ips: &[&str]| service_put("paris", cart(ips));
+    let tokyo = |ips: &[&str]| service_put("tokyo", cart(ips));
+    let (one, two) = ("10.1.0.1 http=TCP/80", "10.1.0.2 http=TCP/80");
+    let delete = |cluster| Delete(Kind::Service, cluster, "shop/cart");
+    let cases: [(&str, Vec<Step>, &[&str]); 9] = [
+        ("one cluster", vec![paris(&[one])], &["paris 10.1.0.1 80/TCP(http)"]),
+        ("two clusters", vec![paris(&[one]), tokyo(&[two])], &["paris 10.1.0.1 80/TCP(http)", "tokyo 10.1.0.2 80/TCP(http)"]),
+        (
+            "replaced, not added to",
+            vec![paris(&[one]), tokyo(&[one]), paris(&[two])],
+            &["paris 10.1.0.2 80/TCP(http)", "tokyo 10.1.0.1 80/TCP(http)"],
+        ),
+        (
+            "the same address in two clusters is two backends",
+            vec![paris(&[one]), tokyo(&[one])],
+            &["paris 10.1.0.1 80/TCP(http)", "tokyo 10.1.0.1 80/TCP(http)"],
+        ),
+        ("one cluster's delete leaves the other's", vec![paris(&[one]), tokyo(&[two]), delete("paris")], &["tokyo 10.1.0.2 80/TCP(http)"]),
+        ("the last delete leaves nothing", vec![paris(&[one]), delete("paris")], &[]),
+        ("a removed cluster", vec![paris(&[one]), tokyo(&[two]), RemoveCluster("tokyo")], &["paris 10.1.0.1 80/TCP(http)"]),
+        (
+            "a bad value keeps the last good one",
+            vec![paris(&[one]), Bad(Kind::Service, "paris", "shop/cart")],
+            &["paris 10.1.0.1 80/TCP(http)"],
+        ),
+        ("no backends, but the service is there", vec![paris(&[])], &[]),
+    ];
+    for (name, steps, expected) in cases {
+        let view = after(&steps);
+        assert_eq!(backends(&view), expected, "{name}");
+        let is_gone = name == "the last delete leaves nothing";
+        assert_eq!((names(&view).is_empty(), view.global_service_count()), (is_gone, u64::from(!is_gone)), "{name}");
+    }
+}
+
+/// GSC `NewSharedServicesObserver`: what is not shared is no part of it; a service that stops being shared is deleted.
+#[test]
+fn only_what_is_shared_has_a_part() {
+    let shared = |shared| Service { shared, ..cart(&["10.1.0.1 http=TCP/80"]) };
+    let cases: [(&str, Vec<Step>, bool); 4] = [
+        ("never shared", vec![service_put("paris", shared(false))], false),
+        ("shared", vec![service_put("paris", shared(true))], true),
+        ("no longer shared", vec![service_put("paris", shared(true)), service_put("paris", shared(false))], false),
+        ("shared again", vec![service_put("paris", shared(false)), service_put("paris", shared(true))], true),
+    ];
+    for (name, steps, expected) in cases {
+        let view = after(&steps);
+        assert_eq!((view.global_service("shop/cart").is_some(), view.global_service_count() == 1), (expected, expected), "{name}");
+        assert!(view.local_share(&cluster("paris"), "shop/cart").is_some(), "{name}: its own agents have it all the same");
+    }
+}
+
+/// SMERGE `ClusterServiceToBackendParams`: ports of one protocol and number are one backend with all names in order; the empty name is none;
+/// the zone goes with the address.
+#[test]
+fn ports_of_one_number_are_one() {
+    let zone = BackendZone { zone: "a".to_owned(), for_zones: vec!["a".to_owned(), "b".to_owned()] };
+    let zoned = Backend { zone: Some(zone), ..backend("10.1.0.1 http=TCP/80") };
+    let cases: [(&str, Service, &str); 5] = [
+        ("two names", cart(&["10.1.0.1 web=TCP/80,http=TCP/80"]), "paris 10.1.0.1 80/TCP(http,web)"),
+        ("two protocols", cart(&["10.1.0.1 dns=UDP/53,dns-tcp=TCP/53"]), "paris 10.1.0.1 53/TCP(dns-tcp) 53/UDP(dns)"),
+        ("a port without a name", cart(&["10.1.0.1 =TCP/80"]), "paris 10.1.0.1 80/TCP()"),
+        ("with and without a name", cart(&["10.1.0.1 =TCP/80,http=TCP/80"]), "paris 10.1.0.1 80/TCP(http)"),
+        ("a zone", Service { backends: vec![zoned], ..cart(&[]) }, "paris 10.1.0.1 80/TCP(http) zone a for a,b"),
+    ];
+    for (name, service, expected) in cases {
+        assert_eq!(backends(&after(&[service_put("paris", service)])), [expected], "{name}");
+    }
+}
+
+/// EPS, `ParseEndpointSliceV1` and `Convert`: beside a service slices only say where its backends stand; without one they are the backends.
+#[test]
+fn slices_stand_beside_services_or_in_for_them() {
+    let service = || service_put("paris", cart(&["10.1.0.1 web=TCP/80"]));
+    let unnamed = EndpointSlice { labels: LabelSet::new(), ..slice("cart-a", &["10.1.0.1"]) };
+    let on_node = SliceEndpoint { node_name: "worker-1".to_owned(), zone: "a".to_owned(), ..endpoint("10.1.0.1") };
+    let any_port = vec![SlicePort { name: String::new(), protocol: "TCP".to_owned(), port: None }];
+    let dummy = vec![SlicePort { name: String::new(), protocol: String::new(), port: Some(9999) }];
+    let cases: [(&str, Vec<Step>, &[&str]); 11] = [
+        (
+            "beside",
+            vec![service(), slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1", "10.1.0.9"]))],
+            &["paris 10.1.0.1 80/TCP(web) in cart-a"],
+        ),
+        (
+            "in two slices",
+            vec![
+                slice_put("paris", "shop/cart-b", slice("cart-b", &["10.1.0.1"])),
+                service(),
+                slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])),
+            ],
+            &["paris 10.1.0.1 80/TCP(web) in cart-a,cart-b"],
+        ),
+        (
+            "another cluster's slice says nothing",
+            vec![service(), slice_put("tokyo", "shop/cart-a", slice("cart-a", &["10.2.0.1"]))],
+            &["paris 10.1.0.1 80/TCP(web)", "tokyo 10.2.0.1 8080/TCP(http) in cart-a"],
+        ),
+        (
+            "alone",
+            vec![slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.2", "10.1.0.1"]))],
+            &["paris 10.1.0.1 8080/TCP(http) in cart-a", "paris 10.1.0.2 8080/TCP(http) in cart-a"],
+        ),
+        (
+            "with node and zone",
+            vec![slice_put("paris", "shop/cart-a", EndpointSlice { endpoints: vec![on_node], ..slice("cart-a", &[]) })],
+            &["paris 10.1.0.1 8080/TCP(http) zone a for  on worker-1 in cart-a"],
+        ),
+        (
+            "the service goes, the slice stays",
+            vec![service(), slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])), Delete(Kind::Service, "paris", "shop/cart")],
+            &["paris 10.1.0.1 8080/TCP(http) in cart-a"],
+        ),
+        (
+            "the slice goes",
+            vec![
+                service(),
+                slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])),
+                Delete(Kind::EndpointSlice, "paris", "shop/cart-a"),
+            ],
+            &["paris 10.1.0.1 80/TCP(web)"],
+        ),
+        (
+            "a slice that becomes another service's",
+            vec![slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])), slice_put("paris", "shop/cart-a", unnamed.clone())],
+            &[],
+        ),
+        ("a slice of no service", vec![slice_put("paris", "shop/cart-a", unnamed)], &[]),
+        (
+            "a port that is every port is none",
+            vec![slice_put("paris", "shop/cart-a", EndpointSlice { ports: any_port, ..slice("cart-a", &["10.1.0.1"]) })],
+            &[],
+        ),
+        (
+            "an ingress' dummy is none",
+            vec![slice_put("paris", "shop/cart-a", EndpointSlice { ports: dummy, ..slice("cart-a", &["192.192.192.192", "10.1.0.1"]) })],
+            &["paris 10.1.0.1 9999/TCP() in cart-a"],
+        ),
+    ];
+    for (name, steps, expected) in cases {
+        assert_eq!(backends(&after(&steps)), expected, "{name}");
+    }
+}
+
+/// `Convert`, Cilium's `pkg/loadbalancer/reflectors/endpoints/endpoints.go`; a condition that is not given counts as ready and serving.
+#[test]
+fn conditions_make_states() {
+    let cases = [
+        ("", BackendState::Active, true),
+        ("ready", BackendState::Active, true),
+        ("ready terminating", BackendState::Active, true),
+        ("terminating", BackendState::Terminating, true),
+        ("terminating, rest unknown", BackendState::Terminating, true),
+        ("terminating, not serving", BackendState::TerminatingNotServing, false),
+        ("not ready", BackendState::Maintenance, false),
+    ];
+    for (condition, expected, is_healthy) in cases {
+        let state = BackendState::of(&endpoint(&format!("10.1.0.1 {condition}")));
+        assert_eq!((state, state.is_healthy()), (expected, is_healthy), "{condition}");
+    }
+}

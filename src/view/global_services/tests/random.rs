@@ -1,0 +1,90 @@
+//! The index against a model that looks at every record anew.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+const CLUSTERS: [&str; 3] = ["paris", "tokyo", "oslo"];
+const SERVICES: [&str; 4] = ["shop/cart", "shop/cart-db", "shop/basket", "till/cart"];
+
+fn step(random: &mut StdRng) -> Step {
+    let cluster = CLUSTERS[random.random_range(0..CLUSTERS.len())];
+    let rest = SERVICES[random.random_range(0..SERVICES.len())];
+    let kind = [Kind::Service, Kind::EndpointSlice, Kind::ServiceExport][random.random_range(0..3)];
+    match random.random_range(0..12) {
+        0..=3 => Delete(kind, cluster, rest),
+        4 => Bad(kind, cluster, rest),
+        5 => RemoveCluster(cluster),
+        _ => Put(kind, cluster, rest, Arc::new(object(kind, rest, random))),
+    }
+}
+
+fn object(kind: Kind, rest: &str, random: &mut StdRng) -> Object {
+    let (namespace, name) = rest.split_once('/').unwrap();
+    let ip = format!("10.0.0.{} http=TCP/80", random.random_range(0..3));
+    match kind {
+        Kind::Service => Object::Service(Service { shared: random.random_bool(0.7), ..cart(&[&ip]) }),
+        Kind::EndpointSlice => {
+            let of = ["cart", "basket", ""][random.random_range(0..3)];
+            let labels = LabelSet::from([(SERVICE_NAME_LABEL.to_owned(), of.to_owned())]);
+            Object::EndpointSlice(EndpointSlice { namespace: namespace.to_owned(), labels, ..slice(name, &["10.0.0.1"]) })
+        }
+        _ => Object::ServiceExport(ServiceExport {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            created: SystemTime::UNIX_EPOCH,
+            ports: Vec::new(),
+            service_type: "ClusterSetIP".to_owned(),
+            session_affinity: String::new(),
+            session_affinity_timeout_seconds: None,
+            ip_families: Vec::new(),
+            internal_traffic_policy: String::new(),
+            traffic_distribution: String::new(),
+            labels: LabelSet::new(),
+            annotations: LabelSet::new(),
+        }),
+    }
+}
+
+/// What the index should hold, from every record that is there.
+fn model(view: &View) -> BTreeMap<String, Vec<EntryKey>> {
+    let mut services = BTreeMap::<String, Vec<EntryKey>>::new();
+    for record in view.records_from(&EntryKey::lowest()) {
+        let service = record.object.as_deref().and_then(|object| object.shared_service(&record.key));
+        if let Some(service) = service {
+            services.entry(service.to_string()).or_default().push(record.key.clone());
+        }
+    }
+    services
+}
+
+#[test]
+fn the_index_holds_what_the_records_say_whatever_happened() {
+    for seed in 0..20 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut view = View::default();
+        for revision in 0..400 {
+            let step = step(&mut random);
+            view.apply(command(&step, revision), SystemTime::UNIX_EPOCH);
+            let expected = model(&view);
+            let found: BTreeMap<String, Vec<EntryKey>> = view
+                .global_service_names("")
+                .map(|service| (service.to_string(), view.indices.services.shares_in(service).cloned().collect()))
+                .collect();
+            assert_eq!(found, expected, "seed {seed}, after {step:?}");
+            assert_eq!(view.global_service_count(), expected.len() as u64, "seed {seed}, after {step:?}");
+        }
+    }
+}
+
+#[test]
+fn names_are_listed_from_any_start() {
+    let put = |rest: &'static str| Put(Kind::Service, "paris", rest, Arc::new(Object::Service(cart(&[]))));
+    let view = after(&[put("shop/cart"), put("shop/basket"), put("a/z"), put("shop-b/a")]);
+    let from = |start: &str| view.global_service_names(start).map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(from(""), ["a/z", "shop-b/a", "shop/basket", "shop/cart"]);
+    assert_eq!(from("shop/"), ["shop/basket", "shop/cart"]);
+    assert_eq!(from("shop/cart"), ["shop/cart"]);
+    assert_eq!(from("shop/cart "), [""; 0]);
+}

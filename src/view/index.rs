@@ -1,0 +1,185 @@
+//! The indices over what records mean: who has an address, which clusters have an identity, what is rejected.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use imbl::OrdSet;
+use ipnet::IpNet;
+
+use super::derived::NodeIps;
+use super::global_services::ServiceIndex;
+use super::ipcache::{Held, IpIndex, usual_name};
+use super::numbers::ClusterNumbers;
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
+use crate::pack::Meaning;
+
+/// What is found by something other than its key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Indices {
+    clusters: ClusterNumbers,
+    /// Usable ip entries by prefix.
+    ipcache: IpIndex,
+    /// Entries derived from nodes by address.
+    node_ips: NodeIps,
+    /// Usable identities: numeric id and cluster. The id is the name in the key.
+    identities: OrdSet<(u32, u32)>,
+    /// Nodes by each of their addresses: with the cluster and the name.
+    node_addresses: OrdSet<(IpAddr, u32, Arc<str>)>,
+    /// Who has a share in which global service.
+    pub(super) services: ServiceIndex,
+    /// Keys whose newest bytes could not be used.
+    rejected: OrdSet<EntryKey>,
+    /// How many records of a kind have a meaning.
+    object_counts: [u64; Kind::STORED.len()],
+}
+
+impl Indices {
+    /// Whether two meanings of one key look the same to every index.
+    pub(super) fn same(left: &Meaning, right: &Meaning) -> bool {
+        match (left, right) {
+            (Meaning::Ip { prefix, .. }, Meaning::Ip { prefix: other, .. }) => prefix == other,
+            (left, right) => left == right,
+        }
+    }
+
+    pub(super) fn add(&mut self, key: &EntryKey, meaning: &Meaning, rejected: bool) {
+        if rejected {
+            self.rejected.insert(key.clone());
+        }
+        let cluster = self.clusters.assign(&key.cluster);
+        match meaning {
+            Meaning::Unknown | Meaning::Nothing => return,
+            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => self.node_ips.insert(prefix.net.addr(), cluster, &key.name),
+            Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
+            Meaning::Identity(id) => drop(self.identities.insert((*id, cluster))),
+            Meaning::Node { addresses } => {
+                for ip in addresses {
+                    self.node_addresses.insert((*ip, cluster, Arc::clone(&key.name)));
+                }
+            }
+            Meaning::Service(Some(service)) => self.services.add(key, service),
+            Meaning::Service(None) => {}
+        }
+        self.object_counts[key.kind as usize] += 1;
+    }
+
+    pub(super) fn remove(&mut self, key: &EntryKey, meaning: &Meaning, rejected: bool) {
+        if rejected {
+            self.rejected.remove(key);
+        }
+        let cluster = self.clusters.assign(&key.cluster);
+        match meaning {
+            Meaning::Unknown | Meaning::Nothing => return,
+            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => self.node_ips.remove(prefix.net.addr(), cluster, &key.name),
+            Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
+            Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
+            Meaning::Node { addresses } => {
+                for ip in addresses {
+                    self.node_addresses.remove(&(*ip, cluster, Arc::clone(&key.name)));
+                }
+            }
+            Meaning::Service(Some(service)) => self.services.remove(key, service),
+            Meaning::Service(None) => {}
+        }
+        self.object_counts[key.kind as usize] -= 1;
+    }
+
+    /// Takes in many host entries at once whose keys are the addresses, each with the number of its cluster.
+    pub(super) fn fill_hosts(&mut self, ipv4: Vec<(u32, u32)>, ipv6: Vec<(u128, u32)>) {
+        self.object_counts[Kind::Ip as usize] += (ipv4.len() + ipv6.len()) as u64;
+        self.ipcache.fill_hosts(ipv4, ipv6);
+    }
+
+    /// Takes in many entries derived from nodes at once, in order, each with the number of its cluster and the name of its key.
+    pub(super) fn fill_node_ips(&mut self, entries: Vec<(IpAddr, u32, Arc<str>)>) {
+        self.object_counts[Kind::NodeIp as usize] += entries.len() as u64;
+        self.node_ips.fill(entries);
+    }
+
+    /// The number of a cluster in all indices.
+    pub(super) fn cluster_number(&mut self, cluster: &ClusterName) -> u32 {
+        self.clusters.assign(cluster)
+    }
+
+    pub(super) fn object_count(&self, kind: Kind) -> u64 {
+        self.object_counts[kind as usize]
+    }
+
+    pub(super) fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &EntryKey> {
+        self.rejected.range(start.clone()..)
+    }
+
+    pub(super) fn is_rejected(&self, key: &EntryKey) -> bool {
+        self.rejected.contains(key)
+    }
+
+    pub(super) fn rejected_count(&self) -> usize {
+        self.rejected.len()
+    }
+
+    /// The keys of the identities of a number, in order.
+    pub(super) fn identities(&self, id: u32) -> Vec<EntryKey> {
+        let clusters = self.identities.range((id, 0)..=(id, u32::MAX)).filter_map(|(_, cluster)| self.clusters.name(*cluster));
+        let name: Arc<str> = id.to_string().into();
+        let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Identity, cluster.clone(), Arc::clone(&name))).collect();
+        keys.sort();
+        keys
+    }
+
+    /// The keys of the nodes that have an address, in order.
+    pub(super) fn nodes_at(&self, ip: IpAddr) -> Vec<EntryKey> {
+        let found = self.node_addresses.range((ip, 0, Arc::from(""))..).take_while(|(at, ..)| *at == ip);
+        let mut keys: Vec<EntryKey> = found
+            .filter_map(|(_, cluster, name)| Some(EntryKey::new(Kind::Node, self.clusters.name(*cluster)?.clone(), Arc::clone(name))))
+            .collect();
+        keys.sort();
+        keys
+    }
+
+    /// The longest prefix that covers an address and has an entry.
+    pub(super) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
+        self.longest(ip, self.ipcache.longest_match(ip))
+    }
+
+    /// The longest prefix, where this one is the longest of the entries that clusters announce. Those derived from nodes are hosts.
+    fn longest(&self, ip: IpAddr, announced: Option<ObjectPrefix>) -> Option<ObjectPrefix> {
+        let is_host = announced.is_some_and(|prefix| prefix.host);
+        if is_host || self.node_ips.at(ip).is_empty() { announced } else { Some(ObjectPrefix { net: ip.into(), host: true }) }
+    }
+
+    /// The same with the clusters that have the entry, in no particular order. Allocates nothing.
+    pub(super) fn longest_holders(&self, ip: IpAddr) -> Option<(ObjectPrefix, impl Iterator<Item = &ClusterName>)> {
+        let announced = self.ipcache.longest_usual(ip);
+        let prefix = self.longest(ip, announced.map(|held| held.prefix))?;
+        let announced = announced.filter(|held| held.prefix == prefix).into_iter().flat_map(Held::into_clusters);
+        let derived = std::iter::once_with(move || if prefix.host { self.node_ips.at(ip) } else { &[] }).flatten();
+        let numbers = announced.chain(derived.map(|(cluster, _)| *cluster));
+        Some((prefix, numbers.filter_map(|cluster| self.clusters.name(cluster))))
+    }
+
+    /// The keys of the entries for exactly a prefix, in order.
+    pub(super) fn ips_of(&self, prefix: ObjectPrefix) -> Vec<EntryKey> {
+        let mut keys = Vec::new();
+        if let Some(held) = self.ipcache.exact(prefix) {
+            let name: Arc<str> = usual_name(prefix).into();
+            let clusters = held.into_clusters().filter_map(|cluster| self.clusters.name(cluster));
+            keys.extend(clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), Arc::clone(&name))));
+        }
+        keys.extend(self.ipcache.odd(prefix).cloned());
+        if prefix == (ObjectPrefix { net: prefix.net.addr().into(), host: true }) {
+            let derived = self.node_ips.at(prefix.net.addr()).iter();
+            keys.extend(
+                derived.filter_map(|(cluster, name)| {
+                    Some(EntryKey::new(Kind::NodeIp, self.clusters.name(*cluster)?.clone(), Arc::clone(name)))
+                }),
+            );
+        }
+        keys.sort();
+        keys
+    }
+
+    /// The keys of the entries for exactly a network, host entries first.
+    pub(super) fn ips_at(&self, net: IpNet) -> Vec<EntryKey> {
+        [true, false].into_iter().flat_map(|host| self.ips_of(ObjectPrefix { net, host })).collect()
+    }
+}

@@ -1,0 +1,30 @@
+//! A small number for each cluster, so that indices need not name it.
+
+use imbl::{OrdMap, Vector};
+
+use crate::model::ClusterName;
+
+/// Numbers of clusters. One that was given stays; there are few hundred clusters, and few come and go.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClusterNumbers {
+    names: Vector<ClusterName>,
+    numbers: OrdMap<ClusterName, u32>,
+}
+
+impl ClusterNumbers {
+    /// The number of a cluster, a new one if it has none yet.
+    pub(super) fn assign(&mut self, cluster: &ClusterName) -> u32 {
+        if let Some(number) = self.numbers.get(cluster) {
+            return *number;
+        }
+        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.names.push_back(cluster.clone());
+        self.numbers.insert(cluster.clone(), number);
+        number
+    }
+
+    /// The cluster of a number.
+    pub(super) fn name(&self, number: u32) -> Option<&ClusterName> {
+        self.names.get(number as usize)
+    }
+}

@@ -1,0 +1,188 @@
+//! Where a record is, and the record there: as it is in the overlay, or decoded from its chunk when somebody asks.
+
+use std::sync::Arc;
+
+use super::View;
+use super::base::PackedRow;
+use super::scan::Scan;
+use crate::model::{ClusterId, EntryKey, Former, Kind, MaxConnectedClusters, Object, Recall, Record, Scope, SourceStamp};
+use crate::pack::{Chunk, History, Meaning};
+use crate::wire::{self, Context};
+
+/// Where a record is.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// In the overlay: no chunk has a row of its key.
+    Fresh(Arc<Record>),
+    /// Beside a chunk: it stands for a row.
+    Replaced(PackedRow, Arc<Record>),
+    /// In a chunk.
+    Packed(PackedRow),
+}
+
+impl Place {
+    /// The record, where it is whole.
+    fn record(&self) -> Result<&Arc<Record>, &PackedRow> {
+        match self {
+            Self::Fresh(record) | Self::Replaced(_, record) => Ok(record),
+            Self::Packed(at) => Err(at),
+        }
+    }
+
+    /// The row of its key.
+    pub(super) fn row(&self) -> Option<usize> {
+        match self {
+            Self::Fresh(_) => None,
+            Self::Replaced(at, _) | Self::Packed(at) => Some(at.row),
+        }
+    }
+
+    pub(super) fn key(&self) -> EntryKey {
+        self.record().map_or_else(PackedRow::key, |record| record.key.clone())
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.record().map_or_else(|at| at.chunk.scope(at.row).0, |record| record.key.kind)
+    }
+
+    pub(super) fn is_rejected(&self) -> bool {
+        self.record().map_or_else(|at| at.chunk.is_rejected(at.row), |record| record.rejection.is_some())
+    }
+
+    /// What the indices know of it.
+    pub(super) fn meaning(&self) -> Meaning {
+        self.record().map_or_else(|at| Self::meaning_of_row(&at.chunk, at.row), |record| Meaning::of(record))
+    }
+
+    /// The same of a row; decoded where the chunk does not say.
+    pub(super) fn meaning_of_row(chunk: &Chunk, row: usize) -> Meaning {
+        match chunk.meaning(row) {
+            Meaning::Unknown => {
+                let mut record = chunk.record(row);
+                record.object = object_of(&record);
+                Meaning::of(&record)
+            }
+            known => known,
+        }
+    }
+
+    /// Whether it is of a scope.
+    pub(super) fn is_in(&self, scope: &Scope) -> bool {
+        let (kind, cluster) = match self.record() {
+            Ok(record) => (record.key.kind, &record.key.cluster),
+            Err(at) => at.chunk.scope(at.row),
+        };
+        kind == scope.kind && *cluster == scope.cluster
+    }
+
+    pub(super) fn has_value(&self, value: &[u8]) -> bool {
+        self.record().map_or_else(|at| at.chunk.has_value(at.row, value), |record| *record.value == *value)
+    }
+
+    /// When it came, when it changed last, and how many times.
+    pub(super) fn history(&self) -> History {
+        self.record().map_or_else(
+            |at| at.chunk.history(at.row),
+            |record| History { created: record.create_sequence, last: record.last_sequence, version: record.version },
+        )
+    }
+
+    /// What it means, for those who may ask later.
+    pub(super) fn former(&self) -> Former {
+        match self.record() {
+            Ok(record) => Former::known(record.object.clone()),
+            Err(at) => Former::recalled(Arc::new(PackedObject { chunk: at.chunk.clone(), row: at.row })),
+        }
+    }
+}
+
+/// What a row means, to be decoded when somebody asks. It keeps its chunk.
+struct PackedObject {
+    chunk: Chunk,
+    row: usize,
+}
+
+impl Recall for PackedObject {
+    fn recall(&self) -> Option<Arc<Object>> {
+        object_of(&self.chunk.record(self.row))
+    }
+}
+
+/// What a packed record means, from its last usable bytes. They were accepted when they came, by all that was known of the cluster then;
+/// the object does not depend on that knowledge, so none is needed here.
+pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
+    let context =
+        Context { cluster: &record.key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
+    let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
+    wire::decode(&record.key, usable?, &context).ok().map(Arc::new)
+}
+
+impl View {
+    /// Where the record of a key is.
+    pub(super) fn place(&self, key: &EntryKey) -> Option<Place> {
+        match self.base.row_of(key) {
+            Some(at) => self.base.place_at(at),
+            None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
+        }
+    }
+
+    /// Puts a record where that of its key is, or was.
+    pub(super) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
+        match place {
+            Place::Fresh(_) => self.overlay.insert(record),
+            Place::Replaced(at, _) | Place::Packed(at) => self.base.replace(at, record),
+        }
+    }
+
+    /// The record at a place, with its object.
+    pub(super) fn record_at(&self, place: &Place) -> Arc<Record> {
+        match place.record() {
+            Ok(record) => Arc::clone(record),
+            Err(at) => {
+                let mut record = self.bare_record_at(at);
+                record.object = object_of(&record);
+                Arc::new(record)
+            }
+        }
+    }
+
+    /// The same where its key passes a test.
+    pub(super) fn record_where(&self, place: &Place, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
+        match place.record() {
+            Ok(record) => test(&record.key).then(|| Arc::clone(record)),
+            Err(at) => {
+                let key = at.key();
+                test(&key).then(|| {
+                    let mut record = self.settled(at, at.chunk.record_of(at.row, key));
+                    record.object = object_of(&record);
+                    Arc::new(record)
+                })
+            }
+        }
+    }
+
+    /// The record in a row, without its object.
+    pub(super) fn bare_record_at(&self, at: &PackedRow) -> Record {
+        self.settled(at, at.chunk.record(at.row))
+    }
+
+    /// With what is beside the row.
+    fn settled(&self, at: &PackedRow, mut record: Record) -> Record {
+        record.generation = self.base.generation(at);
+        record.source = self.base.source(at);
+        record
+    }
+
+    pub(super) fn generation_at(&self, place: &Place) -> u64 {
+        place.record().map_or_else(|at| self.base.generation(at), |record| record.generation)
+    }
+
+    pub(super) fn source_at(&self, place: &Place) -> SourceStamp {
+        place.record().map_or_else(|at| self.base.source(at), |record| record.source)
+    }
+
+    /// Every record from a key on, in key order, none decoded.
+    pub(super) fn places_from(&self, start: &EntryKey) -> Scan<'_> {
+        Scan::new(&self.base, self.overlay.from(start), start)
+    }
+}

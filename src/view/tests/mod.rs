@@ -1,0 +1,413 @@
+//! The packed mirror against the naive one: the same commands, with folds and restarts at random moments, and everything that is served
+//! compared.
+
+mod derived;
+mod naive;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use self::naive::Naive;
+use super::*;
+use crate::model::*;
+use crate::pack::{Chunk, build_noted};
+use crate::wire;
+
+/// How many addresses, nodes and so on there are: few, so that they meet.
+const NAMES: u32 = 12;
+
+struct Pair {
+    view: View,
+    naive: Naive,
+    revision: i64,
+    /// A fold that was begun and not taken in yet.
+    folding: Option<Folded>,
+}
+
+fn cluster(number: u32) -> ClusterName {
+    ClusterName::parse(["paris", "tokyo", "eu", "eu-west"][number as usize % 4]).unwrap()
+}
+
+/// An ip entry's name and value.
+fn entry(random: &mut StdRng) -> (String, String) {
+    let number = random.random_range(0..NAMES);
+    let (ip, mask) = match random.random_range(0..10) {
+        0 => (format!("10.0.0.{number}"), Some(("/32", "/////w=="))),
+        1 => (format!("10.0.0.{}", number & 12), Some(("/30", "/////A=="))),
+        // not the address of its network: such a key is not its prefix
+        2 => (format!("10.0.0.{number}"), Some(("/28", "////8A=="))),
+        3 => (format!("fd00::{number:x}"), None),
+        4 => ("0.0.0.0".to_owned(), Some(("/0", "AAAAAA=="))),
+        5 => ("fd00::".to_owned(), Some(("/64", "//////////8AAAAAAAAAAA=="))),
+        _ => (format!("10.0.0.{number}"), None),
+    };
+    let json_mask = mask.map_or_else(|| "null".to_owned(), |(_, mask)| format!("{mask:?}"));
+    let (identity, host) = (random.random_range(300..304), random.random_range(0..3));
+    let value = format!(r#"{{"IP":"{ip}","Mask":{json_mask},"HostIP":"172.18.0.{host}","ID":{identity},"K8sPodName":"pod-{number}-x"}}"#);
+    (format!("{ip}{}", mask.map_or("", |(length, _)| length)), value)
+}
+
+/// An endpoint slice as its writers pack it: a zstd frame of a protobuf message.
+fn slice(cluster: &ClusterName, name: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    for (field, text) in [(1, cluster.as_str()), (3, "shop"), (4, name), (7, "IPv4")] {
+        message.extend([field << 3 | 2, u8::try_from(text.len()).unwrap()]);
+        message.extend_from_slice(text.as_bytes());
+    }
+    zstd::encode_all(&*message, 1).unwrap()
+}
+
+fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
+    let number = random.random_range(0..NAMES);
+    let cluster = &scope.cluster;
+    let (name, value) = match scope.kind {
+        Kind::Ip => {
+            let (name, value) = entry(random);
+            (name, value.into_bytes())
+        }
+        Kind::Identity => {
+            let id = 300 + number % 4;
+            (id.to_string(), format!("k8s:app=app-{};k8s:io.cilium.k8s.policy.cluster={cluster};", random.random_range(0..3)).into_bytes())
+        }
+        Kind::Node => {
+            let name = format!("worker-{number}");
+            let (ip, router, key) = (random.random_range(0..3), random.random_range(0..NAMES), random.random_range(0..2));
+            let (health, ingress) = (random.random_range(0..NAMES), random.random_range(0..3));
+            let value = format!(
+                r#"{{"Name":"{name}","Cluster":"{cluster}","IPAddresses":[{{"Type":"CiliumInternalIP","IP":"10.0.0.{router}"}},{{"Type":"InternalIP","IP":"172.18.0.{ip}"}},{{"Type":"X","IP":"fd00::{ip}"}}],"IPv4HealthIP":"10.0.0.{health}","IPv6IngressIP":"fd00::{ingress}","EncryptionKey":{key},"ClusterID":0}}"#
+            );
+            (name, value.into_bytes())
+        }
+        Kind::EndpointSlice => (format!("shop/s{number}"), slice(cluster, &format!("s{number}"))),
+        Kind::ServiceExport => {
+            let second = random.random_range(0..3);
+            let value = format!(
+                r#"{{"cluster":"{cluster}","namespace":"shop","name":"s{number}","exportCreationTimestamp":"2024-05-0{}T10:00:0{second}Z","type":"Headless","sessionAffinity":"None"}}"#,
+                number % 4 + 1
+            );
+            (format!("shop/s{number}"), value.into_bytes())
+        }
+        Kind::NodeIp | Kind::Cluster => panic!("a {} is never put by a source", scope.kind),
+        Kind::Service => {
+            let port = random.random_range(80..83);
+            let value = format!(
+                r#"{{"cluster":"{cluster}","namespace":"shop","name":"s{number}","backends":{{"10.0.0.1":{{"p":{{"Protocol":"TCP","Port":{port}}}}}}}}}"#
+            );
+            (format!("shop/s{number}"), value.into_bytes())
+        }
+    };
+    let broken = random.random_ratio(1, 12);
+    (EntryKey::new(scope.kind, cluster.clone(), name), if broken { b"{".to_vec() } else { value })
+}
+
+fn decoded(key: &EntryKey, value: &[u8]) -> Result<Arc<Object>, Arc<str>> {
+    let context =
+        wire::Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::Clusters255 };
+    wire::decode(key, value, &context).map(Arc::new).map_err(Into::into)
+}
+
+fn cursor(revision: i64) -> Cursor {
+    Cursor {
+        etcd_cluster_id: EtcdClusterId(1),
+        revision: Revision(revision),
+        cached: true,
+        last_put: None,
+        last_delete: None,
+        canary: None,
+    }
+}
+
+/// The same records in chunks of few, so that there are many.
+fn in_pieces(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
+    let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk.record(row), chunk.meaning(row))));
+    let rows: Vec<(Record, Meaning)> = rows.collect();
+    let noted = |meaning: &Meaning| if forget { Meaning::Unknown } else { meaning.clone() };
+    rows.chunks(length).flat_map(|piece| build_noted(piece.iter().map(|(record, meaning)| (record, noted(meaning))))).collect()
+}
+
+impl Pair {
+    fn new() -> Self {
+        let start = Sequence(1_000);
+        Self { view: View::starting_at(start), naive: Naive::starting_at(start), revision: 10, folding: None }
+    }
+
+    fn apply(&mut self, command: Command) {
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(self.revision.cast_unsigned());
+        assert_eq!(self.view.apply(command.clone(), now), self.naive.apply(command, now));
+    }
+
+    fn random_command(&mut self, random: &mut StdRng) {
+        let scope = Scope { cluster: cluster(random.random_range(0..4)), kind: Kind::ALL[random.random_range(0..Kind::ALL.len())] };
+        self.revision += 1;
+        let command = match random.random_range(0..40) {
+            0 | 1 => Command::BeginList(scope),
+            2 => Command::CompleteList { scope, cursor: cursor(self.revision), prune: random.random() },
+            3 => Command::Prune(scope),
+            4 => Command::Confirm(scope),
+            5 => Command::Remove { cluster: scope.cluster, reason: DeleteReason::ClusterRemoved },
+            6 => Command::Remember { cluster: scope.cluster, record: ClusterRecord::default() },
+            12 | 13 => Command::Phase { cluster: scope.cluster, phase: Phase::ALL[random.random_range(0..3)] },
+            7..12 => self.relist(random, scope),
+            _ => {
+                let changes = (0..random.random_range(1..6)).map(|_| self.random_change(random, &scope)).collect();
+                Command::Apply { scope, changes, cursor: random.random::<bool>().then(|| cursor(self.revision)) }
+            }
+        };
+        self.apply(command);
+    }
+
+    /// Equal bytes again, under other revisions and leases.
+    fn relist(&mut self, random: &mut StdRng, scope: Scope) -> Command {
+        let held: Vec<Arc<Record>> = self.naive.in_scope(&scope).cloned().collect();
+        let again = held.into_iter().filter(|_| random.random_ratio(2, 3)).map(|record| {
+            self.revision += 1;
+            let source = SourceStamp { mod_revision: Revision(self.revision), lease: LeaseId(self.revision % 3), held: false };
+            Change::Put { key: record.key.clone(), value: Arc::clone(&record.value), decoded: decoded(&record.key, &record.value), source }
+        });
+        Command::Apply { scope, changes: again.collect(), cursor: None }
+    }
+
+    fn random_change(&mut self, random: &mut StdRng, scope: &Scope) -> Change {
+        let (key, value) = random_put(random, scope);
+        match random.random_range(0..8) {
+            0 | 1 => return Change::Delete { key },
+            2 => return Change::Hold { key },
+            _ => {}
+        }
+        self.revision += 1;
+        let source = SourceStamp { mod_revision: Revision(self.revision), lease: LeaseId(random.random_range(0..3)), held: false };
+        Change::Put { decoded: decoded(&key, &value), value: value.into(), key, source }
+    }
+
+    /// Begins a fold, or takes in the one that was begun, whatever changed meanwhile.
+    fn fold_step(&mut self, random: &mut StdRng) {
+        if let Some(folded) = self.folding.take() {
+            self.view.fold(folded);
+            return;
+        }
+        if let Some(job) = self.view.fold_job() {
+            let Folded { replaced, chunks } = job.run();
+            self.folding = Some(Folded { replaced, chunks: in_pieces(&chunks, random.random_range(1..9), random.random_ratio(1, 4)) });
+        }
+    }
+
+    /// Everything from a store: some of it in chunks, some beside them.
+    fn restart(&mut self, random: &mut StdRng) {
+        let (old, start) = (std::mem::take(&mut self.naive), Sequence(self.view.sequence().0 + 1_000));
+        (self.view, self.naive, self.folding) = (View::starting_at(start), Naive::starting_at(start), None);
+        let records: Vec<Record> =
+            old.records_from(&EntryKey::lowest()).map(|record| Record { generation: 0, ..(**record).clone() }).collect();
+        let stale = |record: &Record| Record { last_sequence: Sequence(record.last_sequence.0 + 500_000), version: 99, ..record.clone() };
+        let chunked: BTreeMap<EntryKey, Record> = records
+            .iter()
+            .filter(|_| random.random_ratio(3, 4))
+            .map(|record| (record.key.clone(), if record.version % 5 == 0 { stale(record) } else { record.clone() }))
+            .collect();
+        // one that is gone by what the store holds beside the chunks
+        let gone = EntryKey::new(Kind::Ip, cluster(0), "10.9.9.9");
+        let value = br#"{"IP":"10.9.9.9","ID":300}"#.as_slice();
+        let template = records.first().cloned();
+        let extra = template.map(|record| {
+            let object = Some(decoded(&gone, value).unwrap());
+            Record { key: gone.clone(), value: value.into(), object, rejection: None, good_value: None, ..record }
+        });
+        let mut all = chunked.clone();
+        all.extend(extra.map(|record| (gone.clone(), record)));
+        let chunks = crate::pack::build(all.values());
+        self.view.restore_chunks(in_pieces(&chunks, random.random_range(1..9), random.random_ratio(1, 4)));
+        self.view.restore_deleted(&gone);
+        for record in &records {
+            self.naive.restore(record.clone());
+            if chunked.get(&record.key) != Some(record) {
+                self.view.restore(record.clone());
+            }
+        }
+    }
+
+    fn compare(&self, random: &mut StdRng) {
+        let (view, naive) = (&self.view, &self.naive);
+        let start = match random.random_range(0..3) {
+            0 => EntryKey::lowest(),
+            1 => EntryKey::lowest_of(Kind::STORED[random.random_range(0..Kind::STORED.len())]),
+            _ => EntryKey::new(Kind::Ip, cluster(random.random_range(0..4)), format!("10.0.0.{}", random.random_range(0..NAMES))),
+        };
+        let held: Vec<Arc<Record>> = naive.records_from(&start).cloned().collect();
+        assert_eq!(view.records_from(&start).collect::<Vec<_>>(), held);
+        assert_eq!(view.rejected_from(&start).collect::<Vec<_>>(), naive.rejected_from(&start).cloned().collect::<Vec<_>>());
+        assert_eq!(
+            (view.sequence(), view.entry_count(), view.rejected_count()),
+            (naive.sequence(), naive.entry_count(), naive.rejected_count())
+        );
+        assert_eq!(Kind::ALL.map(|kind| view.object_count(kind)), Kind::ALL.map(|kind| naive.object_count(kind)));
+        assert_eq!(view.cluster_names(), naive.cluster_names());
+        for record in &held {
+            assert_eq!(view.record(&record.key).as_ref(), Some(record));
+            assert_eq!(view.generation(&record.key), Some(record.generation));
+            assert_eq!(view.is_confirmed(record), naive.is_confirmed(record));
+        }
+        for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..4).map(move |number| (kind, number))) {
+            let scope = Scope { cluster: cluster(number), kind };
+            assert_eq!(view.scope(&scope), naive.scope(&scope));
+            assert_eq!(view.keys_in_scope(&scope).collect::<Vec<_>>(), naive.in_scope(&scope).map(|r| r.key.clone()).collect::<Vec<_>>());
+        }
+        for id in (300..304).chain([4, 6, 8]) {
+            assert_eq!(view.identities(id).collect::<Vec<_>>(), naive.identities(id).cloned().collect::<Vec<_>>());
+            assert_eq!(
+                view.ips_of_identity(id, &start).collect::<Vec<_>>(),
+                naive.ips_of_identity(id, &start).cloned().collect::<Vec<_>>()
+            );
+        }
+        self.compare_lookups(random);
+        self.compare_order(random);
+    }
+
+    fn compare_lookups(&self, random: &mut StdRng) {
+        let (view, naive) = (&self.view, &self.naive);
+        let addresses =
+            (0..NAMES).flat_map(|number| [format!("10.0.0.{number}"), format!("fd00::{number:x}"), format!("172.18.0.{number}")]);
+        for ip in addresses.map(|text| text.parse::<IpAddr>().unwrap()) {
+            assert_eq!(view.lookup(ip), naive.lookup(ip), "{ip}");
+            assert_eq!(view.nodes_at(ip).collect::<Vec<_>>(), naive.nodes_at(ip).cloned().collect::<Vec<_>>());
+            let length = if ip.is_ipv4() { [32, 30, 28, 0] } else { [128, 64, 60, 0] }[random.random_range(0..4)];
+            let net = ipnet::IpNet::new(ip, length).unwrap().trunc();
+            assert_eq!(view.ips_at(net).collect::<Vec<_>>(), naive.ips_at(net).cloned().collect::<Vec<_>>());
+        }
+    }
+
+    fn compare_order(&self, random: &mut StdRng) {
+        let mut order: Vec<(Sequence, EntryKey)> =
+            self.naive.records_from(&EntryKey::lowest()).map(|record| (record.last_sequence, record.key.clone())).collect();
+        order.extend(self.naive.placed_clusters());
+        order.sort();
+        let position = order.get(random.random_range(0..=order.len())).map_or(self.view.sequence(), |(sequence, _)| *sequence);
+        let count = random.random_range(1..30);
+        let after: Vec<_> = order.into_iter().filter(|(sequence, _)| *sequence > position).take(count).collect();
+        let found = self.view.live_after(position, count).into_iter();
+        assert_eq!(found.map(|(sequence, live)| (sequence, live.key())).collect::<Vec<_>>(), after);
+    }
+}
+
+#[test]
+fn the_packed_mirror_serves_what_the_naive_one_does() {
+    for seed in 0..150 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut pair = Pair::new();
+        for step in 0..120 {
+            match random.random_range(0..20) {
+                0..5 => pair.fold_step(&mut random),
+                5 if step > 60 => pair.restart(&mut random),
+                _ => pair.random_command(&mut random),
+            }
+            if step % 6 == 0 {
+                pair.compare(&mut random);
+            }
+        }
+        pair.compare(&mut random);
+    }
+}
+
+#[test]
+fn a_snapshot_is_not_touched_by_what_follows() {
+    let mut random = StdRng::seed_from_u64(1);
+    let mut pair = Pair::new();
+    for _ in 0..60 {
+        pair.random_command(&mut random);
+    }
+    let snapshot = Pair { view: pair.view.clone(), naive: pair.naive.clone(), revision: 0, folding: None };
+    for _ in 0..200 {
+        pair.random_command(&mut random);
+        pair.fold_step(&mut random);
+    }
+    snapshot.compare(&mut random);
+}
+
+/// They share what stands beside their chunks up to then.
+#[test]
+fn two_that_go_on_from_one_snapshot_do_not_see_each_others_changes() {
+    let mut random = StdRng::seed_from_u64(3);
+    for _ in 0..20 {
+        let mut one = Pair::new();
+        for _ in 0..80 {
+            one.random_command(&mut random);
+            one.fold_step(&mut random);
+        }
+        one.folding = None;
+        let mut other = Pair { view: one.view.clone(), naive: one.naive.clone(), revision: one.revision, folding: None };
+        for _ in 0..60 {
+            one.random_command(&mut random);
+            other.random_command(&mut random);
+        }
+        one.compare(&mut random);
+        other.compare(&mut random);
+    }
+}
+
+#[test]
+fn folding_leaves_nothing_above_the_chunks_once_all_is_quiet() {
+    let mut random = StdRng::seed_from_u64(2);
+    let mut pair = Pair::new();
+    for _ in 0..300 {
+        pair.random_command(&mut random);
+    }
+    for _ in 0..100 {
+        if let Some(job) = pair.view.fold_job() {
+            pair.view.fold(job.run());
+        }
+    }
+    assert!(pair.view.fold_job().is_none());
+    assert_eq!((pair.view.unpacked_count(), pair.view.restamped_count()), (0, 0));
+    pair.compare(&mut random);
+}
+
+/// A change of one of some hundred addresses: more than make a chunk that is packed anew in any case.
+fn change_of_many(pair: &mut Pair, random: &mut StdRng, scope: &Scope) -> Change {
+    let number = random.random_range(0..330);
+    let key = EntryKey::new(scope.kind, scope.cluster.clone(), format!("10.1.{}.{}", number / 250, number % 250));
+    match random.random_range(0..8) {
+        0 => return Change::Delete { key },
+        1 => return Change::Hold { key },
+        _ => {}
+    }
+    let same = pair.naive.in_scope(scope).find(|record| record.key == key).map(|record| record.value.to_vec());
+    let value = match (random.random_range(0..6), same) {
+        (0, _) => b"{".to_vec(),
+        (1 | 2, Some(same)) => same,
+        _ => {
+            let identity = random.random_range(300..330);
+            format!(r#"{{"IP":"{}","HostIP":"172.18.0.2","ID":{identity},"K8sPodName":"pod-{identity}-x"}}"#, key.name).into_bytes()
+        }
+    };
+    pair.revision += 1;
+    let source = SourceStamp { mod_revision: Revision(pair.revision), lease: LeaseId(random.random_range(0..3)), held: false };
+    Change::Put { decoded: decoded(&key, &value), value: value.into(), key, source }
+}
+
+#[test]
+fn a_chunk_that_is_edited_is_the_one_that_is_packed_anew() {
+    let mut random = StdRng::seed_from_u64(3);
+    let mut pair = Pair::new();
+    let scope = Scope { cluster: cluster(0), kind: Kind::Ip };
+    let held = |chunks: &[Chunk]| -> Vec<(Record, Meaning)> {
+        chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
+    };
+    let mut edited = 0;
+    for round in 0..24 {
+        let count = if round == 0 { 1_000 } else { random.random_range(1..70) };
+        let changes = (0..count).map(|_| change_of_many(&mut pair, &mut random, &scope)).collect();
+        pair.apply(Command::Apply { scope: scope.clone(), changes, cursor: None });
+        let Some(job) = pair.view.fold_job() else { continue };
+        if let Some(chunk) = job.edited() {
+            edited += 1;
+            assert_eq!(held(std::slice::from_ref(&chunk)), held(&job.packed_anew()), "round {round}");
+        }
+        pair.view.fold(job.run());
+        assert_eq!((pair.view.unpacked_count(), pair.view.restamped_count()), (0, 0), "round {round}");
+        pair.compare(&mut random);
+    }
+    assert!(edited > 12, "only {edited} were edited");
+}

@@ -1,0 +1,624 @@
+//! The mirror as it was before it was packed: every record whole, in ordered maps. Slow and large, and easy to believe.
+
+#![allow(dead_code, reason = "it is kept as it was")]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use imbl::{OrdMap, OrdSet};
+use ipnet::IpNet;
+
+use crate::model::*;
+use crate::view::{Effects, LookupMatch, ScopeState};
+
+/// The mirror in memory. Cloning makes a snapshot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Naive {
+    entries: OrdMap<EntryKey, Arc<Record>>,
+    /// Usable ip entries by prefix.
+    ipcache: IpIndex,
+    /// Usable identities: numeric id and key.
+    identities: OrdSet<(u32, EntryKey)>,
+    /// Usable ip entries by the identity that they name.
+    identity_ips: OrdSet<(u32, EntryKey)>,
+    /// Nodes by each of their addresses.
+    node_addresses: OrdSet<(std::net::IpAddr, EntryKey)>,
+    /// Keys whose newest bytes could not be used.
+    rejected: OrdSet<EntryKey>,
+    scopes: OrdMap<Scope, ScopeState>,
+    clusters: OrdMap<ClusterName, ClusterRecord>,
+    phases: OrdMap<ClusterName, (Phase, Sequence)>,
+    /// How many records of a kind have an object.
+    object_counts: [u64; Kind::STORED.len()],
+    sequence: Sequence,
+}
+
+impl Naive {
+    /// An empty mirror whose first change gets the sequence after `sequence`.
+    pub(super) fn starting_at(sequence: Sequence) -> Self {
+        Self { sequence, ..Self::default() }
+    }
+
+    /// Takes in what the store held, unconfirmed and unannounced.
+    pub(super) fn restore(&mut self, record: Record) {
+        assert!(record.generation == 0, "a restored record must not claim to be confirmed");
+        if record.key.kind != Kind::NodeIp {
+            let scope = self.scopes.entry(scope_of(&record.key)).or_default();
+            scope.entry_count += 1;
+            scope.restored_count += 1;
+        }
+        self.index(&record);
+        self.entries.insert(record.key.clone(), Arc::new(record));
+    }
+
+    /// Takes in a cursor that the store held.
+    pub(super) fn restore_cursor(&mut self, scope: Scope, cursor: Cursor) {
+        self.scopes.entry(scope).or_default().cursor = Some(cursor);
+    }
+
+    /// Takes in a cluster record that the store held.
+    pub(super) fn restore_cluster(&mut self, cluster: ClusterName, record: ClusterRecord) {
+        self.clusters.insert(cluster, record);
+    }
+
+    /// The sequence of the newest change.
+    pub(super) fn sequence(&self) -> Sequence {
+        self.sequence
+    }
+
+    /// Adds a record to the indices over objects.
+    fn index(&mut self, record: &Record) {
+        if record.rejection.is_some() {
+            self.rejected.insert(record.key.clone());
+        }
+        let Some(object) = &record.object else { return };
+        self.object_counts[record.key.kind as usize] += 1;
+        match &**object {
+            Object::Ip(entry) => {
+                self.ipcache.insert(entry.prefix, record.key.clone());
+                self.identity_ips.insert((entry.identity, record.key.clone()));
+            }
+            Object::Identity(identity) => {
+                self.identities.insert((identity.id, record.key.clone()));
+            }
+            Object::Node(node) => {
+                for address in &node.addresses {
+                    self.node_addresses.insert((address.ip, record.key.clone()));
+                }
+            }
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
+        }
+    }
+
+    /// Takes a record out of the indices over objects.
+    fn unindex(&mut self, record: &Record) {
+        if record.rejection.is_some() {
+            self.rejected.remove(&record.key);
+        }
+        let Some(object) = &record.object else { return };
+        self.object_counts[record.key.kind as usize] -= 1;
+        match &**object {
+            Object::Ip(entry) => {
+                self.ipcache.remove(entry.prefix, &record.key);
+                self.identity_ips.remove(&(entry.identity, record.key.clone()));
+            }
+            Object::Identity(identity) => {
+                self.identities.remove(&(identity.id, record.key.clone()));
+            }
+            Object::Node(node) => {
+                for address in &node.addresses {
+                    self.node_addresses.remove(&(address.ip, record.key.clone()));
+                }
+            }
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
+        }
+    }
+}
+
+/// The scope that a key belongs to.
+fn scope_of(key: &EntryKey) -> Scope {
+    Scope { cluster: key.cluster.clone(), kind: key.kind }
+}
+
+/// The key of a change.
+fn key_of(change: &Change) -> &EntryKey {
+    match change {
+        Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
+    }
+}
+/// Keys of ip entries by the prefix that they stand for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct IpIndex {
+    keys: OrdSet<(ObjectPrefix, EntryKey)>,
+    /// How many entries of each length there are, so that lookups probe only lengths that exist.
+    ipv4_lengths: OrdMap<u8, u64>,
+    ipv6_lengths: OrdMap<u8, u64>,
+}
+
+impl IpIndex {
+    /// Adds an entry. Adding it twice changes nothing.
+    pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: EntryKey) {
+        if self.keys.insert((prefix, key)).is_none() {
+            *self.lengths_mut(&prefix.net).entry(prefix.net.prefix_len()).or_insert(0) += 1;
+        }
+    }
+
+    /// Removes an entry. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey) {
+        if self.keys.remove(&(prefix, key.clone())).is_none() {
+            return;
+        }
+        let lengths = self.lengths_mut(&prefix.net);
+        let length = prefix.net.prefix_len();
+        match lengths.get_mut(&length) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                lengths.remove(&length);
+            }
+        }
+    }
+
+    /// The keys of all entries for exactly this prefix, host entries first.
+    pub(super) fn exact(&self, net: IpNet) -> impl Iterator<Item = &EntryKey> {
+        [true, false].into_iter().flat_map(move |host| self.at(ObjectPrefix { net, host }))
+    }
+
+    /// The keys of all entries for the longest prefix that covers the address: host entries alone if there are any.
+    pub(super) fn longest_match(&self, ip: IpAddr) -> Vec<&EntryKey> {
+        self.covering(ip).next().unwrap_or_default()
+    }
+
+    /// The keys of the entries that cover the address, grouped by prefix, most specific first.
+    pub(super) fn covering(&self, ip: IpAddr) -> impl Iterator<Item = Vec<&EntryKey>> {
+        let lengths = match ip {
+            IpAddr::V4(_) => &self.ipv4_lengths,
+            IpAddr::V6(_) => &self.ipv6_lengths,
+        };
+        lengths
+            .keys()
+            .rev()
+            .filter_map(move |length| IpNet::new(ip, *length).ok())
+            .flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }))
+            .map(|prefix| self.at(prefix).collect::<Vec<_>>())
+            .filter(|keys| !keys.is_empty())
+    }
+
+    fn at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
+        let start = (prefix, EntryKey::lowest());
+        self.keys.range(start..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
+    }
+
+    fn lengths_mut(&mut self, net: &IpNet) -> &mut OrdMap<u8, u64> {
+        match net {
+            IpNet::V4(_) => &mut self.ipv4_lengths,
+            IpNet::V6(_) => &mut self.ipv6_lengths,
+        }
+    }
+}
+
+/// The generation of changes that come before any list of this process: those of a resumed watch.
+const FIRST_GENERATION: u64 = 1;
+
+/// A put taken apart, so that its parts have names.
+struct Put {
+    key: EntryKey,
+    value: Arc<[u8]>,
+    decoded: Result<Arc<Object>, Arc<str>>,
+    source: SourceStamp,
+}
+
+impl Naive {
+    /// Applies one command. `now` is the wall clock, for the times of rejections.
+    pub(super) fn apply(&mut self, command: Command, now: SystemTime) -> Effects {
+        let mut effects = Effects::default();
+        match command {
+            Command::BeginList(scope) => self.begin_list(scope, &mut effects),
+            Command::Apply { scope, changes, cursor } => {
+                for change in changes {
+                    assert!(scope_of(key_of(&change)) == scope, "a change must belong to the scope of its command");
+                    self.change(change, now, &mut effects);
+                }
+                if let Some(cursor) = cursor {
+                    self.set_cursor(scope, cursor, &mut effects);
+                }
+            }
+            Command::CompleteList { scope, cursor, prune } => {
+                self.set_cursor(scope.clone(), cursor, &mut effects);
+                if prune {
+                    self.prune(&scope, &mut effects);
+                }
+            }
+            Command::Prune(scope) => self.prune(&scope, &mut effects),
+            Command::Confirm(scope) => self.confirm(scope),
+            Command::Remember { cluster, record } => {
+                if self.clusters.get(&cluster) != Some(&record) {
+                    effects.clusters.insert(cluster.clone(), Some(record.clone()));
+                    self.clusters.insert(cluster, record);
+                }
+            }
+            Command::Phase { cluster, phase } => self.set_phase(cluster, phase, &mut effects),
+            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
+        }
+        effects
+    }
+
+    fn begin_list(&mut self, scope: Scope, effects: &mut Effects) {
+        let state = self.scopes.entry(scope.clone()).or_default();
+        state.generation = state.generation.max(FIRST_GENERATION) + 1;
+        if state.cursor.take().is_some() {
+            effects.cursors.insert(scope, None);
+        }
+    }
+
+    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, effects: &mut Effects) {
+        self.scopes.entry(scope.clone()).or_default().cursor = Some(cursor.clone());
+        effects.cursors.insert(scope, Some(cursor));
+    }
+
+    fn confirm(&mut self, scope: Scope) {
+        let state = self.scopes.entry(scope).or_default();
+        state.confirmed = true;
+        state.restored_count = 0;
+    }
+
+    /// Removes what the last list did not confirm. Only a complete list may lead here (invariant 3).
+    fn prune(&mut self, scope: &Scope, effects: &mut Effects) {
+        let generation = self.scopes.get(scope).map_or(0, |state| state.generation);
+        let gone: Vec<EntryKey> =
+            self.in_scope(scope).filter(|record| record.generation < generation).map(|record| record.key.clone()).collect();
+        for key in gone {
+            self.delete(&key, DeleteReason::Deleted, effects);
+        }
+        self.confirm(scope.clone());
+    }
+
+    fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
+        for kind in Kind::ALL {
+            let scope = Scope { cluster: cluster.clone(), kind };
+            let gone: Vec<EntryKey> = self.in_scope(&scope).map(|record| record.key.clone()).collect();
+            for key in gone {
+                self.delete(&key, reason, effects);
+            }
+            if self.scopes.remove(&scope).is_some_and(|state| state.cursor.is_some()) {
+                effects.cursors.insert(scope, None);
+            }
+        }
+        if self.clusters.remove(cluster).is_some() {
+            effects.clusters.insert(cluster.clone(), None);
+        }
+        if reason == DeleteReason::ClusterRemoved
+            && let Some(old) = self.phases.remove(cluster)
+        {
+            self.sequence = self.sequence.next();
+            effects.announcements.push(self.told_of(cluster.clone(), Some(old), None));
+        }
+    }
+
+    fn set_phase(&mut self, cluster: ClusterName, phase: Phase, effects: &mut Effects) {
+        let old = self.phases.get(&cluster).copied();
+        if old.is_some_and(|(before, _)| before == phase) {
+            return;
+        }
+        if !self.clusters.contains_key(&cluster) {
+            effects.clusters.insert(cluster.clone(), Some(ClusterRecord::default()));
+            self.clusters.insert(cluster.clone(), ClusterRecord::default());
+        }
+        self.sequence = self.sequence.next();
+        self.phases.insert(cluster.clone(), (phase, self.sequence));
+        effects.announcements.push(self.told_of(cluster, old, Some(phase)));
+    }
+
+    fn told_of(&self, cluster: ClusterName, old: Option<(Phase, Sequence)>, new: Option<Phase>) -> Announcement {
+        let object = |phase| Arc::new(Object::Cluster(ClusterPhase { phase: Some(phase) }));
+        Announcement {
+            sequence: self.sequence,
+            key: EntryKey::of_cluster(cluster),
+            old: Former::known(old.map(|(phase, _)| object(phase))),
+            new: new.map(object),
+            revision: None,
+            replaces: old.map(|(_, sequence)| sequence),
+            deleted: new.is_none().then_some(DeleteReason::ClusterRemoved),
+        }
+    }
+
+    /// The clusters with their places in the order.
+    pub(super) fn placed_clusters(&self) -> impl Iterator<Item = (Sequence, EntryKey)> {
+        self.phases.iter().map(|(cluster, (_, sequence))| (*sequence, EntryKey::of_cluster(cluster.clone())))
+    }
+
+    fn change(&mut self, change: Change, now: SystemTime, effects: &mut Effects) {
+        match change {
+            Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, now, effects),
+            Change::Delete { key } => self.delete(&key, DeleteReason::Deleted, effects),
+            Change::Hold { key } => {
+                let Some(old) = self.entries.get(&key).cloned() else { return };
+                let generation = self.scope_mut(&key).generation.max(FIRST_GENERATION);
+                self.repeat(&old, SourceStamp { held: true, ..old.source }, generation, effects);
+            }
+        }
+    }
+
+    fn put(&mut self, put: Put, now: SystemTime, effects: &mut Effects) {
+        let generation = self.scopes.get(&scope_of(&put.key)).map_or(0, |state| state.generation).max(FIRST_GENERATION);
+        let old = self.entries.get(&put.key).cloned();
+        let same = old.as_ref().filter(|old| old.value == put.value && old.rejection.is_some() == put.decoded.is_err());
+        if let Some(same) = same {
+            self.repeat(&Arc::clone(same), put.source, generation, effects);
+            return;
+        }
+        let record = self.put_changed(put, old, now, effects);
+        if record.key.kind == Kind::Node {
+            self.derive(&record, now, effects);
+        }
+    }
+
+    fn put_changed(&mut self, put: Put, old: Option<Arc<Record>>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
+        let generation = self.scopes.get(&scope_of(&put.key)).map_or(0, |state| state.generation).max(FIRST_GENERATION);
+        self.sequence = self.sequence.next();
+        let record = Arc::new(self.successor(put, old.as_deref(), now, generation));
+        match &old {
+            Some(old) => {
+                self.unindex(old);
+                self.count_confirmed(old);
+            }
+            None if record.key.kind == Kind::NodeIp => {}
+            None => self.scope_mut(&record.key).entry_count += 1,
+        }
+        self.index(&record);
+        self.entries.insert(record.key.clone(), Arc::clone(&record));
+        effects.announcements.push(Announcement {
+            sequence: self.sequence,
+            key: record.key.clone(),
+            old: Former::known(old.as_ref().and_then(|old| old.object.clone())),
+            new: record.object.clone(),
+            revision: Some(record.source.mod_revision),
+            replaces: old.as_ref().map(|old| old.last_sequence),
+            deleted: None,
+        });
+        effects.records.insert(record.key.clone(), Some(Arc::clone(&record)));
+        record
+    }
+
+    /// What an agent makes of a node, by a second reading of the rules, in keys and values.
+    fn derive(&mut self, node: &Record, now: SystemTime, effects: &mut Effects) {
+        let mut wanted: Vec<(IpAddr, u32, u8)> = Vec::new();
+        let mut host_ip = String::new();
+        if let Some(Object::Node(node)) = node.object.as_deref() {
+            for address in &node.addresses {
+                wanted.push((address.ip, 6, if address.address_type == "CiliumInternalIP" { node.encryption_key } else { 0 }));
+            }
+            wanted.extend(node.health_ips.iter().map(|ip| (*ip, 4, node.encryption_key)));
+            wanted.extend(node.ingress_ips.iter().map(|ip| (*ip, 8, node.encryption_key)));
+            // those of the random nodes have one internal address of IPv4
+            let internal = node.addresses.iter().find(|address| address.address_type == "InternalIP");
+            host_ip = internal.map(|address| address.ip.to_string()).unwrap_or_default();
+        }
+        let name = |ip: &IpAddr| format!("{}#{ip}", node.key.name);
+        for (at, (ip, identity, key)) in wanted.iter().enumerate() {
+            let value = format!(r#"{{"IP":"{ip}","HostIP":"{host_ip}","ID":{identity},"Key":{key}}}"#).into_bytes();
+            let entry = EntryKey::new(Kind::NodeIp, node.key.cluster.clone(), name(ip));
+            let old = self.entries.get(&entry).cloned();
+            if wanted[..at].iter().all(|(before, ..)| before != ip) && old.as_ref().is_none_or(|old| *old.value != *value) {
+                let source = SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() };
+                let decoded = super::decoded(&entry, &value);
+                self.put_changed(Put { key: entry, value: value.into(), decoded, source }, old, now, effects);
+            }
+        }
+        for key in self.derived_from(&node.key) {
+            if !wanted.iter().any(|(ip, ..)| *name(ip) == *key.name) {
+                self.delete(&key, DeleteReason::Deleted, effects);
+            }
+        }
+    }
+
+    fn derived_from(&self, node: &EntryKey) -> Vec<EntryKey> {
+        let of_node = |key: &&EntryKey| key.kind == Kind::NodeIp && key.origin() == *node;
+        self.entries.keys().filter(of_node).cloned().collect()
+    }
+
+    /// Equal bytes announce nothing, but their revision and lease are kept (invariant 4) and the key is confirmed.
+    fn repeat(&mut self, old: &Arc<Record>, source: SourceStamp, generation: u64, effects: &mut Effects) {
+        if old.source == source && old.generation == generation {
+            return;
+        }
+        let record = Arc::new(Record { source, generation, ..(**old).clone() });
+        self.count_confirmed(old);
+        self.entries.insert(record.key.clone(), Arc::clone(&record));
+        if old.source != source {
+            effects.records.insert(record.key.clone(), Some(record));
+        }
+    }
+
+    /// The record that follows `old` when new bytes come. An unusable value keeps the last usable one (invariant 7).
+    fn successor(&self, put: Put, old: Option<&Record>, now: SystemTime, generation: u64) -> Record {
+        let (object, good_value, rejection) = match put.decoded {
+            Ok(object) => (Some(object), None, None),
+            Err(reason) => {
+                let first_seen = old.and_then(|old| old.rejection.as_ref()).map_or(now, |rejection| rejection.first_seen);
+                let object = old.and_then(|old| old.object.clone());
+                let good_value = old.filter(|_| object.is_some()).map(|old| old.good_value.clone().unwrap_or_else(|| old.value.clone()));
+                (object, good_value, Some(Rejection { reason, first_seen, last_seen: now }))
+            }
+        };
+        Record {
+            key: put.key,
+            value: put.value,
+            good_value,
+            object,
+            rejection,
+            source: put.source,
+            create_sequence: old.map_or(self.sequence, |old| old.create_sequence),
+            last_sequence: self.sequence,
+            version: old.map_or(0, |old| old.version) + 1,
+            generation,
+        }
+    }
+
+    fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+        let Some(old) = self.entries.remove(key) else { return };
+        self.sequence = self.sequence.next();
+        self.unindex(&old);
+        self.count_confirmed(&old);
+        if key.kind != Kind::NodeIp {
+            self.scope_mut(key).entry_count -= 1;
+        }
+        effects.announcements.push(Announcement {
+            sequence: self.sequence,
+            key: key.clone(),
+            old: Former::known(old.object.clone()),
+            new: None,
+            revision: None,
+            replaces: Some(old.last_sequence),
+            deleted: Some(reason),
+        });
+        effects.records.insert(key.clone(), None);
+        if key.kind == Kind::Node {
+            self.derived_from(key).iter().for_each(|derived| self.delete(derived, reason, effects));
+        }
+    }
+
+    /// Takes a restored record off the count of those that wait for confirmation.
+    fn count_confirmed(&mut self, old: &Record) {
+        if old.key.kind == Kind::NodeIp {
+            return;
+        }
+        let scope = self.scope_mut(&old.key);
+        if old.generation == 0 && !scope.confirmed {
+            scope.restored_count -= 1;
+        }
+    }
+
+    fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
+        self.scopes.entry(scope_of(key)).or_default()
+    }
+
+    /// The stored cursor of a scope.
+    pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
+        self.scopes.get(scope)?.cursor.as_ref()
+    }
+}
+impl Naive {
+    /// The record of a key.
+    pub(super) fn record(&self, key: &EntryKey) -> Option<&Arc<Record>> {
+        self.entries.get(key)
+    }
+
+    /// All records from a key on, that one included, in key order.
+    pub(super) fn records_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
+        self.entries.range(start.clone()..).map(|(_, record)| record)
+    }
+
+    /// All records of a scope, in key order.
+    pub(super) fn in_scope(&self, scope: &Scope) -> impl Iterator<Item = &Arc<Record>> {
+        let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
+        self.entries
+            .range(start..)
+            .map(|(_, record)| record)
+            .take_while(move |record| record.key.kind == scope.kind && record.key.cluster == scope.cluster)
+    }
+
+    /// The keys whose newest bytes could not be used, from a key on.
+    pub(super) fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
+        self.rejected.range(start.clone()..).filter_map(|key| self.entries.get(key))
+    }
+
+    /// How many keys could not be used.
+    pub(super) fn rejected_count(&self) -> usize {
+        self.rejected.len()
+    }
+
+    /// The identities of that number, one for each cluster that has it.
+    pub(super) fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
+        self.identities.range((id, EntryKey::lowest())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    /// The ip entries that name an identity, from a key on.
+    pub(super) fn ips_of_identity(&self, id: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
+        self.identity_ips.range((id, start.clone())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    /// The nodes that have an address.
+    pub(super) fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Record>> {
+        self.node_addresses
+            .range((ip, EntryKey::lowest())..)
+            .take_while(move |(at, _)| *at == ip)
+            .filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    /// The ip entries for exactly this prefix, host entries first.
+    pub(super) fn ips_at(&self, net: IpNet) -> impl Iterator<Item = &Arc<Record>> {
+        self.ipcache.exact(net).filter_map(|key| self.entries.get(key))
+    }
+
+    /// The entries for the longest prefix that covers an address. The first answers: where several clusters claim one prefix
+    /// the newest sequence wins, as the last writer does in an agent (api.md, "lookup").
+    pub(super) fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
+        let mut found: Vec<&Arc<Record>> = self.ipcache.longest_match(ip).into_iter().filter_map(|key| self.entries.get(key)).collect();
+        found.sort_by_key(|record| (record.key.kind == Kind::NodeIp, std::cmp::Reverse(record.last_sequence)));
+        found.into_iter().filter_map(|record| self.join(record)).collect()
+    }
+
+    /// An ip entry with its identity's labels and its node's name.
+    pub(super) fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
+        let entry = record.object.as_deref().and_then(Object::as_ip)?;
+        let cluster = &record.key.cluster;
+        let identity = prefer_cluster(self.identities(entry.identity), cluster);
+        let labels = identity.and_then(|record| match record.object.as_deref() {
+            Some(Object::Identity(identity)) => Some(identity.labels.clone()),
+            _ => None,
+        });
+        if let Some((node, _)) = record.key.name.rsplit_once('#') {
+            return Some(LookupMatch { record: Arc::clone(record), labels, node_name: Some(node.to_owned()) });
+        }
+        let node = entry.host_ip.and_then(|ip| prefer_cluster(self.nodes_at(ip), cluster));
+        Some(LookupMatch { record: Arc::clone(record), labels, node_name: node.map(|node| node.key.name.to_string()) })
+    }
+
+    /// The state of a scope.
+    pub(super) fn scope(&self, scope: &Scope) -> Option<&ScopeState> {
+        self.scopes.get(scope)
+    }
+
+    /// What is remembered of a cluster.
+    pub(super) fn cluster(&self, cluster: &ClusterName) -> Option<&ClusterRecord> {
+        self.clusters.get(cluster)
+    }
+
+    /// Every cluster that anything is known of, in order.
+    pub(super) fn cluster_names(&self) -> std::collections::BTreeSet<ClusterName> {
+        self.clusters.keys().chain(self.phases.keys()).chain(self.scopes.keys().map(|scope| &scope.cluster)).cloned().collect()
+    }
+
+    /// How many keys are mirrored, usable or not.
+    pub(super) fn entry_count(&self) -> usize {
+        self.entries.keys().filter(|key| key.kind != Kind::NodeIp).count()
+    }
+
+    /// How many objects of a kind there are.
+    pub(super) fn object_count(&self, kind: Kind) -> u64 {
+        let derived = if kind == Kind::Ip { self.object_counts[Kind::NodeIp as usize] } else { 0 };
+        self.object_counts[kind as usize] + derived
+    }
+
+    /// Whether the source has confirmed a record since meshkeep started.
+    pub(super) fn is_confirmed(&self, record: &Record) -> bool {
+        if record.key.kind == Kind::NodeIp {
+            return self.entries.get(&record.key.origin()).is_some_and(|node| self.is_confirmed(node));
+        }
+        let scope = Scope { cluster: record.key.cluster.clone(), kind: record.key.kind };
+        record.generation > 0 || self.scopes.get(&scope).is_some_and(|state| state.confirmed)
+    }
+}
+
+/// The record of the given cluster, else the first.
+fn prefer_cluster<'a>(records: impl Iterator<Item = &'a Arc<Record>>, cluster: &ClusterName) -> Option<&'a Arc<Record>> {
+    let mut first = None;
+    for record in records {
+        if record.key.cluster == *cluster {
+            return Some(record);
+        }
+        first = first.or(Some(record));
+    }
+    first
+}

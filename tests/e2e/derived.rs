@@ -1,0 +1,196 @@
+//! ipcache entries that are derived from nodes: looked up, filtered, followed, and told of to a client that was away.
+//!
+//! Every scenario of the other modules compares them too: the harness works them out from the nodes' bytes on its own (`truth::derived`).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{MeshCluster, SMALL};
+use crate::harness::scene::Scene;
+use crate::harness::stream::{Followed, Follower};
+use crate::harness::truth::{changes_between, list, reduce};
+
+const NODE: &str = "cilium/cache/nodes/v1/c01/c01-worker-0";
+
+/// Whether an object passes a filter.
+type Passes = fn(&Value) -> bool;
+
+async fn settled() -> Scene {
+    let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    scene
+}
+
+/// Changes fields of a node's value.
+fn rewrite_node(cluster: &mut MeshCluster, change: impl Fn(&mut Value)) {
+    if let Some(value) = cluster.entries.get_mut(NODE) {
+        let mut node = serde_json::from_slice(value).unwrap();
+        change(&mut node);
+        *value = serde_json::to_vec(&node).unwrap();
+    }
+}
+
+/// What a node of the first cluster had and has no more: its ingress and the address of its router.
+fn lose_two_addresses(cluster: &mut MeshCluster) {
+    rewrite_node(cluster, |node| {
+        node["IPv4IngressIP"] = json!("");
+        node["IPAddresses"].as_array_mut().unwrap().retain(|address| address["Type"] != "CiliumInternalIP");
+    });
+}
+
+async fn position(scene: &Scene) -> String {
+    scene.meshkeep().get("/v1/nodes?limit=1").await["meta"]["position"].as_str().unwrap().to_owned()
+}
+
+/// The deletes that a follower was told of, with their reasons.
+fn deletes(followed: &Followed) -> BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    followed.named("delete", 0).map(|event| (text(&event.data["key"]), text(&event.data["reason"]))).collect()
+}
+
+#[tokio::test]
+async fn every_address_of_a_node_is_found_as_what_it_is() {
+    let scene = settled().await;
+    let nodes = list(scene.meshkeep(), "/v1/nodes").await;
+    assert_eq!(nodes.len(), 8);
+    for node in &nodes {
+        let of_node = node["addresses"].as_array().unwrap().iter().map(|address| (&address["ip"], 6, "reserved:remote-node"));
+        let ips = |field: &str| node[field].as_array().cloned().unwrap_or_default();
+        let (health, ingress) = (ips("healthIPs"), ips("ingressIPs"));
+        let health = health.iter().map(|ip| (ip, 4, "reserved:health"));
+        let ingress = ingress.iter().map(|ip| (ip, 8, "reserved:ingress"));
+        for (ip, identity, label) in of_node.chain(health).chain(ingress) {
+            let answer = scene.meshkeep().get(&format!("/v1/ipcache/lookup?ip={}", ip.as_str().unwrap())).await;
+            let found = &answer["match"];
+            assert_eq!(
+                (&found["source"], &found["identity"], &found["nodeName"]),
+                (&json!("node"), &json!(identity), &node["name"]),
+                "{answer}"
+            );
+            assert_eq!(
+                (&found["cluster"], &found["host"], &found["labels"][label]),
+                (&node["cluster"], &json!(true), &json!("")),
+                "{answer}"
+            );
+            assert_eq!((&found["hostIP"], &answer["meta"]["origin"]), (&node["addresses"][0]["ip"], &json!("live")), "{answer}");
+        }
+    }
+    // the raw faces have mirrored keys alone
+    assert!(scene.truth().expected().objects.contains_key(&format!("{NODE}#172.18.1.1")));
+    assert_eq!(scene.meshkeep().ask(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
+}
+
+#[tokio::test]
+async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
+    let scene = settled().await;
+    let truth = scene.truth().expected().objects;
+    let of_ipcache = truth.iter().filter(|(key, _)| key.starts_with("cilium/cache/ip/v1/") || key.contains('#'));
+    let of_ipcache: BTreeMap<&String, &Value> = of_ipcache.collect();
+    let cases: [(&str, Passes); 7] = [
+        ("cluster=c02", |object| object["cluster"] == "c02"),
+        ("identity=6", |object| object["identity"] == 6),
+        ("identity=4&cluster=c01", |object| object["identity"] == 4 && object["cluster"] == "c01"),
+        ("cidr=172.18.1.0/24", |object| object["prefix"].as_str().unwrap().starts_with("172.18.1.")),
+        ("node=c01-worker-1", |object| object["hostIP"] == "172.18.1.2"),
+        ("node=172.18.2.1", |object| object["hostIP"] == "172.18.2.1"),
+        ("namespace=ns-1", |object| object["namespace"] == "ns-1"),
+    ];
+    for (filter, passes) in cases {
+        let expected: Vec<&String> = of_ipcache.iter().filter(|(_, object)| passes(object)).map(|(key, _)| *key).collect();
+        assert!(!expected.is_empty() || filter.starts_with("namespace"), "{filter}");
+        // pages of one item cross from one sort to the other
+        let listed = list(scene.meshkeep(), &format!("/v1/ipcache?{filter}")).await;
+        let mut keys: Vec<String> = listed.iter().map(|object| reduce("ipcache", object).0).collect();
+        keys.sort();
+        assert_eq!(keys.iter().collect::<Vec<_>>(), expected, "{filter}");
+        if !filter.contains("worker") {
+            let follower = Follower::open(scene.meshkeep(), &format!("snapshot=true&kind=ipcache&{filter}")).await;
+            follower.synced_after(0).await;
+            assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), expected, "{filter}");
+        }
+    }
+    let mut paged = Vec::new();
+    let mut token = String::new();
+    loop {
+        let page = scene.meshkeep().get(&format!("/v1/ipcache?limit=7{token}")).await;
+        paged.extend(page["items"].as_array().unwrap().iter().map(|object| reduce("ipcache", object).0));
+        let Some(next) = page["nextPageToken"].as_str() else { break };
+        token = format!("&pageToken={next}");
+    }
+    paged.sort();
+    assert_eq!(paged.iter().collect::<Vec<_>>(), of_ipcache.into_keys().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn an_entry_that_becomes_another_leaves_the_filter_and_comes_back() {
+    let mut scene = settled().await;
+    let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&identity=8").await;
+    follower.synced_after(0).await;
+    let key = format!("{NODE}#10.1.0.77");
+    assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), [&key]);
+    // the ingress address is the node's own too: that comes first
+    let own = |cluster: &mut MeshCluster| {
+        rewrite_node(cluster, |node| node["IPAddresses"].as_array_mut().unwrap().push(json!({"Type": "Hostname", "IP": "10.1.0.77"})));
+    };
+    scene.remotes[0].change(own).await;
+    let left = |followed: &Followed| followed.objects.is_empty().then_some(());
+    follower.wait("the entry to leave", left).await;
+    assert_eq!(deletes(&follower.now()), [(key.clone(), "leftFilter".to_owned())].into());
+    scene.settles("an address in two places").await;
+    scene.remotes[0].change(|cluster| rewrite_node(cluster, |node| drop(node["IPAddresses"].as_array_mut().unwrap().pop()))).await;
+    follower.wait("the entry to come back", |followed| followed.objects.contains_key(&key).then_some(())).await;
+    scene.settles("the node as it was").await;
+}
+
+#[tokio::test]
+async fn a_client_that_was_away_is_told_what_a_node_lost_also_over_a_restart_and_a_kill() {
+    for restart in ["none", "stop", "kill"] {
+        let mut scene = settled().await;
+        let (before, position) = (scene.truth().expected().objects, position(&scene).await);
+        scene.remotes[0].change(lose_two_addresses).await;
+        scene.settles("losing two addresses").await;
+        match restart {
+            "stop" => scene.stop_meshkeep().await,
+            "kill" => scene.kill_meshkeep(),
+            _ => {}
+        }
+        if restart != "none" {
+            scene.start_meshkeep().await;
+        }
+        let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+        follower.synced_after(0).await;
+        let expected: BTreeMap<String, String> = ["10.1.0.10", "10.1.0.77"].map(|ip| (format!("{NODE}#{ip}"), "deleted".to_owned())).into();
+        if restart == "kill" {
+            // a kill may lose the last group: then the source tells of it again, behind the replay
+            follower.wait("the deletes", |followed| (deletes(followed) == expected).then_some(())).await;
+        }
+        assert_eq!(deletes(&follower.now()), expected, "{restart}");
+        assert_eq!(follower.now().named("reset", 0).count(), 0, "{restart}");
+        if restart != "kill" {
+            let followed = follower.now();
+            let counts = (followed.named("upsert", 0).count(), followed.named("delete", 0).count());
+            assert_eq!(counts, changes_between(&before, &scene.truth().expected().objects), "{restart}");
+        }
+        scene.settles(restart).await;
+    }
+}
+
+/// The node changes while meshkeep is down: its entries follow when the source is read again, and they are told of.
+#[tokio::test]
+async fn what_a_node_lost_while_meshkeep_was_down_goes_with_its_next_reading() {
+    let mut scene = settled().await;
+    let (before, position) = (scene.truth().expected().objects, position(&scene).await);
+    scene.stop_meshkeep().await;
+    scene.remotes[0].change(lose_two_addresses).await;
+    scene.remotes[1].change(|cluster| cluster.delete("cilium/cache/nodes/v1/c02/c02-worker-3")).await;
+    scene.start_meshkeep().await;
+    let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
+    scene.settles("reading the nodes again").await;
+    let after = scene.truth().expected().objects;
+    let gone: Vec<&String> = before.keys().filter(|key| !after.contains_key(*key)).collect();
+    assert_eq!(gone.len(), 2 + 1 + 5);
+    follower.wait("the deletes", |followed| (deletes(followed).len() == gone.len()).then_some(())).await;
+    assert_eq!(deletes(&follower.now()).keys().collect::<Vec<_>>(), gone);
+}

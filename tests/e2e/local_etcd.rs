@@ -1,0 +1,128 @@
+//! The own cluster's etcd, mirrored beside the remote ones.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{Remote, settles};
+use crate::harness::truth::Truth;
+
+const STAMP: &str = "2026-01-12T09:31:07Z";
+
+/// A remote cluster `c01`, the own cluster `home` of id 9, and a sidecar's home with flags for both.
+struct Meshed {
+    remote: Remote,
+    own: Remote,
+    home: Home,
+}
+
+impl Meshed {
+    async fn new(flags: &[&str]) -> Self {
+        let binary = &etcd_binaries()[0];
+        let remote = Remote::start(binary, Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
+        let own = Remote::start(binary, Form::State, vec![MeshCluster::generate_named("home", 9, SMALL)]).await;
+        let home = Home::new();
+        let file = format!("--local-etcd={}", home.local_etcd_file().display());
+        let home = home.with_flags(&["--cluster-name=home", &file]).with_flags(flags);
+        fs::write(home.local_etcd_file(), own.client_file()).unwrap();
+        home.write_cluster("c01", &remote.client_file());
+        // in the directory the own cluster's file is ignored, as ever
+        home.write_cluster("home", "endpoints:\n- http://127.0.0.1:1\n");
+        Self { remote, own, home }
+    }
+
+    fn truth(&self) -> Truth {
+        Truth::of(self.remote.clusters.iter().chain(&self.own.clusters))
+    }
+}
+
+/// The clusters whose backends a choice of `ns-0/svc-0` shows, and the rule that decided.
+async fn choice(meshkeep: &Meshkeep, query: &str) -> (Vec<String>, String) {
+    let chosen = meshkeep.get(&format!("/v1/global-services/ns-0/svc-0?{query}")).await;
+    let mut clusters: Vec<String> =
+        chosen["backends"].as_array().unwrap().iter().map(|backend| backend["cluster"].as_str().unwrap().to_owned()).collect();
+    clusters.dedup();
+    (clusters, chosen["selection"]["rule"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn the_own_cluster_is_mirrored_beside_the_remote_ones() {
+    let mut mesh = Meshed::new(&["--cluster-id=9"]).await;
+    let meshkeep = mesh.home.start().await;
+    settles(&meshkeep, &mesh.truth().expected(), "the first loading").await;
+    for (name, local) in [("home", json!(true)), ("c01", Value::Null)] {
+        meshkeep.reaches(name, "live").await;
+        assert_eq!(meshkeep.get(&format!("/v1/clusters/{name}")).await["local"], local, "{name}");
+    }
+    // an own pod is found
+    let pods = meshkeep.get("/v1/ipcache?cluster=home&limit=1").await;
+    let ip = pods["items"][0]["prefix"].as_str().unwrap().split('/').next().unwrap().to_owned();
+    assert_eq!(meshkeep.get(&format!("/v1/ipcache/lookup?ip={ip}")).await["match"]["cluster"], json!("home"));
+    // affinity has a local side
+    let both = ["c01".to_owned(), "home".to_owned()];
+    for (query, clusters, rule) in [
+        ("affinity=none", &both[..], "noAffinity"),
+        ("affinity=local", &both[1..], "localActive"),
+        ("affinity=remote", &both[..1], "remoteHealthy"),
+        ("affinity=local&from=c01", &both[..1], "localActive"),
+    ] {
+        assert_eq!(choice(&meshkeep, query).await, (clusters.to_vec(), rule.to_owned()), "{query}");
+    }
+    let service = "cilium/cache/services/v1/home/ns-0/svc-0".to_owned();
+    mesh.own.change(|cluster| cluster.delete(&service)).await;
+    settles(&meshkeep, &mesh.truth().expected(), "the end of an own service").await;
+    assert_eq!(choice(&meshkeep, "affinity=local").await, (Vec::new(), "noLocalService".to_owned()));
+}
+
+#[tokio::test]
+async fn the_own_clusters_file_may_change_and_go() {
+    let mut mesh = Meshed::new(&[]).await;
+    let file = mesh.home.local_etcd_file();
+    fs::rename(&file, file.with_extension("later")).unwrap();
+    let meshkeep = mesh.home.start().await;
+    // it is shown although its file is not there
+    meshkeep.says_of("home", "lastError", "cannot be used").await;
+    assert_eq!(meshkeep.ask("/readyz?synced").await.0, 503);
+    fs::rename(file.with_extension("later"), &file).unwrap();
+    settles(&meshkeep, &mesh.truth().expected(), "the file's arrival").await;
+    // a file that goes, or is none, changes nothing
+    fs::write(&file, "endpoint").unwrap();
+    eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "names no endpoints"]) == 1).then_some(()) }).await;
+    fs::remove_file(&file).unwrap();
+    eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "does not exist"]) == 2).then_some(()) }).await;
+    mesh.own.change(|cluster| cluster.add_endpoints(1)).await;
+    settles(&meshkeep, &mesh.truth().expected(), "the file's end").await;
+    // another etcd takes its place
+    mesh.own.clusters[0].add_endpoints(3);
+    let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
+    publish(&etcd, Form::State, &mesh.own.clusters, STAMP).await;
+    fs::write(&file, etcd.client_file_yaml()).unwrap();
+    settles(&meshkeep, &mesh.truth().expected(), "another etcd").await;
+    meshkeep.stop().await;
+    // with the flag it is there at once after a restart, without it goes
+    let meshkeep = mesh.home.start().await;
+    settles(&meshkeep, &mesh.truth().expected(), "a restart").await;
+    meshkeep.stop().await;
+    mesh.home = mesh.home.with_only_flags(&["--listen=127.0.0.1:0", "--cluster-name=home"]);
+    let meshkeep = mesh.home.start().await;
+    settles(&meshkeep, &Truth::of(&mesh.remote.clusters).expected(), "a start without --local-etcd").await;
+}
+
+#[tokio::test]
+async fn the_own_cluster_has_the_own_id_and_no_other_may() {
+    let mut mesh = Meshed::new(&["--cluster-id=1"]).await;
+    let meshkeep = mesh.home.start().await;
+    meshkeep.says_of("home", "lastError", "expected 1, as --cluster-id says").await;
+    meshkeep.says_of("c01", "lastError", "which is the own cluster's").await;
+}
+
+#[tokio::test]
+async fn the_own_cluster_needs_a_name() {
+    let ended = Home::new().with_flags(&["--local-etcd=/etc/own"]).run_to_the_end().await;
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.log);
+    assert!(ended.log.contains("--local-etcd /etc/own needs --cluster-name"), "{}", ended.log);
+}

@@ -1,0 +1,58 @@
+//! `meshkeep store verify|inspect|export`, as an operator runs it over the store of a process that has ended.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(command: &str, directory: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["store", command, "--data-dir"]).arg(directory).output().unwrap()
+}
+
+fn lines(output: &Output) -> Vec<String> {
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// A data directory with the small store that layout 2 came with: 16 entries.
+fn stored() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0002-packed/store"), directory.path().join("store"));
+    fs::create_dir(&to).unwrap();
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        if file.file_type().unwrap().is_file() {
+            fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+    directory
+}
+
+#[test]
+fn a_whole_store_is_verified_shown_and_exported() {
+    let directory = stored();
+    let verified = run("verify", directory.path());
+    assert_eq!((verified.status.code(), lines(&verified)), (Some(0), vec!["whole: 16 entries, up to group 1".to_owned()]));
+    let shown = run("inspect", directory.path());
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(lines(&shown).iter().any(|line| line.starts_with("chunks of entries")), "{:?}", lines(&shown));
+    let exported = run("export", directory.path());
+    let keys: Vec<String> = lines(&exported)
+        .iter()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["key"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(keys.len(), 16);
+    assert!(keys.is_sorted() && keys[0].starts_with("cilium/cache/"), "{keys:?}");
+}
+
+#[test]
+fn a_damaged_store_and_one_that_is_not_there_are_told_by_the_exit_code() {
+    let directory = stored();
+    let log = directory.path().join("store/db");
+    let whole = fs::read(&log).unwrap();
+    fs::write(&log, &whole[..whole.len() / 2]).unwrap();
+    let verified = run("verify", directory.path());
+    assert_eq!((verified.status.code(), lines(&verified)), (Some(1), Vec::new()));
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(said.contains("it went back from group 1 to 0: its end is lost"), "{said}");
+    let empty = tempfile::tempdir().unwrap();
+    assert_eq!(run("verify", empty.path()).status.code(), Some(1));
+}
