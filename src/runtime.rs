@@ -202,7 +202,11 @@ async fn start(settings: Settings, served: Served, opened: OpenedStore, started:
     let folder = spawn_blocking(move || fold_worker.run());
     let writer = spawn_blocking(move || committer.run(queue));
     let known = restored.known;
-    let persister = spawn_blocking(move || worker.after(|store| store.know(&known)).run());
+    let taken_over = move |store: &Store| {
+        store.know(&known);
+        store.forget_pages();
+    };
+    let persister = spawn_blocking(move || worker.after(taken_over).run());
     loaded.send_replace(Some(mirror.clone()));
     early.send_replace(None);
 

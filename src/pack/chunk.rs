@@ -14,9 +14,6 @@ use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_grou
 use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
 use crate::model::{ClusterName, EntryKey, Kind, LeaseId, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
-/// Room for a node's name and an address, as a rule, in bytes.
-const NODE_IP_NAME_LENGTH: usize = 128;
-
 /// About a thousand records in key order, packed. Cloning copies a pointer.
 #[derive(Clone)]
 pub struct Chunk(Arc<Packed>);
@@ -195,19 +192,20 @@ impl Chunk {
         self.0.names.ipv4(&self.0.bytes, row).filter(|_| usable && self.scope(row).0 == Kind::Ip)
     }
 
-    /// The address of a row, where it is a usable entry derived from a node, and its key's name.
+    /// The address of a row, where it is a usable entry derived from a node; `node` is then the name of that.
     #[must_use]
-    pub fn node_ip(&self, row: usize) -> Option<(IpAddr, Arc<str>)> {
+    pub fn node_ip(&self, row: usize, node: &mut Vec<u8>) -> Option<IpAddr> {
         let usable = self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::USABLE;
         if !usable || self.scope(row).0 != Kind::NodeIp {
             return None;
         }
-        let mut name = Vec::with_capacity(NODE_IP_NAME_LENGTH);
-        self.0.append_name(row, &mut name);
-        let name = std::str::from_utf8(&name).ok()?;
+        node.clear();
+        self.0.append_name(row, node);
         // that it is written so was checked when it was noted
-        let (_, address) = name.rsplit_once('#')?;
-        Some((address.parse().ok()?, name.into()))
+        let mark = node.iter().rposition(|byte| *byte == b'#')?;
+        let ip = std::str::from_utf8(&node[mark + 1..]).ok()?.parse().ok()?;
+        node.truncate(mark);
+        Some(ip)
     }
 
     /// Whether the newest bytes of a row's value are these. Nothing is decoded behind the first difference.

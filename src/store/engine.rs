@@ -30,6 +30,20 @@ const PRIME_KEY: &[u8] = b"p";
 /// once. With ten, the tenth itself would copy the old value (measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
 
+/// sled looks at the size of a shard of its cache only after so many reads of its pages, and has so many shards, which pages go to in turn (sled
+/// 0.34.7, `lru.rs`; measurements.md §1.3, trap 3).
+const READS_OF_SHARD: usize = 64;
+const SHARDS: usize = 256;
+
+/// A tree has two pages or more.
+const PAGES_OF_TREE: usize = 2;
+
+/// The pages of empty trees are not spread evenly over the shards: half as many reads again reach most.
+const UNEVENNESS_PERCENT: usize = 150;
+
+/// Reading an empty tree takes about a microsecond, so that some hundred trees cost some ten milliseconds, once, in the background.
+const READS_OF_TREE_MAX: usize = 256;
+
 /// The tree that sled always has; layout 1 is in it, and in all layouts the number of the layout.
 const DEFAULT_TREE: &[u8] = b"__sled__default";
 
@@ -86,6 +100,12 @@ impl Engine {
         Ok(Self { map: Some(map), log })
     }
 
+    /// Opens and closes the engine of a directory, so that it opens faster the next time: sled notes where its pages are when it opens and never
+    /// else, reads all of its log that is newer, and makes it durable anew.
+    pub(super) fn note_pages(directory: &Path) -> Result<(), EngineError> {
+        Self::open(directory).map(drop)
+    }
+
     /// Removes the snapshots, from which sled would start; without them it reads its whole log.
     pub(super) fn remove_snapshots(directory: &Path) -> io::Result<()> {
         for file in fs::read_dir(directory)? {
@@ -116,6 +136,21 @@ impl Engine {
     /// Writes a value to the default tree, without syncing.
     pub(super) fn put_plain(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         guarded(|| self.map().insert(key, value)).map(drop)
+    }
+
+    /// Makes sled let go of the pages that were read: all that a start reads would stay in memory otherwise, whatever the size of the cache
+    /// ([`READS_OF_SHARD`]). `empty` are slots without a value, whose pages are small.
+    pub(super) fn forget_pages(&self, empty: &[Slot]) -> Result<(), EngineError> {
+        let reads = READS_OF_SHARD * SHARDS * UNEVENNESS_PERCENT / 100 / PAGES_OF_TREE / empty.len().max(1);
+        guarded(|| {
+            for slot in empty {
+                let tree = self.map().open_tree(slot.to_string())?;
+                for _ in 0..=reads.min(READS_OF_TREE_MAX) {
+                    tree.get(VALUE_KEY)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn primed(&self, slot: Slot) -> sled::Result<sled::Tree> {

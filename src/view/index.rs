@@ -6,9 +6,9 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use ipnet::IpNet;
 
-use super::derived::NodeIps;
 use super::global_services::ServiceIndex;
 use super::ipcache::{Held, IpIndex, usual_name};
+use super::node_index::{NodeIndex, NodeName};
 use super::numbers::ClusterNumbers;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
 use crate::pack::Meaning;
@@ -20,11 +20,11 @@ pub(super) struct Indices {
     /// Usable ip entries by prefix.
     ipcache: IpIndex,
     /// Entries derived from nodes by address.
-    node_ips: NodeIps,
+    node_ips: NodeIndex,
     /// Usable identities: numeric id and cluster. The id is the name in the key.
     identities: OrdSet<(u32, u32)>,
-    /// Nodes by each of their addresses: with the cluster and the name.
-    node_addresses: OrdSet<(IpAddr, u32, Arc<str>)>,
+    /// Nodes by each of their addresses.
+    node_addresses: NodeIndex,
     /// Who has a share in which global service.
     pub(super) services: ServiceIndex,
     /// Keys whose newest bytes could not be used.
@@ -49,12 +49,16 @@ impl Indices {
         let cluster = self.clusters.assign(&key.cluster);
         match meaning {
             Meaning::Unknown | Meaning::Nothing => return,
-            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => self.node_ips.insert(prefix.net.addr(), cluster, &key.name),
+            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
+                if let Some(node) = key.derived_from() {
+                    self.node_ips.insert(prefix.net.addr(), NodeName { cluster, node: node.into() });
+                }
+            }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
             Meaning::Identity(id) => drop(self.identities.insert((*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.node_addresses.insert((*ip, cluster, Arc::clone(&key.name)));
+                    self.node_addresses.insert(*ip, NodeName { cluster, node: Arc::clone(&key.name) });
                 }
             }
             Meaning::Service(Some(service)) => self.services.add(key, service),
@@ -70,12 +74,16 @@ impl Indices {
         let cluster = self.clusters.assign(&key.cluster);
         match meaning {
             Meaning::Unknown | Meaning::Nothing => return,
-            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => self.node_ips.remove(prefix.net.addr(), cluster, &key.name),
+            Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
+                if let Some(node) = key.derived_from() {
+                    self.node_ips.remove(prefix.net.addr(), NodeName { cluster, node: node.into() });
+                }
+            }
             Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
             Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.node_addresses.remove(&(*ip, cluster, Arc::clone(&key.name)));
+                    self.node_addresses.remove(*ip, NodeName { cluster, node: Arc::clone(&key.name) });
                 }
             }
             Meaning::Service(Some(service)) => self.services.remove(key, service),
@@ -90,10 +98,16 @@ impl Indices {
         self.ipcache.fill_hosts(ipv4, ipv6);
     }
 
-    /// Takes in many entries derived from nodes at once, in order, each with the number of its cluster and the name of its key.
-    pub(super) fn fill_node_ips(&mut self, entries: Vec<(IpAddr, u32, Arc<str>)>) {
+    /// Takes in many entries derived from nodes at once.
+    pub(super) fn fill_node_ips(&mut self, entries: Vec<(IpAddr, NodeName)>) {
         self.object_counts[Kind::NodeIp as usize] += entries.len() as u64;
         self.node_ips.fill(entries);
+    }
+
+    /// Takes in many usable nodes at once, with each of their addresses.
+    pub(super) fn fill_nodes(&mut self, count: u64, addresses: Vec<(IpAddr, NodeName)>) {
+        self.object_counts[Kind::Node as usize] += count;
+        self.node_addresses.fill(addresses);
     }
 
     /// The number of a cluster in all indices.
@@ -128,12 +142,13 @@ impl Indices {
 
     /// The keys of the nodes that have an address, in order.
     pub(super) fn nodes_at(&self, ip: IpAddr) -> Vec<EntryKey> {
-        let found = self.node_addresses.range((ip, 0, Arc::from(""))..).take_while(|(at, ..)| *at == ip);
-        let mut keys: Vec<EntryKey> = found
-            .filter_map(|(_, cluster, name)| Some(EntryKey::new(Kind::Node, self.clusters.name(*cluster)?.clone(), Arc::clone(name))))
-            .collect();
+        let mut keys: Vec<EntryKey> = self.node_addresses.at(ip).iter().filter_map(|name| self.node_key(name)).collect();
         keys.sort();
         keys
+    }
+
+    fn node_key(&self, name: &NodeName) -> Option<EntryKey> {
+        Some(EntryKey::new(Kind::Node, self.clusters.name(name.cluster)?.clone(), Arc::clone(&name.node)))
     }
 
     /// The longest prefix that covers an address and has an entry.
@@ -153,7 +168,7 @@ impl Indices {
         let prefix = self.longest(ip, announced.map(|held| held.prefix))?;
         let announced = announced.filter(|held| held.prefix == prefix).into_iter().flat_map(Held::into_clusters);
         let derived = std::iter::once_with(move || if prefix.host { self.node_ips.at(ip) } else { &[] }).flatten();
-        let numbers = announced.chain(derived.map(|(cluster, _)| *cluster));
+        let numbers = announced.chain(derived.map(|name| name.cluster));
         Some((prefix, numbers.filter_map(|cluster| self.clusters.name(cluster))))
     }
 
@@ -167,12 +182,9 @@ impl Indices {
         }
         keys.extend(self.ipcache.odd(prefix).cloned());
         if prefix == (ObjectPrefix { net: prefix.net.addr().into(), host: true }) {
-            let derived = self.node_ips.at(prefix.net.addr()).iter();
-            keys.extend(
-                derived.filter_map(|(cluster, name)| {
-                    Some(EntryKey::new(Kind::NodeIp, self.clusters.name(*cluster)?.clone(), Arc::clone(name)))
-                }),
-            );
+            let ip = prefix.net.addr();
+            let nodes = self.node_ips.at(ip).iter().filter_map(|name| self.node_key(name));
+            keys.extend(nodes.map(|node| EntryKey::of_node_ip(&node, ip)));
         }
         keys.sort();
         keys

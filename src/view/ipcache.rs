@@ -111,7 +111,7 @@ fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Rank) -> &mut PagedSet<
 
 fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entry: (A, u32)) {
     let set = sets_mut(family, rank);
-    set.remove(entry);
+    set.remove(&entry);
     if set.len() == 0 {
         Arc::make_mut(family).retain(|(other, _)| *other != rank);
     }
@@ -204,18 +204,9 @@ impl IpIndex {
     }
 }
 
-fn fill<A: Address>(family: &mut Family<A>, mut entries: Vec<(A, u32)>) {
-    if entries.is_empty() {
-        return;
-    }
-    entries.sort_unstable();
-    let set = sets_mut(family, Rank::of_hosts(A::BITS));
-    if set.len() == 0 {
-        *set = PagedSet::of_sorted(&entries);
-    } else {
-        for entry in entries {
-            set.insert(entry);
-        }
+fn fill<A: Address>(family: &mut Family<A>, entries: Vec<(A, u32)>) {
+    if !entries.is_empty() {
+        sets_mut(family, Rank::of_hosts(A::BITS)).fill(entries);
     }
 }
 

@@ -17,6 +17,7 @@ mod global_services;
 mod index;
 mod ipcache;
 mod lookup;
+mod node_index;
 mod numbers;
 mod overlay;
 mod paged;

@@ -14,32 +14,38 @@ const PAGE_LENGTH_FILLED: usize = 112;
 /// A page below this joins the one before it, if there is room.
 const PAGE_LENGTH_MIN: usize = 32;
 
-/// Entries of one length: an address and the number of a cluster that has it.
+/// Entries of one length: an address and who has it, as a rule the number of a cluster.
 #[derive(Debug, Clone)]
-pub(super) struct PagedSet<A: Ord> {
+pub(super) struct PagedSet<A: Ord, H = u32> {
     /// By the first address of each. All entries of one address are in one page.
-    pages: OrdMap<A, Page<A>>,
+    pages: OrdMap<A, Page<A, H>>,
     length: usize,
 }
 
-/// Entries in order, addresses and numbers apart.
-#[derive(Debug, Clone)]
-struct Page<A> {
+/// Entries in order, addresses and holders apart.
+#[derive(Debug)]
+struct Page<A, H> {
     addresses: Arc<[A]>,
-    clusters: Arc<[u32]>,
+    holders: Arc<[H]>,
 }
 
-impl<A: Ord> Default for PagedSet<A> {
+impl<A, H> Clone for Page<A, H> {
+    fn clone(&self) -> Self {
+        Self { addresses: Arc::clone(&self.addresses), holders: Arc::clone(&self.holders) }
+    }
+}
+
+impl<A: Ord, H> Default for PagedSet<A, H> {
     fn default() -> Self {
         Self { pages: OrdMap::new(), length: 0 }
     }
 }
 
-impl<A: Copy + Ord> Page<A> {
-    fn of(entries: &[(A, u32)]) -> Self {
+impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
+    fn of(entries: &[(A, H)]) -> Self {
         Self {
             addresses: entries.iter().map(|(address, _)| *address).collect(),
-            clusters: entries.iter().map(|(_, number)| *number).collect(),
+            holders: entries.iter().map(|(_, holder)| holder.clone()).collect(),
         }
     }
 
@@ -47,8 +53,8 @@ impl<A: Copy + Ord> Page<A> {
         self.addresses.len()
     }
 
-    fn entries(&self) -> impl Iterator<Item = (A, u32)> {
-        self.addresses.iter().copied().zip(self.clusters.iter().copied())
+    fn entries(&self) -> impl Iterator<Item = (A, H)> {
+        self.addresses.iter().copied().zip(self.holders.iter().cloned())
     }
 
     /// Where the entries of an address begin.
@@ -61,16 +67,16 @@ impl<A: Copy + Ord> Page<A> {
     }
 
     /// Where an entry is, or belongs.
-    fn find(&self, (address, cluster): (A, u32)) -> Result<usize, usize> {
-        let start = self.start(address);
-        let end = start + self.addresses[start..].iter().take_while(|other| **other == address).count();
-        self.clusters[start..end].binary_search(&cluster).map(|at| start + at).map_err(|at| start + at)
+    fn find(&self, (address, holder): &(A, H)) -> Result<usize, usize> {
+        let start = self.start(*address);
+        let end = start + self.addresses[start..].iter().take_while(|other| *other == address).count();
+        self.holders[start..end].binary_search(holder).map(|at| start + at).map_err(|at| start + at)
     }
 }
 
-impl<A: Copy + Ord> PagedSet<A> {
+impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
     /// Makes a set of sorted entries without repetition.
-    pub(super) fn of_sorted(entries: &[(A, u32)]) -> Self {
+    fn of_sorted(entries: &[(A, H)]) -> Self {
         let mut set = Self { pages: OrdMap::new(), length: entries.len() };
         let mut rest = entries;
         while !rest.is_empty() {
@@ -81,27 +87,42 @@ impl<A: Copy + Ord> PagedSet<A> {
         set
     }
 
+    /// Takes in many entries at once, in any order: quickly where there are none yet.
+    pub(super) fn fill(&mut self, mut entries: Vec<(A, H)>) {
+        if self.length > 0 {
+            for entry in entries {
+                self.insert(entry);
+            }
+            return;
+        }
+        if !entries.is_sorted() {
+            entries.sort_unstable();
+        }
+        entries.dedup();
+        *self = Self::of_sorted(&entries);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.length
     }
 
-    /// The numbers of the clusters that have an address, in order.
-    pub(super) fn at(&self, address: A) -> &[u32] {
+    /// Who has an address, in order.
+    pub(super) fn at(&self, address: A) -> &[H] {
         let Some((_, page)) = self.pages.get_prev(&address) else { return &[] };
         let start = page.start(address);
         let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
-        &page.clusters[start..start + length]
+        &page.holders[start..start + length]
     }
 
     /// Adds an entry; false where it was there.
-    pub(super) fn insert(&mut self, entry: (A, u32)) -> bool {
+    pub(super) fn insert(&mut self, entry: (A, H)) -> bool {
         let found = self.pages.get_prev(&entry.0).or_else(|| self.pages.get_min().map(|(first, page)| (first, page)));
         let Some((first, page)) = found.map(|(first, page)| (*first, page)) else {
             self.pages.insert(entry.0, Page::of(&[entry]));
             self.length += 1;
             return true;
         };
-        let Err(at) = page.find(entry) else { return false };
+        let Err(at) = page.find(&entry) else { return false };
         let mut grown = Vec::with_capacity(page.len() + 1);
         grown.extend(page.entries().take(at));
         grown.push(entry);
@@ -112,10 +133,10 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// Removes an entry; false where it was not there.
-    pub(super) fn remove(&mut self, entry: (A, u32)) -> bool {
+    pub(super) fn remove(&mut self, entry: &(A, H)) -> bool {
         let Some((first, page)) = self.pages.get_prev(&entry.0).map(|(first, page)| (*first, page)) else { return false };
         let Ok(at) = page.find(entry) else { return false };
-        let mut shrunk: Vec<(A, u32)> = page.entries().collect();
+        let mut shrunk: Vec<(A, H)> = page.entries().collect();
         shrunk.remove(at);
         self.length -= 1;
         self.replace(first, &shrunk);
@@ -123,7 +144,7 @@ impl<A: Copy + Ord> PagedSet<A> {
     }
 
     /// Puts entries in place of the page that begins with `first`: split where they are many, joined to the page before where few.
-    fn replace(&mut self, first: A, entries: &[(A, u32)]) {
+    fn replace(&mut self, first: A, entries: &[(A, H)]) {
         let mut joined = Vec::new();
         let mut entries = entries;
         let kept = entries.first().is_some_and(|(address, _)| *address == first);
@@ -150,7 +171,7 @@ impl<A: Copy + Ord> PagedSet<A> {
 }
 
 /// The first place from `wanted` on where a page may end: not between two entries of one address.
-fn boundary<A: Copy + Ord>(entries: &[(A, u32)], wanted: usize) -> usize {
+fn boundary<A: Copy + Ord, H>(entries: &[(A, H)], wanted: usize) -> usize {
     if wanted >= entries.len() {
         return entries.len();
     }

@@ -6,6 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
+use super::node_index::NodeName;
 use super::place::Place;
 use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
@@ -41,10 +42,12 @@ impl View {
         // a start waits for it: the ipcache, which is most, is gathered beside the rest
         let hosts = thread::scope(|scope| {
             let gathered = scope.spawn(|| Hosts::of(&ip_rows));
+            let mut nodes = Nodes::default();
             for chunk in &chunks {
-                self.restore_others(chunk);
+                self.restore_others(chunk, &mut nodes);
                 self.base.add(chunk.clone());
             }
+            self.indices.fill_nodes(nodes.count, nodes.addresses);
             gathered.join()
         });
         let hosts = hosts.unwrap_or_else(|panic| resume_unwind(panic));
@@ -58,11 +61,14 @@ impl View {
     }
 
     /// Takes in what is not of the ipcache.
-    fn restore_others(&mut self, chunk: &Chunk) {
-        for (rows, _) in chunk.clusters() {
-            if chunk.scope(rows.start).0.listed_as() != Kind::Ip {
-                for row in rows {
-                    self.indices.add(&chunk.key(row), &Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
+    fn restore_others(&mut self, chunk: &Chunk, nodes: &mut Nodes) {
+        for (rows, cluster) in chunk.clusters().filter(|(rows, _)| chunk.scope(rows.start).0.listed_as() != Kind::Ip) {
+            let cluster = self.indices.cluster_number(cluster);
+            for row in rows {
+                let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
+                match meaning {
+                    Meaning::Node { addresses } if !rejected => nodes.take(&addresses, NodeName { cluster, node: chunk.key(row).name }),
+                    meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
                 }
             }
         }
@@ -116,14 +122,30 @@ pub(super) fn noted(chunk: Chunk) -> Vec<Chunk> {
     build_noted(records.iter().map(|(record, meaning)| (record, meaning.clone())))
 }
 
-/// Host entries, to be indexed all at once, in order.
+/// Usable nodes, to be indexed all at once.
+#[derive(Default)]
+struct Nodes {
+    count: u64,
+    addresses: Vec<(IpAddr, NodeName)>,
+}
+
+impl Nodes {
+    fn take(&mut self, addresses: &[IpAddr], name: NodeName) {
+        self.count += 1;
+        self.addresses.extend(addresses.iter().map(|ip| (*ip, name.clone())));
+    }
+}
+
+/// Host entries, to be indexed all at once.
 #[derive(Default)]
 struct Hosts {
     ipv4: Vec<(u32, u32)>,
     ipv6: Vec<(u128, u32)>,
-    node_ips: Vec<(IpAddr, u32, Arc<str>)>,
+    node_ips: Vec<(IpAddr, NodeName)>,
     /// All other rows, by the place of their [`IpRows`].
     others: Vec<(usize, usize)>,
+    /// Room for a name.
+    name: Vec<u8>,
 }
 
 impl Hosts {
@@ -132,9 +154,6 @@ impl Hosts {
         for (at, IpRows { chunk, rows, cluster }) in ip_rows.iter().enumerate() {
             rows.clone().for_each(|row| hosts.take(chunk, row, *cluster, at));
         }
-        hosts.ipv4.sort_unstable();
-        hosts.ipv6.sort_unstable();
-        hosts.node_ips.sort_unstable();
         hosts
     }
 
@@ -143,8 +162,9 @@ impl Hosts {
             self.others.push((at, row));
         } else if let Some(ip) = chunk.ipv4_host(row) {
             self.ipv4.push((ip.to_bits(), cluster));
-        } else if let Some((ip, name)) = chunk.node_ip(row) {
-            self.node_ips.push((ip, cluster, name));
+        } else if let Some(ip) = chunk.node_ip(row, &mut self.name) {
+            let name = self.node_name(cluster);
+            self.node_ips.push((ip, name));
         } else {
             let (is_announced, meaning) = (chunk.scope(row).0 == Kind::Ip, chunk.meaning(row));
             match meaning {
@@ -159,5 +179,12 @@ impl Hosts {
                 _ => self.others.push((at, row)),
             }
         }
+    }
+
+    /// The name at hand: that of the entry before, where they are of one node.
+    fn node_name(&self, cluster: u32) -> NodeName {
+        let before = self.node_ips.last().map(|(_, before)| before);
+        let same = before.filter(|before| before.cluster == cluster && before.node.as_bytes() == self.name);
+        same.cloned().unwrap_or_else(|| NodeName { cluster, node: String::from_utf8_lossy(&self.name).into() })
     }
 }

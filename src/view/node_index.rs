@@ -1,0 +1,99 @@
+//! Which nodes have an address.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::paged::PagedSet;
+
+/// Nodes by addresses: their own, or those that entries are derived for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeIndex {
+    ipv4: PagedSet<u32, NodeName>,
+    ipv6: PagedSet<u128, NodeName>,
+}
+
+/// The number of a node's cluster, and its name: one that all its addresses share, as memory is what an index costs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NodeName {
+    pub(super) cluster: u32,
+    pub(super) node: Arc<str>,
+}
+
+impl NodeIndex {
+    /// Adds an address of a node. Adding it twice changes nothing.
+    pub(super) fn insert(&mut self, ip: IpAddr, node: NodeName) {
+        match ip {
+            IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), node)),
+            IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), node)),
+        };
+    }
+
+    /// Takes in many at once, quickly where there are none yet.
+    pub(super) fn fill(&mut self, entries: Vec<(IpAddr, NodeName)>) {
+        let (mut ipv4, mut ipv6) = (Vec::with_capacity(entries.len()), Vec::new());
+        for (ip, node) in entries {
+            match ip {
+                IpAddr::V4(ip) => ipv4.push((ip.to_bits(), node)),
+                IpAddr::V6(ip) => ipv6.push((ip.to_bits(), node)),
+            }
+        }
+        self.ipv4.fill(ipv4);
+        self.ipv6.fill(ipv6);
+    }
+
+    /// Removes an address of a node. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, ip: IpAddr, node: NodeName) {
+        match ip {
+            IpAddr::V4(ip) => self.ipv4.remove(&(ip.to_bits(), node)),
+            IpAddr::V6(ip) => self.ipv6.remove(&(ip.to_bits(), node)),
+        };
+    }
+
+    /// The nodes that have an address.
+    pub(super) fn at(&self, ip: IpAddr) -> &[NodeName] {
+        match ip {
+            IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
+            IpAddr::V6(ip) => self.ipv6.at(ip.to_bits()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(ip: &str, cluster: u32, node: &str) -> (IpAddr, NodeName) {
+        (ip.parse().unwrap(), NodeName { cluster, node: node.into() })
+    }
+
+    fn nodes(index: &NodeIndex, ip: &str) -> Vec<String> {
+        index.at(ip.parse().unwrap()).iter().map(|name| format!("{}/{}", name.cluster, name.node)).collect()
+    }
+
+    #[test]
+    fn nodes_are_found_by_either_family_however_they_came() {
+        let entries = || {
+            vec![
+                entry("fd00::1", 2, "b"),
+                entry("10.0.0.1", 2, "b"),
+                entry("10.0.0.1", 1, "a"),
+                entry("10.0.0.1", 1, "a"),
+                entry("10.0.0.1", 1, "c"),
+            ]
+        };
+        let (mut at_once, mut twice, mut singly) = (NodeIndex::default(), NodeIndex::default(), NodeIndex::default());
+        at_once.fill(entries());
+        twice.fill(entries());
+        twice.fill(entries());
+        entries().into_iter().for_each(|(ip, name)| singly.insert(ip, name));
+        for index in [&at_once, &twice, &singly] {
+            assert_eq!(nodes(index, "10.0.0.1"), ["1/a", "1/c", "2/b"]);
+            assert_eq!(nodes(index, "fd00::1"), ["2/b"]);
+            assert_eq!(nodes(index, "::ffff:10.0.0.1"), [""; 0]);
+        }
+        let (ip, name) = entry("10.0.0.1", 1, "c");
+        singly.remove(ip, name.clone());
+        singly.remove(ip, name);
+        assert_eq!(nodes(&singly, "10.0.0.1"), ["1/a", "2/b"]);
+    }
+}
