@@ -210,11 +210,10 @@ mod tests {
         let mut random = StdRng::seed_from_u64(5);
         let whole = [
             "{", PIECES[20], PIECES[0], ":", PIECES[14], ",", PIECES[1], ":", PIECES[14], ",", PIECES[2], ":", PIECES[15], PIECES[24],
-            PIECES[26], ",", PIECES[3], ":", PIECES[16], ",", PIECES[4], ":", PIECES[14], "}", ",", PIECES[27], ",", PIECES[28], ",",
-            PIECES[29], ",", PIECES[30], "}",
+            PIECES[26], ",", PIECES[4], ":", PIECES[14], "}", ",", PIECES[27], ",", PIECES[28], ",", PIECES[29], ",", PIECES[30], "}",
         ];
         let (mut read_here, mut usable) = (0, 0);
-        for _ in 0..20_000 {
+        for _ in 0..5_000 {
             let mut pieces = whole.to_vec();
             for _ in 0..random.random_range(0..4) {
                 let at = random.random_range(0..pieces.len());
@@ -232,6 +231,6 @@ mod tests {
                 assert_eq!(service, full, "{json}");
             }
         }
-        assert!(read_here > 4_000 && usable > read_here, "{read_here} of {usable} that are usable");
+        assert!(read_here > 1_000 && usable > read_here, "{read_here} of {usable} that are usable");
     }
 }
