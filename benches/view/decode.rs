@@ -21,7 +21,7 @@ const VALUES: usize = 500;
 /// How often both are measured in turn; the quickest counts, since anything else that runs only slows down.
 const ROUNDS: usize = 1_000;
 
-/// The backends of a large service: 787 KiB as Cilium writes them (issue 5).
+/// The backends of a large service (issue 5): 650 KiB as Cilium writes those that are made here.
 const BACKENDS: u16 = 5_000;
 
 /// An ip pair without any meaning: every text a `String`.
@@ -163,7 +163,9 @@ fn large_service(changed_port: u16) -> String {
             r#""10.8.{high}.{low}":{{"admin":{{"Protocol":"TCP","Port":9090}},"http":{{"Protocol":"TCP","Port":{port}}},"metrics":{{"Protocol":"TCP","Port":9102}}}}"#
         )
     };
-    let backends: Vec<String> = (0..BACKENDS).map(backend).collect();
+    let mut backends: Vec<String> = (0..BACKENDS).map(backend).collect();
+    // as Go writes a map: in the order of its keys' texts, which is not that of the addresses
+    backends.sort_unstable();
     format!(
         r#"{{"cluster":"cluster-1","namespace":"shop","name":"large","frontends":{{"10.200.0.1":{{"http":{{"Protocol":"TCP","Port":80}}}}}},"backends":{{{}}},"labels":{{}},"selector":{{"app":"large"}},"includeExternal":true,"shared":true,"clusterID":1}}"#,
         backends.join(",")

@@ -183,7 +183,7 @@ pub struct Frontend {
     /// The address.
     pub ip: IpAddr,
     /// Ports, ordered by name.
-    pub ports: Vec<Port>,
+    pub ports: Arc<[Port]>,
 }
 
 /// A pod behind a service.
@@ -191,8 +191,8 @@ pub struct Frontend {
 pub struct Backend {
     /// The pod's address.
     pub ip: IpAddr,
-    /// Ports, ordered by name.
-    pub ports: Vec<Port>,
+    /// Ports, ordered by name. Equal ones of a service are shared: it has thousands of backends and a handful of lists.
+    pub ports: Arc<[Port]>,
     /// The hostname of a headless service's pod; empty if there is none.
     pub hostname: String,
     /// Where it runs, where known.

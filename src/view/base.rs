@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::first::First;
 use super::place::Place;
 use super::shelf::Shelf;
 use super::side::Side;
@@ -24,7 +25,7 @@ pub(super) struct ChunkId(usize);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Base {
     /// By the lowest key of each.
-    chunks: OrdMap<EntryKey, (ChunkId, Chunk)>,
+    chunks: OrdMap<First, (ChunkId, Chunk)>,
     sides: Shelf<Side>,
     /// Numbers of chunks that were taken out.
     free: Vec<ChunkId>,
@@ -106,13 +107,13 @@ impl Base {
     /// Adds a chunk none of whose rows were confirmed. It must not overlap others.
     pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
         let id = self.free.pop().unwrap_or(ChunkId(self.chunks.len()));
-        self.chunks.insert(chunk.first_key(), (id, chunk));
+        self.chunks.insert(chunk.first_key().into(), (id, chunk));
         id
     }
 
     /// Takes a chunk out, with what is beside its rows.
     pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, Arc<Side>)> {
-        let (id, chunk) = self.chunks.remove(first)?;
+        let (id, chunk) = self.chunks.remove(&First::from(first.clone()))?;
         let side = self.sides.take(id.0).unwrap_or_default();
         self.free.push(id);
         self.stamped_count -= side.stamped_count();
@@ -122,7 +123,7 @@ impl Base {
 
     /// The row of a key, whatever became of it.
     pub(super) fn row_of(&self, key: &EntryKey) -> Option<PackedRow> {
-        let (_, (id, chunk)) = self.chunks.get_prev(key)?;
+        let (_, (id, chunk)) = self.chunk_of(key)?;
         let row = chunk.find(key).ok()?;
         Some(PackedRow { id: *id, chunk: chunk.clone(), row })
     }
@@ -173,7 +174,8 @@ impl Base {
 
     /// Counts a key that came to live between the rows of a chunk.
     pub(super) fn count_insert(&mut self, key: &EntryKey) {
-        let id = self.chunks.get_prev(key).or_else(|| self.chunks.get_min().map(|(key, value)| (key, value))).map(|(_, (id, _))| *id);
+        let lowest = || self.chunks.get_min().map(|(_, (id, _))| *id);
+        let id = self.chunk_of(key).map(|(_, (id, _))| *id).or_else(lowest);
         if let Some(id) = id {
             self.sides.change(id.0).count_insert();
         }
@@ -181,31 +183,31 @@ impl Base {
 
     /// The chunk that a key belongs to, if it is not below all.
     pub(super) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
-        self.chunks.get_prev(key)
+        self.chunks.get_prev(&First::from(key.clone())).map(|(first, chunk)| (&first.key, chunk))
     }
 
     /// Chunks from a first key on, in key order.
     pub(super) fn chunks_from<'a>(&'a self, first: Option<&EntryKey>) -> impl Iterator<Item = &'a (ChunkId, Chunk)> + use<'a> {
-        let lowest = EntryKey::lowest();
-        self.chunks.range(first.unwrap_or(&lowest).clone()..).map(|(_, chunk)| chunk)
+        let first = first.cloned().unwrap_or_else(EntryKey::lowest);
+        self.chunks.range(First::from(first)..).map(|(_, chunk)| chunk)
     }
 
     /// The first key of the chunk behind the one that begins with `first`.
     pub(super) fn next_first(&self, first: &EntryKey) -> Option<&EntryKey> {
-        let mut range = self.chunks.range(first.clone()..);
-        range.next().filter(|(found, _)| *found == first)?;
-        range.next().map(|(next, _)| next)
+        let mut range = self.chunks.range(First::from(first.clone())..);
+        range.next().filter(|(found, _)| found.key == *first)?;
+        range.next().map(|(next, _)| &next.key)
     }
 
     pub(super) fn lowest_first(&self) -> Option<&EntryKey> {
-        self.chunks.get_min().map(|(first, _)| first)
+        self.chunks.get_min().map(|(first, _)| &first.key)
     }
 
     /// The chunk that folding gains most from, by its first key.
     pub(super) fn dirtiest(&self) -> Option<&EntryKey> {
         let dirt = |id: &ChunkId| self.side(*id).map_or(0, Side::dirt);
         let (first, dirt) = self.chunks.iter().map(|(first, (id, _))| (first, dirt(id))).max_by_key(|(_, dirt)| *dirt)?;
-        (dirt > 0).then_some(first)
+        (dirt > 0).then_some(&first.key)
     }
 
     /// How many of the rows of a chunk are held, as they are or replaced.

@@ -12,6 +12,7 @@ pub mod agent;
 mod apply;
 mod base;
 mod derived;
+mod first;
 mod fold;
 mod global_services;
 mod index;

@@ -1,6 +1,6 @@
 //! The state of every scope, by a number that it keeps, so that a change of one costs the same whatever the others hold.
 
-use imbl::OrdMap;
+use imbl::HashMap;
 
 use super::ScopeState;
 use super::shelf::Shelf;
@@ -13,7 +13,8 @@ pub(super) struct ScopeNumber(usize);
 /// The states of scopes. Numbers are never given back: there are few hundred clusters, and few come and go.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    numbers: OrdMap<Scope, usize>,
+    /// By hash: a search in order would compare a dozen names for each change.
+    numbers: HashMap<Scope, usize>,
     states: Shelf<ScopeState>,
 }
 
@@ -53,7 +54,7 @@ impl Scopes {
         self.states.take(number).is_some_and(|state| state.cursor.is_some())
     }
 
-    /// The scopes that have a state.
+    /// The scopes that have a state, in no particular order.
     pub(super) fn names(&self) -> impl Iterator<Item = &Scope> {
         self.numbers.iter().filter(|(_, number)| self.states.get(**number).is_some()).map(|(scope, _)| scope)
     }

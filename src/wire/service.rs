@@ -1,7 +1,14 @@
 //! Services: `…/services/v1/<cluster>/<namespace>/<name>`, from Cilium's `pkg/clustermesh/store/store.go`.
+//!
+//! A service may have thousands of backends, which have the same ports but for a few: a list of ports is kept once (`Lists`), and read once
+//! where it is the same text (`texts`).
 
+mod texts;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::Context;
 use super::address::parse_ip;
@@ -43,20 +50,70 @@ go_struct! {
 /// Ports by name; the name may be empty.
 type PortsJson = Entries<Option<PortJson>>;
 
+/// How many lists of ports are held against the next one: those of a service whose pods are just being replaced by others, for each of
+/// some ways to number its ports. More would be looked through in vain where every backend has its own.
+const RECENT_LISTS_MAX: usize = 4;
+
+/// A backend and how the source spells its address.
+struct Spelt<'a> {
+    text: Cow<'a, str>,
+    ip: IpAddr,
+    ports: Arc<[Port]>,
+}
+
+/// The lists of ports that came last, each kept once.
+#[derive(Default)]
+struct Lists<'a> {
+    /// Each with a text that means it, where that is known.
+    recent: Vec<(&'a str, Arc<[Port]>)>,
+}
+
+impl<'a> Lists<'a> {
+    /// The same ports, in the list that is kept already where there is one.
+    fn share(&mut self, text: &'a str, ports: Vec<Port>) -> Arc<[Port]> {
+        if let Some((known, kept)) = self.recent.iter_mut().find(|(_, kept)| **kept == *ports) {
+            *known = text;
+            return Arc::clone(kept);
+        }
+        if self.recent.len() == RECENT_LISTS_MAX {
+            self.recent.remove(0);
+        }
+        let ports: Arc<[Port]> = ports.into();
+        self.recent.push((text, Arc::clone(&ports)));
+        ports
+    }
+
+    /// The list whose text stands at the start of this one, and what follows it.
+    fn take_known<'b>(&self, text: &'b str) -> Option<(Arc<[Port]>, &'b str)> {
+        // an object ends at its own brace, so that what begins like a whole one is that one
+        let found = self.recent.iter().rev().find_map(|(known, ports)| Some((ports, text.strip_prefix(known)?)));
+        found.map(|(ports, rest)| (Arc::clone(ports), rest))
+    }
+}
+
 /// Reads and checks a service; `name` is what its key calls it, namespace and all.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Service, String> {
-    let json: ServiceJson = parse("a service", value)?;
+    let (json, backends) = match texts::read(value) {
+        Some((json, backends)) => (json, Some(backends)),
+        None => (parse("a service", value)?, None),
+    };
     context.check_cluster("cluster", &json.cluster)?;
     Context::check_names(name, &json.namespace, &json.name)?;
     context.check_cluster_id("clusterID", json.cluster_id)?;
-    json.into_service()
+    json.into_service(backends)
 }
 
 impl ServiceJson {
-    fn into_service(mut self) -> Result<Service, String> {
+    /// The service; with these backends where they are not among the JSON.
+    fn into_service(mut self, backends: Option<Vec<Spelt<'_>>>) -> Result<Service, String> {
+        let frontends = frontends(std::mem::take(&mut self.frontends))?;
+        let backends = match backends {
+            Some(backends) => backends,
+            None => spelt("backends", std::mem::take(&mut self.backends))?,
+        };
         Ok(Service {
-            frontends: frontends(std::mem::take(&mut self.frontends))?,
-            backends: self.take_backends()?,
+            frontends,
+            backends: self.join(backends),
             namespace: self.namespace,
             name: self.name,
             cluster_id: self.cluster_id,
@@ -68,29 +125,24 @@ impl ServiceJson {
     }
 
     /// The backends by address. Hostnames and zones belong to the backend that is spelt as they are; Cilium checks no more of them.
-    fn take_backends(&mut self) -> Result<Vec<Backend>, String> {
-        let mut backends = Vec::with_capacity(self.backends.0.len());
-        for (text, ports) in std::mem::take(&mut self.backends.0) {
-            backends.push(Backend {
-                ip: address_of("backends", &text)?,
-                ports: ports_of(ports),
-                hostname: self.hostnames.remove(&text).unwrap_or_default(),
-                zone: self.zones.remove(&text).map(ZoneJson::into_zone),
-            });
-        }
-        backends.sort_by_key(|backend| backend.ip);
-        backends.dedup_by(|later, first| {
-            let same = later.ip == first.ip;
-            if same {
-                merge_ports(&mut first.ports, std::mem::take(&mut later.ports));
-                if first.hostname.is_empty() {
-                    first.hostname = std::mem::take(&mut later.hostname);
+    fn join(&mut self, mut spelt: Vec<Spelt<'_>>) -> Vec<Backend> {
+        spelt.sort_by_key(|backend| backend.ip);
+        let mut backends: Vec<Backend> = Vec::with_capacity(spelt.len());
+        for Spelt { text, ip, ports } in spelt {
+            let hostname = self.hostnames.remove(&*text).unwrap_or_default();
+            let zone = self.zones.remove(&*text).map(ZoneJson::into_zone);
+            match backends.last_mut().filter(|first| first.ip == ip) {
+                Some(first) => {
+                    merge_ports(&mut first.ports, &ports);
+                    if first.hostname.is_empty() {
+                        first.hostname = hostname;
+                    }
+                    first.zone = first.zone.take().or(zone);
                 }
-                first.zone = first.zone.take().or_else(|| later.zone.take());
+                None => backends.push(Backend { ip, ports, hostname, zone }),
             }
-            same
-        });
-        Ok(backends)
+        }
+        backends
     }
 }
 
@@ -101,23 +153,26 @@ impl ZoneJson {
 }
 
 fn frontends(json: Entries<PortsJson>) -> Result<Vec<Frontend>, String> {
-    let mut frontends = Vec::with_capacity(json.0.len());
-    for (text, ports) in json.0 {
-        frontends.push(Frontend { ip: address_of("frontends", &text)?, ports: ports_of(ports) });
-    }
-    frontends.sort_by_key(|frontend| frontend.ip);
-    frontends.dedup_by(|later, first| {
-        let same = later.ip == first.ip;
-        if same {
-            merge_ports(&mut first.ports, std::mem::take(&mut later.ports));
+    let mut spelt = spelt("frontends", json)?;
+    spelt.sort_by_key(|frontend| frontend.ip);
+    let mut frontends: Vec<Frontend> = Vec::with_capacity(spelt.len());
+    for Spelt { ip, ports, .. } in spelt {
+        match frontends.last_mut().filter(|first| first.ip == ip) {
+            Some(first) => merge_ports(&mut first.ports, &ports),
+            None => frontends.push(Frontend { ip, ports }),
         }
-        same
-    });
+    }
     Ok(frontends)
 }
 
-fn address_of(field: &str, text: &str) -> Result<IpAddr, String> {
-    parse_ip(text).map_err(|reason| format!("{field}: {reason}"))
+/// The addresses of a field as it spells them, in its order.
+fn spelt<'a>(field: &str, json: Entries<PortsJson>) -> Result<Vec<Spelt<'a>>, String> {
+    let (mut spelt, mut lists) = (Vec::with_capacity(json.0.len()), Lists::default());
+    for (text, ports) in json.0 {
+        let ip = parse_ip(&text).map_err(|reason| format!("{field}: {reason}"))?;
+        spelt.push(Spelt { text: Cow::Owned(text), ip, ports: lists.share("", ports_of(ports)) });
+    }
+    Ok(spelt)
 }
 
 fn ports_of(json: PortsJson) -> Vec<Port> {
@@ -125,8 +180,9 @@ fn ports_of(json: PortsJson) -> Vec<Port> {
 }
 
 /// Joins the ports of one address in two spellings: agents see one backend with all of them.
-fn merge_ports(ports: &mut Vec<Port>, more: Vec<Port>) {
-    ports.extend(more);
-    ports.sort_by(|left, right| left.name.cmp(&right.name));
-    ports.dedup_by(|later, first| later.name == first.name);
+fn merge_ports(ports: &mut Arc<[Port]>, more: &[Port]) {
+    let mut all = [&**ports, more].concat();
+    all.sort_by(|left, right| left.name.cmp(&right.name));
+    all.dedup_by(|later, first| later.name == first.name);
+    *ports = all.into();
 }

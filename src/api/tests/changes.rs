@@ -171,7 +171,7 @@ async fn an_answer_waits_for_something_that_matches() {
 fn large_service(changed: u16) -> Object {
     let backend = |number: u16| Backend {
         ip: std::net::IpAddr::from([10, 8, number.to_be_bytes()[0], number.to_be_bytes()[1]]),
-        ports: vec![Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: if number == 2_500 { changed } else { 80 } }],
+        ports: [Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: if number == 2_500 { changed } else { 80 } }].into(),
         hostname: String::new(),
         zone: None,
     };

@@ -14,7 +14,7 @@ fn service(namespace: &str, name: &str, ip: &str) -> Service {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         cluster_id: 1,
-        backends: vec![Backend { ip: ip.parse().unwrap(), ports: vec![port("http"), port("web")], hostname: String::new(), zone: None }],
+        backends: vec![Backend { ip: ip.parse().unwrap(), ports: [port("http"), port("web")].into(), hostname: String::new(), zone: None }],
         labels: LabelSet::from([("app".to_owned(), name.to_owned())]),
         shared: true,
         include_external: true,

@@ -17,7 +17,7 @@ fn cidr(net: &str, identity: u32, host: &str) -> Object {
 }
 
 fn service(backend: &str) -> Object {
-    let backend = Backend { ip: backend.parse().unwrap(), ports: Vec::new(), hostname: String::new(), zone: None };
+    let backend = Backend { ip: backend.parse().unwrap(), ports: [].into(), hostname: String::new(), zone: None };
     Object::Service(Service { namespace: "shop".into(), name: "cart".into(), cluster_id: 1, backends: vec![backend], ..Service::default() })
 }
 

@@ -111,7 +111,7 @@ fn host(number: u8) -> IpAddr {
 }
 
 fn backend(ip: IpAddr) -> Backend {
-    Backend { ip, ports: Vec::new(), hostname: String::new(), zone: None }
+    Backend { ip, ports: [].into(), hostname: String::new(), zone: None }
 }
 
 fn prefix(name: &str) -> ObjectPrefix {

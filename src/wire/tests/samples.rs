@@ -171,13 +171,13 @@ fn port(name: &str, protocol: &str, port: u16) -> Port {
 
 #[test]
 fn a_service_is_read_in_full() {
-    let ports = || vec![port("dns", "UDP", 5353), port("http", "TCP", 8080)];
+    let ports = || [port("dns", "UDP", 5353), port("http", "TCP", 8080)].into();
     let zone = BackendZone { zone: "zone-a".into(), for_zones: vec!["zone-a".into()] };
     let service = Service {
         namespace: "shop".into(),
         name: "cart".into(),
         cluster_id: 1,
-        frontends: vec![Frontend { ip: "10.96.1.10".parse().unwrap(), ports: vec![port("dns", "UDP", 53), port("http", "TCP", 80)] }],
+        frontends: vec![Frontend { ip: "10.96.1.10".parse().unwrap(), ports: [port("dns", "UDP", 53), port("http", "TCP", 80)].into() }],
         backends: vec![
             Backend { ip: "10.1.1.21".parse().unwrap(), ports: ports(), hostname: "cart-0".into(), zone: Some(zone) },
             Backend { ip: "10.1.2.21".parse().unwrap(), ports: ports(), hostname: String::new(), zone: None },
@@ -192,7 +192,7 @@ fn a_service_is_read_in_full() {
 
 #[test]
 fn a_headless_service_is_read_in_full() {
-    let backend = Backend { ip: "10.2.2.40".parse().unwrap(), ports: vec![port("", "TCP", 5432)], hostname: "db-0".into(), zone: None };
+    let backend = Backend { ip: "10.2.2.40".parse().unwrap(), ports: [port("", "TCP", 5432)].into(), hostname: "db-0".into(), zone: None };
     let service = Service {
         namespace: "shop".into(),
         name: "db-headless".into(),

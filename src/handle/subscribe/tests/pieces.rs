@@ -92,7 +92,7 @@ fn a_place_that_saw_more_than_there_is_now_is_reset() {
 }
 
 fn backend(number: u8, port: u16) -> Backend {
-    let ports = vec![Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port }];
+    let ports = [Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port }].into();
     Backend { ip: std::net::IpAddr::from([10, 0, 0, number]), ports, hostname: String::new(), zone: None }
 }
 

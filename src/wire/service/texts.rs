@@ -1,0 +1,236 @@
+//! The backends of a service, by their texts.
+//!
+//! Nearly all backends of a service have the same ports, and Go writes the same ports as the same bytes. So a text that stood behind an
+//! address before is not read again: comparing 120 bytes takes a hundredth of reading them. Whatever is not written as Go writes it (an
+//! escape in a key, an address twice) and whatever is wrong is left to the reader of all of JSON, whose errors say where.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::{Lists, ServiceJson, Spelt, ports_of};
+use crate::wire::address::parse_ip;
+use crate::wire::go_json::parse;
+
+/// The name of the backends in JSON.
+const BACKENDS: &str = "backends";
+
+/// What JSON has for blanks (RFC 8259 §2).
+const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// Reads a service: its backends, and the rest without them. `None` wherever that is not for here.
+pub(super) fn read(value: &[u8]) -> Option<(ServiceJson, Vec<Spelt<'_>>)> {
+    let text = str::from_utf8(value).ok()?;
+    let mut found = None;
+    Walk(text).members(|key, walk| {
+        if !key.eq_ignore_ascii_case(BACKENDS) {
+            return walk.value().map(drop);
+        }
+        if found.is_some() {
+            // they are merged, or emptied by `null`
+            return None;
+        }
+        let before = &text[..text.len() - walk.0.len()];
+        let backends = backends(walk)?;
+        found = Some((backends, [before, "null", walk.0].concat()));
+        Some(())
+    })?;
+    let (backends, rest) = found?;
+    Some((parse("a service", rest.as_bytes()).ok()?, backends))
+}
+
+fn backends<'a>(walk: &mut Walk<'a>) -> Option<Vec<Spelt<'a>>> {
+    let (mut backends, mut lists) = (Vec::new(), Lists::default());
+    walk.members(|text, walk| {
+        let ip = parse_ip(text).ok()?;
+        let ports = match lists.take_known(walk.0) {
+            Some((ports, rest)) => {
+                walk.0 = rest;
+                ports
+            }
+            None => {
+                let text = walk.value()?;
+                lists.share(text, ports_of(parse("ports", text.as_bytes()).ok()?))
+            }
+        };
+        backends.push(Spelt { text: Cow::Borrowed(text), ip, ports });
+        Some(())
+    })?;
+    backends.sort_by_key(|backend| backend.ip);
+    // of an address that comes twice, either the last counts or both do
+    backends.is_sorted_by(|one, next| one.ip < next.ip).then_some(backends)
+}
+
+/// What is left of a text of JSON. `None` from any step means that something else is there.
+struct Walk<'a>(&'a str);
+
+impl<'a> Walk<'a> {
+    /// Passes a symbol and the blanks before it.
+    fn pass(&mut self, symbol: char) -> Option<()> {
+        let passed = self.0.strip_prefix(symbol).or_else(|| self.0.trim_start_matches(BLANKS).strip_prefix(symbol));
+        self.0 = passed?;
+        Some(())
+    }
+
+    /// A key that means what its text says.
+    fn key(&mut self) -> Option<&'a str> {
+        self.pass('"')?;
+        let (key, rest) = self.0.split_once('"')?;
+        self.0 = rest;
+        self.pass(':')?;
+        (!key.contains('\\')).then_some(key)
+    }
+
+    /// The text of any value.
+    fn value(&mut self) -> Option<&'a str> {
+        let mut values = serde_json::Deserializer::from_str(self.0).into_iter::<&RawValue>();
+        let text = values.next()?.ok()?.get();
+        self.0 = &self.0[values.byte_offset()..];
+        Some(text)
+    }
+
+    /// The members of an object; `visit` gets a key and takes the value.
+    fn members(&mut self, mut visit: impl FnMut(&'a str, &mut Self) -> Option<()>) -> Option<()> {
+        self.pass('{')?;
+        if self.pass('}').is_some() {
+            return Some(());
+        }
+        loop {
+            let key = self.key()?;
+            visit(key, self)?;
+            if self.pass(',').is_none() {
+                return self.pass('}');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::seq::IndexedRandom;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::model::Service;
+
+    fn by_texts(json: &str) -> Option<Result<Service, String>> {
+        let (service, backends) = read(json.as_bytes())?;
+        Some(service.into_service(Some(backends)))
+    }
+
+    fn in_full(json: &str) -> Result<Service, String> {
+        parse("a service", json.as_bytes()).and_then(|service: ServiceJson| service.into_service(None))
+    }
+
+    #[test]
+    fn equal_ports_are_kept_once() {
+        let json = r#"{"backends":{"10.0.0.1":{"a":{"Port":1}},"10.0.0.2":{"b":{"Port":1}},"10.0.0.3":{"a":{"Port":1}}}}"#;
+        for service in [by_texts(json).unwrap().unwrap(), in_full(json).unwrap()] {
+            let [one, two, three] = service.backends.as_slice() else { panic!("{service:?}") };
+            assert!(std::ptr::eq(&*one.ports, &*three.ports) && one.ports != two.ports, "{service:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_unusual_is_left_to_the_other_reader() {
+        for json in [
+            "",
+            "{}",
+            "null",
+            r#"{"backends":null}"#,
+            r#"{"backends":{}"#,
+            r#"{"backends":{}},"#,
+            r#"{"backends":{},}"#,
+            r#"{"backends":{},"BACKENDS":{}}"#,
+            r#"{"backends":{},"backend\u0073":null}"#,
+            r#"{"backends":{"10.0.0.1":{},}}"#,
+            r#"{"backends":{"10.0.0.1":{}},"shared":1}"#,
+            r#"{"backends":{"10.0.0.1":{}"10.0.0.2":{}}}"#,
+            r#"{"backends":{"10.0.0.1":{}{}}}"#,
+            r#"{"backends":{"10.0.0.1" {}}}"#,
+            r#"{"backends":{"10.0.0.1":{},"10.0.0.1":{}}}"#,
+            r#"{"backends":{"10.0.0.1":{},"10.0.0.2":{},"::ffff:10.0.0.1":{}}}"#,
+            r#"{"backends":{"10.0.0.\u0031":{}}}"#,
+            r#"{"backends":{"10.0.0":{}}}"#,
+            r#"{"backends":{"10.0.0.1":{"a":{"Port":-1}}}}"#,
+            r#"{"backends":{"10.0.0.1":nul}}"#,
+            r#"{"backends":{"10.0.0.1":null,"10.0.0.2":nulll}}"#,
+        ] {
+            assert!(by_texts(json).is_none(), "{json}");
+        }
+        for json in [
+            r#"{"backends":{"10.0.0.2":{"a":{"Port":1}},"10.0.0.1":{}}}"#,
+            r#"{"Backends":{}}"#,
+            " {\n\"backends\" :\t{ } }\r",
+            r#"{"backends":{"10.0.0.1":null,"10.0.0.2":null}}"#,
+        ] {
+            assert_eq!(by_texts(json), Some(in_full(json)), "{json}");
+            assert!(in_full(json).is_ok(), "{json}");
+        }
+    }
+
+    /// Pieces that make a service, right or wrong.
+    const PIECES: [&str; 31] = [
+        r#""10.0.0.1""#,
+        r#""10.0.0.10""#,
+        r#""10.0.0.2""#,
+        r#""::ffff:10.0.0.1""#,
+        r#""fd00::1""#,
+        r#""x""#,
+        r#""10.0.0.\u0032""#,
+        ":",
+        ",",
+        "{",
+        "}",
+        " ",
+        "null",
+        "7",
+        r#"{"a":{"Protocol":"TCP","Port":1}}"#,
+        r#"{"a":{"Protocol":"TCP","Port":1},"b":null}"#,
+        r#"{"a":{"protocol":"TCP","Port":2}}"#,
+        r#"{"a":{"Port":1},"a":{"Port":3}}"#,
+        r#"{"Port":65536}"#,
+        "{}",
+        r#""backends":{"#,
+        r#""Backends":{"#,
+        r#""backends":null"#,
+        r#""backend\u0073":{"#,
+        r#","10.0.0.3":{"a":{"Protocol":"TCP","Port":1}}"#,
+        r#","10.0.0.4":{"a":{"Protocol":"TCP","Port":1}}"#,
+        r#","10.0.0.5":{"b":{"Protocol":"TCP","Port":1}}"#,
+        r#""hostnames":{"10.0.0.1":"h","::ffff:10.0.0.1":"i","10.0.0.3":"j"}"#,
+        r#""zones":{"10.0.0.1":{"zone":"z"},"10.0.0.4":{"forZones":[{"name":"y"}]}}"#,
+        r#""frontends":{"10.9.0.1":{"a":{"Port":1}}}"#,
+        r#""shared":true"#,
+    ];
+
+    #[test]
+    fn both_readers_agree_on_whatever_comes() {
+        let mut random = StdRng::seed_from_u64(5);
+        let whole = [
+            "{", PIECES[20], PIECES[0], ":", PIECES[14], ",", PIECES[1], ":", PIECES[14], ",", PIECES[2], ":", PIECES[15], PIECES[24],
+            PIECES[26], ",", PIECES[4], ":", PIECES[14], "}", ",", PIECES[27], ",", PIECES[28], ",", PIECES[29], ",", PIECES[30], "}",
+        ];
+        let (mut read_here, mut usable) = (0, 0);
+        for _ in 0..5_000 {
+            let mut pieces = whole.to_vec();
+            for _ in 0..random.random_range(0..4) {
+                let at = random.random_range(0..pieces.len());
+                match random.random_range(0..3) {
+                    0 => drop(pieces.remove(at)),
+                    1 => pieces.insert(at, PIECES.choose(&mut random).unwrap()),
+                    _ => pieces[at] = PIECES.choose(&mut random).unwrap(),
+                }
+            }
+            let json = pieces.concat();
+            let full = in_full(&json);
+            usable += usize::from(full.is_ok());
+            if let Some(service) = by_texts(&json) {
+                read_here += 1;
+                assert_eq!(service, full, "{json}");
+            }
+        }
+        assert!(read_here > 1_000 && usable > read_here, "{read_here} of {usable} that are usable");
+    }
+}
