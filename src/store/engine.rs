@@ -30,19 +30,12 @@ const PRIME_KEY: &[u8] = b"p";
 /// once. With ten, the tenth itself would copy the old value (measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
 
-/// sled looks at the size of a shard of its cache only after so many reads of its pages, and has so many shards, which pages go to in turn (sled
-/// 0.34.7, `lru.rs`; measurements.md §1.3, trap 3).
+/// sled looks at the size of a shard of its cache only after so many reads of its pages (sled 0.34.7, `lru.rs`; measurements.md §1.3, trap 3).
 const READS_OF_SHARD: usize = 64;
-const SHARDS: usize = 256;
 
-/// A tree has two pages or more.
-const PAGES_OF_TREE: usize = 2;
-
-/// The pages of empty trees are not spread evenly over the shards: half as many reads again reach most.
-const UNEVENNESS_PERCENT: usize = 150;
-
-/// Reading an empty tree takes about a microsecond, so that some hundred trees cost some ten milliseconds, once, in the background.
-const READS_OF_TREE_MAX: usize = 256;
+/// So many trees made one after the other have pages in every shard: there are 256, to which pages go in turn, and a tree has two or more. Twice
+/// as many as needed, as others may have been made between them.
+const TREES_OF_ALL_SHARDS: usize = 256;
 
 /// The tree that sled always has; layout 1 is in it, and in all layouts the number of the layout.
 const DEFAULT_TREE: &[u8] = b"__sled__default";
@@ -139,14 +132,15 @@ impl Engine {
     }
 
     /// Makes sled let go of the pages that were read: all that a start reads would stay in memory otherwise, whatever the size of the cache
-    /// ([`READS_OF_SHARD`]). `empty` are slots without a value, whose pages are small.
-    pub(super) fn forget_pages(&self, empty: &[Slot]) -> Result<(), EngineError> {
-        let reads = READS_OF_SHARD * SHARDS * UNEVENNESS_PERCENT / 100 / PAGES_OF_TREE / empty.len().max(1);
+    /// ([`READS_OF_SHARD`]). Takes some ten milliseconds.
+    pub(super) fn forget_pages(&self) -> Result<(), EngineError> {
+        let mut slots = self.slots()?;
+        slots.sort_unstable();
         guarded(|| {
-            for slot in empty {
+            for slot in slots.iter().take(TREES_OF_ALL_SHARDS) {
                 let tree = self.map().open_tree(slot.to_string())?;
-                for _ in 0..=reads.min(READS_OF_TREE_MAX) {
-                    tree.get(VALUE_KEY)?;
+                for _ in 0..=READS_OF_SHARD {
+                    tree.get(PRIME_KEY)?;
                 }
             }
             Ok(())
