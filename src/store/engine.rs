@@ -47,6 +47,9 @@ const SEGMENT_BYTES: usize = 512 * 1024;
 /// below the 30 s that a start may wait for the lock.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
+/// The same at the end, when a shutdown has 4.7 s for everything (api.md, "The main job") and settling may have taken 1.5 s of them.
+const CLOSING_WAIT: Duration = Duration::from_secs(1);
+
 /// How often to look whether they did.
 const BUSY_POLL: Duration = Duration::from_millis(5);
 
@@ -72,7 +75,11 @@ impl Engine {
 
     /// Opens or creates. Waits for a handle of this process that is still being dropped.
     pub(super) fn open(directory: &Path) -> Result<Self, EngineError> {
-        let deadline = Instant::now() + BUSY_WAIT;
+        Self::open_within(directory, BUSY_WAIT)
+    }
+
+    fn open_within(directory: &Path, wait: Duration) -> Result<Self, EngineError> {
+        let deadline = Instant::now() + wait;
         loop {
             match Self::open_once(directory) {
                 Err(EngineError::Busy(_)) if Instant::now() < deadline => std::thread::sleep(BUSY_POLL),
@@ -96,7 +103,7 @@ impl Engine {
     /// Opens and closes the engine of a directory, so that it opens faster the next time: sled notes where its pages are when it opens and never
     /// else, reads all of its log that is newer, and makes it durable anew.
     pub(super) fn note_pages(directory: &Path) -> Result<(), EngineError> {
-        Self::open(directory).map(drop)
+        Self::open_within(directory, CLOSING_WAIT).map(drop)
     }
 
     /// Removes the snapshots, from which sled would start; without them it reads its whole log.
