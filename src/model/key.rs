@@ -11,7 +11,7 @@ use super::ClusterName;
 const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 
 /// What stands between a node's name and an address of it in the key of a derived entry (api.md).
-const NODE_IP_MARK: char = '#';
+pub(crate) const NODE_IP_MARK: char = '#';
 
 /// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order; [`Kind::NodeIp`] alone stands beside
 /// [`Kind::Ip`], so that the ipcache is one run of keys.

@@ -19,6 +19,7 @@ pub use cluster::{
     MaxConnectedClusters, Phase, ResourceStatus, UnknownPrefix,
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;
 pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IdentityScope};

@@ -12,7 +12,7 @@ use super::column::{Column, Row};
 use super::meaning::{Meaning, prefix_of_name, read_addresses};
 use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
 use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
-use crate::model::{ClusterName, EntryKey, Kind, LeaseId, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
+use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
 /// About a thousand records in key order, packed. Cloning copies a pointer.
 #[derive(Clone)]
@@ -202,9 +202,9 @@ impl Chunk {
         node.clear();
         self.0.append_name(row, node);
         // that it is written so was checked when it was noted
-        let mark = node.iter().rposition(|byte| *byte == b'#')?;
-        let ip = std::str::from_utf8(&node[mark + 1..]).ok()?.parse().ok()?;
-        node.truncate(mark);
+        let (name, address) = std::str::from_utf8(node).ok()?.rsplit_once(NODE_IP_MARK)?;
+        let (length, ip) = (name.len(), address.parse().ok()?);
+        node.truncate(length);
         Some(ip)
     }
 

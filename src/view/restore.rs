@@ -136,7 +136,7 @@ impl Nodes {
     }
 }
 
-/// Host entries, to be indexed all at once.
+/// Host entries, to be indexed all at once, in order.
 #[derive(Default)]
 struct Hosts {
     ipv4: Vec<(u32, u32)>,
@@ -154,6 +154,10 @@ impl Hosts {
         for (at, IpRows { chunk, rows, cluster }) in ip_rows.iter().enumerate() {
             rows.clone().for_each(|row| hosts.take(chunk, row, *cluster, at));
         }
+        // here, beside the other thread, and not when they are filled in
+        hosts.ipv4.sort_unstable();
+        hosts.ipv6.sort_unstable();
+        hosts.node_ips.sort_unstable();
         hosts
     }
 

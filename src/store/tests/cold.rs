@@ -1,6 +1,7 @@
 //! What is answered before everything is read is what everything says, whatever moment the store was left at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -284,4 +285,22 @@ fn a_suspect_or_older_store_gives_no_early_answer() {
     assert_eq!(offered(directory.path()).0, None);
     Witness::open(&inner, true).unwrap().confirm(900, Sequence(900)).unwrap();
     assert_eq!(offered(directory.path()).0, None);
+}
+
+/// The names of sled's snapshots, which say how much of its log they know.
+fn snapshots(directory: &Path) -> Vec<OsString> {
+    let files = std::fs::read_dir(directory.join("store")).unwrap().map(|file| file.unwrap().file_name());
+    files.filter(|name| name.as_encoded_bytes().starts_with(b"snap.")).collect()
+}
+
+/// Where it has nothing to note, it writes nothing and makes nothing durable.
+#[test]
+fn the_engine_has_nothing_to_note_when_it_opens_after_a_clean_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    let noted = snapshots(directory.path());
+    drop(Engine::open(&directory.path().join("store")).unwrap());
+    assert_eq!((noted.len(), snapshots(directory.path())), (1, noted));
 }
