@@ -18,7 +18,7 @@ use super::child::{answer, now_us, number, orders};
 const TICKS_KEPT: usize = 256;
 
 /// As large as an event of the server under test; `{position}` and `{stamp}` are as wide as there.
-fn event(sequence: u64, stamp: u64) -> String {
+pub(crate) fn event(sequence: u64, stamp: u64) -> String {
     format!(
         "event: upsert\nid: v1.00000000000000be.{sequence}\ndata: {{\"type\":\"upsert\",\"kind\":\"ipcache\",\"key\":\"cilium/cache/ip/v1/paris/10.0.0.{}\",\"object\":{{\"prefix\":\"10.0.0.{}/32\",\"host\":true,\"cluster\":\"paris\",\"identity\":70000,\"hostIP\":\"172.18.1.2\",\"namespace\":\"shop\",\"podName\":\"t{stamp}\",\"serviceAccount\":\"cart\",\"source\":\"clustermesh\"}},\"meta\":{{\"cluster\":\"paris\",\"revision\":{sequence},\"position\":\"v1.00000000000000be.{sequence}\"}}}}\n\n",
         sequence % 1_000,

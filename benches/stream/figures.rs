@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use super::child::{Role, number};
-use super::{Outcome, put_to_event};
+use super::child::{Role, now_us, number};
+use super::{Outcome, bare, put_to_event};
 
 /// How long a load runs: some hundred ticks.
 const SECONDS: u64 = 8;
@@ -51,6 +51,8 @@ pub(crate) fn run(names: &[String]) -> Outcome<()> {
 #[derive(Debug, Clone, Copy)]
 struct Ran {
     cpu_percent: f64,
+    /// Of all changes for all readers; what was merged on the way lacks.
+    delivered: f64,
     events_per_second: f64,
     bytes: f64,
     resets: u64,
@@ -61,9 +63,10 @@ struct Ran {
 
 impl std::fmt::Display for Ran {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { cpu_percent, events_per_second, bytes, resets, behind, p50_ms, p99_ms } = *self;
-        let (megabytes, thousands) = (bytes / 1e6, events_per_second / 1e3);
-        write!(f, "CPU {cpu_percent:.0} %, {thousands:.0}k events/s, {megabytes:.0} MB, p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, ")?;
+        let Self { cpu_percent, delivered, events_per_second, bytes, resets, behind, p50_ms, p99_ms } = *self;
+        let (megabytes, thousands, percent) = (bytes / 1e6, events_per_second / 1e3, delivered * 100.0);
+        write!(f, "CPU {cpu_percent:.0} %, {thousands:.0}k events/s, {megabytes:.0} MB ({percent:.1} % of all changes for all), ")?;
+        write!(f, "p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, ")?;
         write!(f, "{resets} resets (of those sampled), {behind} readers not at the end")
     }
 }
@@ -82,8 +85,9 @@ fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outco
     }
     let ms = |index| Ok::<_, Box<dyn std::error::Error + Send + Sync>>(number(&words, index)? as f64 / 1e3);
     let (bytes, behind) = (number(&words, 0)? as f64, number(&words, 3)?);
-    let events_per_second = changes as f64 / seconds;
-    Ok(Ran { cpu_percent, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
+    let events = bytes / bare::event(SECONDS * 500, now_us()).len() as f64;
+    let (delivered, events_per_second) = (events / changes as f64, events / seconds);
+    Ok(Ran { cpu_percent, delivered, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
 }
 
 const PATH: &str = "/v1/events?kind=ipcache";

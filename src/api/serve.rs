@@ -20,6 +20,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -44,6 +45,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
 /// it waits (http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
 const HTTP1_BUFFER_BYTES: usize = 8 * 1024;
+
+/// How much the kernel takes for a connection beyond what is on its way (tcp(7), `TCP_NOTSENT_LOWAT`): two chunks of a stream, so that one
+/// is there when another was sent. What more it would take (4 MB by Linux' default) is old by the time a slow reader gets it, and memory.
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
 /// HTTP/2 connections are asked for a sign of life this often, below the idle time-outs of proxies (60 s).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -134,6 +139,7 @@ impl Server {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
+                SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
                 let (server, caller) = (self.clone(), (Transport::Tcp, Client::at(peer.ip())));
                 let connection = match server.tls.clone() {
                     None => server.plain(stream, caller),

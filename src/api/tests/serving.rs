@@ -9,16 +9,16 @@ use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, identity, key, put};
 use crate::api::{ApiOptions, Bound, TlsFiles};
-use crate::model::ListenAddress;
+use crate::model::{Kind, ListenAddress};
 
 /// A face that serves until it is told to stop.
 struct Running {
     addresses: Vec<String>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    _fixture: Fixture,
+    fixture: Fixture,
 }
 
 impl Running {
@@ -28,7 +28,7 @@ impl Running {
         let (addresses, stop) = (bound.addresses(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         tasks.spawn(bound.serve(fixture.handle.clone(), stop.clone(), Duration::from_secs(30)));
-        Self { addresses, stop, tasks, _fixture: fixture }
+        Self { addresses, stop, tasks, fixture }
     }
 
     /// Stops it; it must not take anything like its grace.
@@ -83,6 +83,33 @@ async fn a_shutdown_ends_open_streams_with_a_bookmark() {
     }
     assert!(rest.trim_start().starts_with("event: bookmark\nid: v1."), "{rest}");
     assert!(get(format!("{url}/readyz")).await.is_err());
+}
+
+/// What a reader does not take waits here, where it can be merged, and not in the kernel, where it grows old.
+#[tokio::test]
+async fn a_slow_reader_s_changes_do_not_queue_in_the_kernel() {
+    const CHANGES: usize = 2_000;
+    let running = Running::start(&[local()], &ApiOptions::default()).await;
+    let url = running.addresses[0].clone();
+    let slow = tokio::net::TcpSocket::new_v4().unwrap();
+    slow.set_recv_buffer_size(4_096).unwrap();
+    let mut slow = slow.connect(url.strip_prefix("http://").unwrap().parse().unwrap()).await.unwrap();
+    slow.write_all(b"GET /v1/events?kind=identity HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    slow.readable().await.unwrap();
+    let mut fast = get(format!("{url}/v1/events?kind=identity")).await.unwrap();
+    read_until(&mut fast, "event: synced").await;
+    for change in 1..=CHANGES {
+        let app = format!("{change:->4000}");
+        let revision = i64::try_from(100 + change).unwrap();
+        running.fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, &app), revision)).await;
+        read_until(&mut fast, &app).await;
+    }
+    let metrics = get(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    let lag = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_stream_lag_changes ")).unwrap();
+    let bytes = (CHANGES - lag.parse::<usize>().unwrap()) * 4_000;
+    assert!(bytes < 1 << 20, "{bytes} bytes of {CHANGES} changes are in the kernel");
+    drop(slow);
+    running.stopped().await;
 }
 
 #[tokio::test]
