@@ -8,12 +8,11 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
-use imbl::OrdMap;
-
 use super::first::First;
 use super::place::Place;
 use super::shelf::Shelf;
 use super::side::Side;
+use super::wide::WideMap;
 use crate::model::{EntryKey, Object, Record, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning};
 
@@ -25,7 +24,7 @@ pub(super) struct ChunkId(usize);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Base {
     /// By the lowest key of each.
-    chunks: OrdMap<First, (ChunkId, Chunk)>,
+    chunks: WideMap<First, (ChunkId, Chunk)>,
     sides: Shelf<Side>,
     /// Numbers of chunks that were taken out.
     free: Vec<ChunkId>,
@@ -174,7 +173,7 @@ impl Base {
 
     /// Counts a key that came to live between the rows of a chunk.
     pub(super) fn count_insert(&mut self, key: &EntryKey) {
-        let lowest = || self.chunks.get_min().map(|(_, (id, _))| *id);
+        let lowest = || self.chunks.first().map(|(_, (id, _))| *id);
         let id = self.chunk_of(key).map(|(_, (id, _))| *id).or_else(lowest);
         if let Some(id) = id {
             self.sides.change(id.0).count_insert();
@@ -183,24 +182,24 @@ impl Base {
 
     /// The chunk that a key belongs to, if it is not below all.
     pub(super) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
-        self.chunks.get_prev(&First::from(key.clone())).map(|(first, chunk)| (&first.key, chunk))
+        self.chunks.floor(&First::from(key.clone())).map(|(first, chunk)| (&first.key, chunk))
     }
 
     /// Chunks from a first key on, in key order.
     pub(super) fn chunks_from<'a>(&'a self, first: Option<&EntryKey>) -> impl Iterator<Item = &'a (ChunkId, Chunk)> + use<'a> {
         let first = first.cloned().unwrap_or_else(EntryKey::lowest);
-        self.chunks.range(First::from(first)..).map(|(_, chunk)| chunk)
+        self.chunks.from(&First::from(first)).map(|(_, chunk)| chunk)
     }
 
     /// The first key of the chunk behind the one that begins with `first`.
     pub(super) fn next_first(&self, first: &EntryKey) -> Option<&EntryKey> {
-        let mut range = self.chunks.range(First::from(first.clone())..);
+        let mut range = self.chunks.from(&First::from(first.clone()));
         range.next().filter(|(found, _)| found.key == *first)?;
         range.next().map(|(next, _)| &next.key)
     }
 
     pub(super) fn lowest_first(&self) -> Option<&EntryKey> {
-        self.chunks.get_min().map(|(first, _)| &first.key)
+        self.chunks.first().map(|(first, _)| &first.key)
     }
 
     /// The chunk that folding gains most from, by its first key.
@@ -218,7 +217,7 @@ impl Base {
     /// What has the lowest sequences above one, `count` of the rows at most and some of what stands for rows, in no particular order.
     pub(super) fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Place)> {
         let mut runs: Vec<Run<'_>> =
-            self.chunks.values().filter_map(|(id, chunk)| Run::after(position, *id, chunk, self.side(*id))).collect();
+            self.chunks.iter().map(|(_, chunk)| chunk).filter_map(|(id, chunk)| Run::after(position, *id, chunk, self.side(*id))).collect();
         let mut heads: BinaryHeap<Reverse<(Sequence, usize)>> =
             runs.iter_mut().enumerate().filter_map(|(at, run)| Some(Reverse((run.head()?, at)))).collect();
         let mut found = Vec::new();
@@ -233,7 +232,7 @@ impl Base {
             }
         }
         let last = found.last().filter(|_| found.len() >= count).map_or(Sequence(u64::MAX), |(last, _)| *last);
-        for (id, chunk) in self.chunks.values() {
+        for (id, chunk) in self.chunks.iter().map(|(_, chunk)| chunk) {
             let Some(side) = self.side(*id).filter(|side| side.has_replacements_within(position, last)) else { continue };
             let within = side.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
             let at = |row| PackedRow { id: *id, chunk: chunk.clone(), row };

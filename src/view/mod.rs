@@ -31,6 +31,7 @@ mod shelf;
 mod side;
 #[cfg(test)]
 mod tests;
+mod wide;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

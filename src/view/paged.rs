@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
+use super::wide::WideMap;
 
 /// A page that grows past this is split. A search counts the lower addresses of the whole page: those of IPv4 are 8 cache lines, which
 /// the processor fetches at once, where each step of a binary search would wait for the one before.
 const PAGE_LENGTH_MAX: usize = 128;
+
+/// How many addresses a search counts one by one: a cache line of those of IPv4.
+const SEARCH_BLOCK: usize = 16;
 
 /// How full pages are made of many entries at once: with room for a few more.
 const PAGE_LENGTH_FILLED: usize = 112;
@@ -18,7 +21,7 @@ const PAGE_LENGTH_MIN: usize = 32;
 #[derive(Debug, Clone)]
 pub(super) struct PagedSet<A: Ord, H = u32> {
     /// By the first address of each. All entries of one address are in one page.
-    pages: OrdMap<A, Page<A, H>>,
+    pages: WideMap<A, Page<A, H>>,
     length: usize,
 }
 
@@ -37,7 +40,7 @@ impl<A, H> Clone for Page<A, H> {
 
 impl<A: Ord, H> Default for PagedSet<A, H> {
     fn default() -> Self {
-        Self { pages: OrdMap::new(), length: 0 }
+        Self { pages: WideMap::default(), length: 0 }
     }
 }
 
@@ -63,7 +66,11 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
             // many clusters have one address
             return self.addresses.partition_point(|other| *other < address);
         }
-        self.addresses.iter().filter(|other| **other < address).count()
+        // the last of each block first: those are few, and wait for no other
+        let blocks = self.addresses.chunks_exact(SEARCH_BLOCK);
+        let skipped = blocks.filter(|block| block[SEARCH_BLOCK - 1] < address).count() * SEARCH_BLOCK;
+        let block = self.addresses[skipped..].iter().take(SEARCH_BLOCK);
+        skipped + block.filter(|other| **other < address).count()
     }
 
     /// Where an entry is, or belongs.
@@ -77,14 +84,13 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
 impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
     /// Makes a set of sorted entries without repetition.
     fn of_sorted(entries: &[(A, H)]) -> Self {
-        let mut set = Self { pages: OrdMap::new(), length: entries.len() };
-        let mut rest = entries;
+        let (mut pages, mut rest) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(boundary(rest, PAGE_LENGTH_FILLED));
-            set.pages.insert(page[0].0, Page::of(page));
+            pages.push((page[0].0, Page::of(page)));
             rest = tail;
         }
-        set
+        Self { pages: WideMap::of_sorted(&pages), length: entries.len() }
     }
 
     /// Takes in many entries at once, in any order: quickly where there are none yet.
@@ -108,7 +114,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
 
     /// Who has an address, in order.
     pub(super) fn at(&self, address: A) -> &[H] {
-        let Some((_, page)) = self.pages.get_prev(&address) else { return &[] };
+        let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);
         let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
         &page.holders[start..start + length]
@@ -116,7 +122,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
 
     /// Adds an entry; false where it was there.
     pub(super) fn insert(&mut self, entry: (A, H)) -> bool {
-        let found = self.pages.get_prev(&entry.0).or_else(|| self.pages.get_min().map(|(first, page)| (first, page)));
+        let found = self.pages.floor(&entry.0).or_else(|| self.pages.first());
         let Some((first, page)) = found.map(|(first, page)| (*first, page)) else {
             self.pages.insert(entry.0, Page::of(&[entry]));
             self.length += 1;
@@ -134,7 +140,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
 
     /// Removes an entry; false where it was not there.
     pub(super) fn remove(&mut self, entry: &(A, H)) -> bool {
-        let Some((first, page)) = self.pages.get_prev(&entry.0).map(|(first, page)| (*first, page)) else { return false };
+        let Some((first, page)) = self.pages.floor(&entry.0).map(|(first, page)| (*first, page)) else { return false };
         let Ok(at) = page.find(entry) else { return false };
         let mut shrunk: Vec<(A, H)> = page.entries().collect();
         shrunk.remove(at);
@@ -152,7 +158,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
             self.pages.remove(&first);
         }
         if entries.len() < PAGE_LENGTH_MIN {
-            let before = self.pages.range(..first).next_back().map(|(key, page)| (*key, page.clone()));
+            let before = self.pages.below(&first).map(|(key, page)| (*key, page.clone()));
             if let Some((key, page)) = before.filter(|(_, page)| page.len() + entries.len() < PAGE_LENGTH_FILLED) {
                 joined.extend(page.entries());
                 joined.extend_from_slice(entries);
