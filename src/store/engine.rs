@@ -1,4 +1,4 @@
-//! The engine: sled 0.34.7, and the only file that knows it.
+//! The engine: sled 0.34.7. This file and its `ballast` alone know it.
 //!
 //! Owns: the engine's settings, how a slot becomes a tree, its flush and its panics. Receives: values as bytes. Emits: [`EngineError`], never a
 //! panic and never a type of sled's. Deliberately lacks: what the bytes mean, locks between processes (`lock`) and repairs (`recovery`).
@@ -8,10 +8,15 @@ use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use ballast::{Ballast, Lengths};
 
 use super::error::EngineError;
 use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
+
+mod ballast;
 
 /// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages (measurements.md §1.1).
 const CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -65,6 +70,9 @@ pub(super) struct Engine {
     /// There until it is dropped.
     map: Option<sled::Db>,
     log: File,
+    /// From the first flush on.
+    ballast: Mutex<Option<Ballast>>,
+    lengths: Mutex<Lengths>,
 }
 
 impl Engine {
@@ -97,7 +105,7 @@ impl Engine {
             .segment_size(SEGMENT_BYTES);
         let map = guarded(|| config.open())?;
         let log = File::options().read(true).write(true).open(directory.join(LOG_FILE))?;
-        Ok(Self { map: Some(map), log })
+        Ok(Self { map: Some(map), log, ballast: Mutex::default(), lengths: Mutex::default() })
     }
 
     /// Opens and closes the engine of a directory, so that it opens faster the next time: sled notes where its pages are when it opens and never
@@ -162,6 +170,15 @@ impl Engine {
         Ok(tree)
     }
 
+    fn tend_ballast(&self, now: Instant) -> Result<(), EngineError> {
+        let mut held = lock(&self.ballast);
+        let ballast = match &mut *held {
+            Some(ballast) => ballast,
+            empty => empty.insert(Ballast::found(self.map(), &self.log, now)?),
+        };
+        ballast.tend(self.map(), &self.log, &lock(&self.lengths), now)
+    }
+
     fn map(&self) -> &sled::Db {
         self.map.as_ref().expect("an engine must be open until it is dropped")
     }
@@ -182,7 +199,7 @@ impl Slots for Engine {
         let names = guarded(|| Ok(self.map().tree_names()))?;
         let slot = |name: &sled::IVec| {
             let slot = std::str::from_utf8(name).ok().and_then(Slot::parse);
-            if slot.is_none() && *name != DEFAULT_TREE {
+            if slot.is_none() && *name != DEFAULT_TREE && !ballast::is_ballast(name) {
                 tracing::warn!(name = %name.escape_ascii(), "the store has a tree that this version does not write");
             }
             slot
@@ -191,26 +208,35 @@ impl Slots for Engine {
     }
 
     fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError> {
-        Ok(guarded(|| self.map().open_tree(slot.to_string())?.get(VALUE_KEY))?.map(|value| value.to_vec()))
+        let value = guarded(|| self.map().open_tree(slot.to_string())?.get(VALUE_KEY))?.map(|value| value.to_vec());
+        lock(&self.lengths).read(slot, value.as_ref().map_or(0, Vec::len));
+        Ok(value)
     }
 
     fn put(&self, slot: Slot, value: &[u8]) -> Result<(), EngineError> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(EngineError::Oversized { slot: slot.to_string(), length: value.len() });
         }
+        lock(&self.lengths).write(slot, value.len());
         guarded(|| self.primed(slot)?.insert(VALUE_KEY, value)).map(drop)
     }
 
     fn delete(&self, slot: Slot) -> Result<(), EngineError> {
+        lock(&self.lengths).write(slot, 0);
         guarded(|| self.primed(slot)?.remove(VALUE_KEY)).map(drop)
     }
 
     /// sled's flush is only `sync_file_range` (trap 1), hence an `fdatasync` of our own.
     fn sync(&self) -> Result<(), EngineError> {
+        self.tend_ballast(Instant::now())?;
         guarded(|| self.map().flush())?;
         self.log.sync_data()?;
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a call of sled's and makes its errors and panics ours. What a panic leaves half done is never used again: the callers drop the
