@@ -36,25 +36,24 @@ fn next_end(text: &str) -> Option<(usize, char)> {
     text.char_indices().find(|(_, character)| LINE_ENDS.contains(character))
 }
 
-/// A value as one line, without its end.
+/// Adds a value as one line, without its end.
 ///
 /// # Errors
-/// Only where the value itself cannot be JSON, such as a map with keys that are no texts.
-pub(super) fn to_line(value: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
-    // an event of the measurements has some 330 bytes
-    let mut line = Vec::with_capacity(512);
-    value.serialize(&mut Serializer::with_formatter(&mut line, OneLine))?;
-    Ok(line)
+/// Only where the value itself cannot be JSON, such as a map with keys that are no texts; what was written of it by then stays.
+pub(super) fn append_line(bytes: &mut Vec<u8>, value: &impl Serialize) -> Result<(), serde_json::Error> {
+    value.serialize(&mut Serializer::with_formatter(bytes, OneLine))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::to_line;
+    use super::append_line;
 
     #[test]
     fn a_line_has_no_end_inside_for_any_reader_and_means_the_same() {
         let text = "a\u{2028}b\u{2029}\u{85}ü\u{2028}\n\r\u{b}\u{c}\u{1c}\u{1d}\u{1e}\"\\";
-        let line = String::from_utf8(to_line(&[(text, 1)]).unwrap()).unwrap();
+        let mut bytes = Vec::new();
+        append_line(&mut bytes, &[(text, 1)]).unwrap();
+        let line = String::from_utf8(bytes).unwrap();
         assert_eq!(line, r#"[["a\u2028b\u2029\u0085ü\u2028\n\r\u000b\f\u001c\u001d\u001e\"\\",1]]"#);
         assert_eq!(serde_json::from_str::<Vec<(String, i32)>>(&line).unwrap(), [(text.to_owned(), 1)]);
     }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::api::dto::objects::{AnyObject, Backend, ClusterIds};
 use crate::api::dto::status::{ClusterAge, readings};
-use crate::api::one_line::to_line;
+use crate::api::one_line::append_line;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::handle::{BackendsPatch, Item, Reading, ResetReason, SyncMode};
 use crate::model::{EntryKey, Kind, Position, ReaderPosition, Revision};
@@ -204,26 +204,23 @@ impl Encoder {
     }
 
     fn event(&mut self, event: &WatchEvent) {
-        let json = to_line(event).expect("must be JSON: every member is a text, a number or a list of them");
-        match self.encoding {
-            Encoding::Sse => {
-                self.open.extend_from_slice(b"event: ");
-                self.open.extend_from_slice(event.event_type.as_bytes());
-                if let Some(id) = event.id() {
-                    self.open.extend_from_slice(b"\nid: ");
-                    self.open.extend_from_slice(id.as_bytes());
-                }
-                self.open.extend_from_slice(b"\ndata: ");
-                self.open.extend_from_slice(&json);
-                self.open.extend_from_slice(b"\n\n");
+        // one of the measurements has some 420 bytes
+        self.open.reserve(512);
+        if self.encoding == Encoding::Sse {
+            self.open.extend_from_slice(b"event: ");
+            self.open.extend_from_slice(event.event_type.as_bytes());
+            if let Some(id) = event.id() {
+                self.open.extend_from_slice(b"\nid: ");
+                self.open.extend_from_slice(id.as_bytes());
             }
-            Encoding::NdJson => {
-                self.open.extend_from_slice(&json);
-                self.open.push(b'\n');
-            }
+            self.open.extend_from_slice(b"\ndata: ");
         }
+        append_line(&mut self.open, event).expect("must be JSON: every member is a text, a number or a list of them");
+        self.open.extend_from_slice(if self.encoding == Encoding::Sse { b"\n\n" } else { b"\n" });
         if self.open.len() >= CHUNK_BYTES {
-            self.chunks.push(std::mem::take(&mut self.open).into());
+            // another as long, and one more event
+            let next = Vec::with_capacity(CHUNK_BYTES + 1_024);
+            self.chunks.push(std::mem::replace(&mut self.open, next).into());
         }
     }
 
