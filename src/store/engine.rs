@@ -162,14 +162,6 @@ impl Engine {
         })
     }
 
-    fn primed(&self, slot: Slot) -> sled::Result<sled::Tree> {
-        let tree = self.map().open_tree(slot.to_string())?;
-        for count in 0..PRIME_COUNT {
-            tree.insert(PRIME_KEY, &[count])?;
-        }
-        Ok(tree)
-    }
-
     fn tend_ballast(&self, now: Instant) -> Result<(), EngineError> {
         let mut held = lock(&self.ballast);
         let ballast = match &mut *held {
@@ -218,12 +210,12 @@ impl Slots for Engine {
             return Err(EngineError::Oversized { slot: slot.to_string(), length: value.len() });
         }
         lock(&self.lengths).write(slot, value.len());
-        guarded(|| self.primed(slot)?.insert(VALUE_KEY, value)).map(drop)
+        guarded(|| primed(self.map(), &slot.to_string())?.insert(VALUE_KEY, value)).map(drop)
     }
 
     fn delete(&self, slot: Slot) -> Result<(), EngineError> {
         lock(&self.lengths).write(slot, 0);
-        guarded(|| self.primed(slot)?.remove(VALUE_KEY)).map(drop)
+        guarded(|| primed(self.map(), &slot.to_string())?.remove(VALUE_KEY)).map(drop)
     }
 
     /// sled's flush is only `sync_file_range` (trap 1), hence an `fdatasync` of our own.
@@ -233,6 +225,15 @@ impl Slots for Engine {
         self.log.sync_data()?;
         Ok(())
     }
+}
+
+/// The tree of a name, so that its next write replaces what it holds.
+fn primed(map: &sled::Db, name: &str) -> sled::Result<sled::Tree> {
+    let tree = map.open_tree(name)?;
+    for count in 0..PRIME_COUNT {
+        tree.insert(PRIME_KEY, &[count])?;
+    }
+    Ok(tree)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

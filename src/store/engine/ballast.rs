@@ -16,14 +16,15 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use super::{PRIME_COUNT, PRIME_KEY, SEGMENT_BYTES, VALUE_KEY, guarded};
+use super::{SEGMENT_BYTES, VALUE_KEY, guarded, primed};
 use crate::store::error::EngineError;
 use crate::store::slots::{Slot, VALUE_BYTES_MAX};
 
 /// The beginning of the names of its trees. They are numbered from 0 on; those below some number have a value.
 const PREFIX: &str = "ballast-";
 
-/// sled leaves so many segments in use alone, whatever their share. So many more may be the first that it looks at, or be free.
+/// sled never empties a segment while so few are in use, whatever their share (`inactive_segs > 5`, and the one in question). So with as many
+/// free ones they are never half, from the first that the flush after an open takes into account.
 const ALONE_COUNT: u64 = 6;
 
 /// More than half of the segments are in use by so many, as sled's own pages and the writes of the moment move the middle.
@@ -77,8 +78,7 @@ impl Ballast {
         let numbers = map.tree_names().into_iter().filter_map(|name| number_of(&name));
         let mut count = 0;
         for number in numbers {
-            let tree = guarded(|| map.open_tree(name_of(number)))?;
-            if guarded(|| tree.get(VALUE_KEY))?.is_some() {
+            if guarded(|| map.open_tree(name_of(number))?.get(VALUE_KEY))?.is_some() {
                 count = count.max(number + 1);
             }
         }
@@ -94,10 +94,12 @@ impl Ballast {
             self.calm = lengths.written - self.counted.1 <= CALM_BYTES_MAX;
             self.counted = (now, lengths.written);
         }
-        let early = if now < self.early.1 { self.early.0 } else { 0 };
         let file_bytes = log.metadata()?.len();
-        let wanted =
-            if self.calm { values_for(file_bytes, lengths.live()).max(if early > 0 { self.left + early } else { 0 }) } else { early };
+        let early = Some(self.early.0).filter(|early| *early > 0 && now < self.early.1);
+        let wanted = match self.calm {
+            true => values_for(file_bytes, lengths.live()).max(early.map_or(0, |early| self.left + early)),
+            false => early.unwrap_or(0),
+        };
         self.pause_count = if file_bytes > self.file_bytes { PAUSE_COUNT } else { self.pause_count.saturating_sub(1) };
         self.file_bytes = file_bytes;
         for _ in 0..STEP_COUNT {
@@ -105,16 +107,11 @@ impl Ballast {
                 if self.pause_count > 0 {
                     break;
                 }
-                let tree = guarded(|| map.open_tree(name_of(self.count)))?;
-                guarded(|| tree.insert(VALUE_KEY, vec![0; VALUE_BYTES_MAX]))?;
+                guarded(|| map.open_tree(name_of(self.count))?.insert(VALUE_KEY, vec![0; VALUE_BYTES_MAX]))?;
                 self.count += 1;
             } else if self.count > wanted + SURPLUS_COUNT {
                 // the tree stays: the names of all are rewritten with each that comes or goes (measurements.md §1.3, trap 5)
-                let tree = guarded(|| map.open_tree(name_of(self.count - 1)))?;
-                for count in 0..PRIME_COUNT {
-                    guarded(|| tree.insert(PRIME_KEY, &[count]))?;
-                }
-                guarded(|| tree.remove(VALUE_KEY))?;
+                guarded(|| primed(map, &name_of(self.count - 1))?.remove(VALUE_KEY))?;
                 self.count -= 1;
             }
         }
@@ -225,16 +222,20 @@ mod tests {
     fn more_than_half_of_the_segments_are_in_use_and_no_slot_changes() {
         let directory = tempfile::tempdir().unwrap();
         with_free_segments(directory.path());
-        let mut lengths = Lengths::default();
-        (0..64).for_each(|number| lengths.read(slot(number), VALUE_BYTES_MAX));
+        let of_slots = |count| {
+            let mut lengths = Lengths::default();
+            (0..count).for_each(|number| lengths.read(slot(number), VALUE_BYTES_MAX));
+            lengths
+        };
+        let (full, mut lengths) = (of_slots(512), of_slots(64));
         let engine = Engine::open(directory.path()).unwrap();
         let free = free_segment_count(&engine.log).unwrap();
         assert!(free > 20, "{free}");
         let wanted = || values_for(engine.log.metadata().unwrap().len(), lengths.live());
         let now = Instant::now();
         let mut ballast = Ballast::found(engine.map(), &engine.log, now).unwrap();
-        let early = settle(&mut ballast, &engine, &lengths, now);
-        assert_eq!(early, wanted().max(values_in(free - ALONE_COUNT)), "what an open needs, or half of the file");
+        let early = settle(&mut ballast, &engine, &full, now);
+        assert_eq!(early, values_in(free - ALONE_COUNT), "what an open needs, though all of the file were in use");
         let later = settle(&mut ballast, &engine, &lengths, now + EARLY);
         assert!((wanted()..=wanted() + SURPLUS_COUNT).contains(&later), "{later} of {early}, {} wanted", wanted());
         drop(engine);
