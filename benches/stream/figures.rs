@@ -65,7 +65,7 @@ impl std::fmt::Display for Ran {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cpu_percent, delivered, events_per_second, bytes, resets, behind, p50_ms, p99_ms } = *self;
         let (megabytes, thousands, percent) = (bytes / 1e6, events_per_second / 1e3, delivered * 100.0);
-        write!(f, "CPU {cpu_percent:.0} %, {thousands:.0}k events/s, {megabytes:.0} MB ({percent:.1} % of all changes for all), ")?;
+        write!(f, "CPU {cpu_percent:.0} %, {thousands:.0}k events/s, {megabytes:.0} MB ({percent:.0} % of all changes for all), ")?;
         write!(f, "p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, ")?;
         write!(f, "{resets} resets (of those sampled), {behind} readers not at the end")
     }
@@ -85,6 +85,7 @@ fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outco
     }
     let ms = |index| Ok::<_, Box<dyn std::error::Error + Send + Sync>>(number(&words, index)? as f64 / 1e3);
     let (bytes, behind) = (number(&words, 0)? as f64, number(&words, 3)?);
+    // those of the middle of a run: a sequence has a digit more at its end than at its beginning
     let events = bytes / bare::event(SECONDS * 500, now_us()).len() as f64;
     let (delivered, events_per_second) = (events / changes as f64, events / seconds);
     Ok(Ran { cpu_percent, delivered, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::wide::WideMap;
 
-/// A page that grows past this is split. A search counts the lower addresses of the whole page: those of IPv4 are 8 cache lines, which
+/// A page that grows past this is split. A search counts the lower addresses, by blocks first: those of IPv4 are 8 cache lines, which
 /// the processor fetches at once, where each step of a binary search would wait for the one before.
 const PAGE_LENGTH_MAX: usize = 128;
 
@@ -26,16 +26,10 @@ pub(super) struct PagedSet<A: Ord, H = u32> {
 }
 
 /// Entries in order, addresses and holders apart.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Page<A, H> {
     addresses: Arc<[A]>,
     holders: Arc<[H]>,
-}
-
-impl<A, H> Clone for Page<A, H> {
-    fn clone(&self) -> Self {
-        Self { addresses: Arc::clone(&self.addresses), holders: Arc::clone(&self.holders) }
-    }
 }
 
 impl<A: Ord, H> Default for PagedSet<A, H> {

@@ -14,7 +14,7 @@ const GROUP_LENGTH_MAX: usize = 64;
 const GROUP_LENGTH_MIN: usize = 16;
 
 /// A sorted map.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct WideMap<K, V> {
     /// The lowest key of each group.
     firsts: Arc<[K]>,
@@ -23,22 +23,10 @@ pub(super) struct WideMap<K, V> {
 }
 
 /// Keys and their values, in order; never empty.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Group<K, V> {
     keys: Arc<[K]>,
     values: Arc<[V]>,
-}
-
-impl<K, V> Clone for Group<K, V> {
-    fn clone(&self) -> Self {
-        Self { keys: Arc::clone(&self.keys), values: Arc::clone(&self.values) }
-    }
-}
-
-impl<K, V> Clone for WideMap<K, V> {
-    fn clone(&self) -> Self {
-        Self { firsts: Arc::clone(&self.firsts), groups: Arc::clone(&self.groups), length: self.length }
-    }
 }
 
 impl<K, V> Default for WideMap<K, V> {
@@ -97,7 +85,7 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
     pub(super) fn from(&self, key: &K) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V> {
         let group = self.firsts.partition_point(|first| first <= key).saturating_sub(1);
         let skipped = self.groups.get(group).map_or(0, |group| group.keys.partition_point(|other| other < key));
-        self.groups[group.min(self.groups.len())..].iter().flat_map(|group| group.keys.iter().zip(group.values.iter())).skip(skipped)
+        self.groups[group..].iter().flat_map(|group| group.keys.iter().zip(group.values.iter())).skip(skipped)
     }
 
     /// Every entry, in order.
