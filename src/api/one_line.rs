@@ -29,8 +29,8 @@ impl Formatter for OneLine {
 }
 
 fn next_end(text: &str) -> Option<(usize, char)> {
-    // nearly every text is ASCII, and that is found out much faster than where a character is
-    if text.is_ascii() {
+    // nearly every text is ASCII and short, and that is found out much faster than where a character is
+    if text.bytes().fold(0, |all, byte| all | byte).is_ascii() {
         return None;
     }
     text.char_indices().find(|(_, character)| LINE_ENDS.contains(character))

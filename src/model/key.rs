@@ -224,10 +224,11 @@ impl EntryKey {
 
 impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            Kind::Cluster => write!(f, "{CLUSTER_CONFIG_PREFIX}{}", self.cluster),
-            kind => write!(f, "cilium/cache/{}/{}/{}{}", kind.base(), self.cluster, kind.infix(), self.name),
-        }
+        let parts = match self.kind {
+            Kind::Cluster => [CLUSTER_CONFIG_PREFIX, "", "", self.cluster.as_str(), "", "", ""],
+            kind => ["cilium/cache/", kind.base(), "/", self.cluster.as_str(), "/", kind.infix(), &self.name],
+        };
+        parts.into_iter().try_for_each(|part| f.write_str(part))
     }
 }
 

@@ -69,7 +69,7 @@ pub struct Position {
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v1.{:016x}.{}", self.epoch.0, self.sequence.0)
+        ReaderPosition::from(*self).fmt(f)
     }
 }
 
@@ -115,11 +115,23 @@ impl From<Position> for ReaderPosition {
 impl fmt::Display for ReaderPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Position { epoch, sequence } = self.position;
-        match self.seen {
-            None => self.position.fmt(f),
-            Some(seen) => write!(f, "v1.{:016x}{:016x}.{sequence}", epoch.0, seen.0),
+        f.write_str("v1.")?;
+        f.write_str(hexadecimal(epoch.0, &mut [0; 16]))?;
+        if let Some(seen) = self.seen {
+            f.write_str(hexadecimal(seen.0, &mut [0; 16]))?;
         }
+        f.write_str(".")?;
+        sequence.fmt(f)
     }
+}
+
+/// As `{:016x}` writes it, without what that does for any width: every event has one number of these or two.
+fn hexadecimal(number: u64, digits: &mut [u8; 16]) -> &str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (byte, pair) in number.to_be_bytes().into_iter().zip(digits.chunks_exact_mut(2)) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    str::from_utf8(digits).unwrap_or_default()
 }
 
 impl FromStr for ReaderPosition {

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
 use super::status::Cluster;
-use super::{non_empty, reserved};
+use super::{non_empty, reserved, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Object, Record};
 
@@ -395,11 +395,11 @@ impl IpcacheEntry {
         let node = key.derived_from();
         let port = |one: &model::NamedPort| Port { name: non_empty(&one.name), protocol: one.protocol.clone(), port: one.port };
         Self {
-            prefix: entry.prefix.net.to_string(),
+            prefix: text_of_net(entry.prefix.net),
             host: entry.prefix.host,
             cluster: key.cluster.to_string(),
             identity: entry.identity,
-            host_ip: entry.host_ip.as_ref().map(ToString::to_string),
+            host_ip: entry.host_ip.map(text_of_ip),
             encryption_key: entry.encryption_key,
             namespace: non_empty(&entry.namespace),
             pod_name: non_empty(&entry.pod_name),
