@@ -11,6 +11,7 @@ mod filter;
 mod global_services;
 mod reading;
 mod selector;
+mod spread;
 mod subscribe;
 mod survey;
 
@@ -33,7 +34,7 @@ pub use filter::Filter;
 pub use global_services::{Selected, ServicePage};
 pub use reading::{ClusterReading, Counts, FeedReading, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};
-pub use subscribe::{BackendsPatch, Item, Place, ResetReason, Stage, Start, Subscription, SyncMode};
+pub use subscribe::{BackendsPatch, Item, LOOKED_AT_MAX, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, FirstLook, Survey};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).

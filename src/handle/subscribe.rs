@@ -7,19 +7,22 @@
 mod live;
 mod patch;
 mod place;
+mod telling;
 
 use std::sync::Arc;
 
 use super::{Filter, Reading};
 use crate::commit::Changed;
 use crate::model::{Announcement, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
-use crate::view::Live;
+use crate::view::{Live, View};
 
 pub use patch::BackendsPatch;
 pub use place::{Place, Stage};
+use telling::{Tell, Telling};
 
-/// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long.
-const SCANNED_KEYS_MAX: usize = 4_096;
+/// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long. Each call also
+/// looks at what is new in the mirror and at every chunk once, which fewer keys would have to bear.
+pub const LOOKED_AT_MAX: usize = 8_192;
 
 /// A replay looks at so many keys for each change that it may tell, so that a short piece costs little and a narrow filter gets on.
 const LOOKED_AT_FOR_EACH: usize = 8;
@@ -207,98 +210,116 @@ impl Subscription {
 
     /// The next piece of what the reader lacks. Empty and [`Subscription::is_current`]: wait for the signal.
     pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
-        self.next_up_to(reading, SCANNED_KEYS_MAX)
+        self.next_up_to(reading, LOOKED_AT_MAX)
     }
 
     /// The same with so many upserts, patches and deletes at most; at least 1.
     pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
-        let mut items = Vec::new();
-        if let Some(reason) = self.reset.take() {
-            items.push(Item::Reset(reason));
-        }
-        match self.mode {
-            Mode::Scanning(_) => self.scan(reading, change_count_max, &mut items),
-            Mode::Replaying => self.replay(reading, change_count_max, &mut items),
-            Mode::Live => self.follow(reading, change_count_max, &mut items),
-        }
-        items
+        self.tell_up_to(reading, change_count_max, |items| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
     }
 
-    fn scan(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
+    /// The same for who makes something of the items. They are given to `tell` in pieces, which several threads may have at once; what
+    /// came of each is returned, in order.
+    pub fn tell_up_to<T: Send>(
+        &mut self,
+        reading: &Reading,
+        change_count_max: usize,
+        tell: impl Fn(&mut dyn Iterator<Item = Item>) -> T + Sync,
+    ) -> Vec<T> {
+        let mut telling = Telling::new(change_count_max, tell);
+        if let Some(reason) = self.reset.take() {
+            telling.say(Item::Reset(reason));
+        }
+        match self.mode {
+            Mode::Scanning(_) => self.scan(reading, &mut telling),
+            Mode::Replaying => self.replay(reading, &mut telling),
+            Mode::Live => self.follow(reading, &mut telling),
+        }
+        telling.finish()
+    }
+
+    fn scan<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
         let Mode::Scanning(next) = &mut self.mode else { return };
         let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::STREAMED[0]));
         let start = next.take().unwrap_or(lowest);
         if start.kind == Kind::Cluster {
-            return self.scan_clusters(reading, &start, change_count_max, items);
+            return self.scan_clusters(reading, &start, telling);
         }
         let view = &reading.published().view;
         let mut keys = view.live_from(&start);
-        let full = items.len() + change_count_max;
-        for live in keys.by_ref().take(SCANNED_KEYS_MAX) {
-            let Some(record) = view.record_passing(&live, |key| self.filter.may_match(key)) else { continue };
-            if let Some(object) = matching(&self.filter, &record) {
-                self.count += 1;
-                items.push(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None });
-            }
-            if items.len() >= full {
+        let mut looked_at = 0;
+        while looked_at < LOOKED_AT_MAX && telling.room() > 0 {
+            // no more than there is room for, should all of them match
+            let piece: Vec<Live> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at)).collect();
+            if piece.is_empty() {
                 break;
             }
+            looked_at += piece.len();
+            self.count += telling.changes(&piece, |live| self.scanned(live, view));
         }
         match keys.next() {
             Some(live) => self.mode = Mode::Scanning(Some(live.key())),
-            None => self.scan_clusters(reading, &EntryKey::lowest_of(Kind::Cluster), full - items.len(), items),
+            None => self.scan_clusters(reading, &EntryKey::lowest_of(Kind::Cluster), telling),
         }
     }
 
+    fn scanned(&self, live: &Live, view: &View) -> Option<Item> {
+        let record = view.record_passing(live, |key| self.filter.may_match(key))?;
+        let object = matching(&self.filter, &record)?;
+        Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
+    }
+
     /// The clusters themselves, behind all that they hold.
-    fn scan_clusters(&mut self, reading: &Reading, start: &EntryKey, change_count_max: usize, items: &mut Vec<Item>) {
+    fn scan_clusters<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
         let mut clusters = reading.published().view.clusters_from(start).filter(|(key, object)| self.filter.matches(key, object));
-        for (key, object) in clusters.by_ref().take(change_count_max) {
+        for (key, object) in clusters.by_ref().take(telling.room()) {
             self.count += 1;
-            items.push(Item::Upsert { key, object: Arc::clone(object), revision: None, position: None });
+            telling.change(Item::Upsert { key, object: Arc::clone(object), revision: None, position: None });
         }
         self.mode = clusters.next().map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key)));
     }
 
     /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.
-    fn replay(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
+    fn replay<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
         let published = reading.published();
         if published.feed.floor() > self.sent {
             self.restart(ResetReason::Expired, published.feed.head());
-            items.extend(self.reset.take().map(Item::Reset));
+            self.reset.take().into_iter().for_each(|reason| telling.say(Item::Reset(reason)));
             return;
         }
-        let looked_at = SCANNED_KEYS_MAX.min(change_count_max.saturating_mul(LOOKED_AT_FOR_EACH));
+        let looked_at = LOOKED_AT_MAX.min(telling.room().saturating_mul(LOOKED_AT_FOR_EACH));
         // one more than is looked at, to know whether it is the end
-        let mut changes = published.lacked_after(self.sent, looked_at + 1).into_iter();
-        let mut last = self.sent;
-        for (sequence, changed) in changes.by_ref().take(looked_at) {
-            last = sequence;
-            let position = self.position_at(reading, sequence);
-            let item = self.replayed(changed, position, reading);
-            self.count += u64::from(item.is_some());
-            items.extend(item);
-            if items.len() >= change_count_max {
-                break;
-            }
+        let mut changes = published.lacked_after(self.sent, looked_at + 1);
+        let all = changes.len() <= looked_at;
+        changes.truncate(looked_at);
+        let (mut last, mut rest) = (self.sent, changes.as_slice());
+        loop {
+            // no more than there is room for, should all of them match
+            let (piece, behind) = rest.split_at(rest.len().min(telling.room()));
+            let Some((sequence, _)) = piece.last() else { break };
+            (last, rest) = (*sequence, behind);
+            self.count += telling.changes(piece, |change| self.replayed(change, reading));
         }
-        let finished = changes.next().is_none();
+        let finished = all && rest.is_empty();
         self.sent = if finished { published.feed.head() } else { last };
         if finished {
-            self.settle(reading, items);
+            self.settle(reading, telling);
         }
     }
 
-    fn replayed(&self, changed: Changed<Live>, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
+    fn replayed(&self, (sequence, changed): &(Sequence, Changed<Live>), reading: &Reading) -> Option<Item> {
+        let position = self.position_at(reading, *sequence);
         match changed {
-            Changed::Gone(key, reason) => self.filter.may_match(&key).then(|| Item::Delete { key, reason: reason.api_name(), position }),
+            Changed::Gone(key, reason) => {
+                self.filter.may_match(key).then(|| Item::Delete { key: key.clone(), reason: reason.api_name(), position })
+            }
             Changed::Live(live) if live.kind() == Kind::Cluster => {
                 let (view, key) = (&reading.published().view, live.key());
                 let object = view.cluster_object(&key.cluster).filter(|object| self.filter.matches(&key, object))?;
                 Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position })
             }
             Changed::Live(live) => {
-                let record = reading.published().view.record_passing(&live, |key| self.filter.may_match(key))?;
+                let record = reading.published().view.record_passing(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
                 match matching(&self.filter, &record) {
                     Some(object) => Some(Item::Upsert { key, object, revision, position }),
@@ -308,9 +329,9 @@ impl Subscription {
         }
     }
 
-    fn follow(&mut self, reading: &Reading, change_count_max: usize, items: &mut Vec<Item>) {
+    fn follow<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
         if self.owes_synced {
-            self.settle(reading, items);
+            self.settle(reading, telling);
         }
         let published = reading.published();
         let Some(announcements) = published.feed.ring_after(self.sent) else {
@@ -320,22 +341,22 @@ impl Subscription {
             self.count = 0;
             return;
         };
-        let full = items.len() + change_count_max;
-        for announcement in announcements.take(SCANNED_KEYS_MAX) {
+        for announcement in announcements.take(LOOKED_AT_MAX) {
             self.sent = announcement.sequence;
             let position = Some(self.position(reading).into());
             let item = told(&self.filter, announcement, position);
-            items.extend(item.map(|item| if self.patches { item.shortened(&self.filter, announcement) } else { item }));
-            if items.len() >= full {
+            let item = item.map(|item| if self.patches { item.shortened(&self.filter, announcement) } else { item });
+            item.into_iter().for_each(|item| telling.change(item));
+            if telling.room() == 0 {
                 break;
             }
         }
     }
 
     /// Tells that the gap is closed.
-    fn settle(&mut self, reading: &Reading, items: &mut Vec<Item>) {
+    fn settle<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
         let position = self.position(reading);
-        items.push(Item::Synced { mode: self.sync_mode, count: self.count, position });
+        telling.say(Item::Synced { mode: self.sync_mode, count: self.count, position });
         self.mode = Mode::Live;
         self.owes_synced = false;
         self.sync_mode = SyncMode::Replay;

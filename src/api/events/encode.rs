@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::api::dto::objects::{AnyObject, Backend, ClusterIds};
 use crate::api::dto::status::{ClusterAge, readings};
+use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::handle::{BackendsPatch, Item, Reading, ResetReason, SyncMode};
@@ -14,6 +15,12 @@ use crate::model::{EntryKey, Kind, Position, ReaderPosition, Revision};
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
 /// delay what follows.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+
+/// A position of a reader: `v1.`, 32 digits, a dot and 20 digits.
+const POSITION_LENGTH_MAX: usize = 56;
+
+/// Keys are longer than this if names are: that of an IPv4 address of a cluster whose name has 32 bytes, the most that Cilium allows, has 66.
+const KEY_LENGTH: usize = 66;
 
 /// How a browser waits before it connects again.
 const RETRY: &str = "retry: 2000\n\n";
@@ -142,9 +149,9 @@ impl WatchEvent {
         let meta = EventMeta {
             cluster: key.cluster.to_string(),
             revision: revision.map(|revision| revision.0),
-            position: position.map(|position| position.to_string()),
+            position: position.map(|position| text_of(&position, POSITION_LENGTH_MAX)),
         };
-        Self { kind: Some(key.kind.api_name()), key: Some(key.to_string()), meta: Some(meta), ..Self::new(event_type) }
+        Self { kind: Some(key.kind.api_name()), key: Some(text_of(key, KEY_LENGTH)), meta: Some(meta), ..Self::new(event_type) }
     }
 
     pub(super) fn of(item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> Self {
@@ -180,12 +187,11 @@ impl Encoder {
         Self { encoding, chunks: Vec::new(), open: Vec::new() }
     }
 
-    /// Adds the items of one look at a snapshot.
-    pub(crate) fn items(&mut self, items: &[Item], reading: &Reading) {
-        let ids = ClusterIds::new(reading);
-        for item in items {
-            self.item(item, reading, &ids);
-        }
+    /// Items as chunks of about 64 KiB.
+    pub(super) fn encoded(encoding: Encoding, items: impl Iterator<Item = Item>, reading: &Reading) -> Vec<Bytes> {
+        let (mut encoder, ids) = (Self::new(encoding), ClusterIds::new(reading));
+        items.for_each(|item| encoder.item(&item, reading, &ids));
+        encoder.finish()
     }
 
     /// Adds one item.

@@ -4,12 +4,19 @@
 //! is known to their groups.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::encode::{Encoding, reset_reason};
-use crate::handle::{Item, ResetReason};
+use crate::handle::{Item, LOOKED_AT_MAX, ResetReason};
 use crate::model::Sequence;
+
+/// Up to so many bytes that wait for single streams, all of them together, a look of one may be a long one: 3.7 MB of the events of the
+/// measurements, which have 450 bytes.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// What a look gives at most where more waits: 115 KB, so that 5,000 streams that stand still while they catch up hold 0.6 GB at the very worst.
+const CHANGES_WHERE_MANY_WAIT: usize = 256;
 
 /// What a slot holds while its stream shares bytes with others.
 const SHARING: u64 = u64::MAX;
@@ -31,6 +38,9 @@ struct Shared {
     lost: AtomicU64,
     events: AtomicU64,
     bytes: AtomicU64,
+    /// Encoded for single streams and not taken yet.
+    waiting: AtomicUsize,
+    waiting_mark: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +61,8 @@ pub(super) struct Meter {
     meters: StreamMeters,
     number: u64,
     position: Arc<AtomicU64>,
+    /// How many bytes wait for its socket.
+    waiting: usize,
 }
 
 /// The counters as they are now.
@@ -81,7 +93,7 @@ impl StreamMeters {
         let number = slots.next;
         slots.next += 1;
         slots.by_number.insert(number, Slot { encoding, position: Arc::clone(&position) });
-        Meter { meters: self.clone(), number, position }
+        Meter { meters: self.clone(), number, position, waiting: 0 }
     }
 
     /// A reader must forget what it holds.
@@ -97,19 +109,28 @@ impl StreamMeters {
         self.shared.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Items were encoded for one stream.
-    pub(super) fn told(&self, items: &[Item]) {
-        self.shared.events.fetch_add(items.len() as u64, Ordering::Relaxed);
-        for item in items {
+    /// Items are encoded for one stream.
+    pub(super) fn counted<T>(&self, items: impl Iterator<Item = Item>, encode: impl FnOnce(&mut dyn Iterator<Item = Item>) -> T) -> T {
+        let mut count = 0;
+        let encoded = encode(&mut items.inspect(|item| {
+            count += 1;
             if let Item::Reset(reason) = item {
                 self.reset(*reason);
             }
-        }
+        }));
+        self.shared.events.fetch_add(count, Ordering::Relaxed);
+        encoded
     }
 
-    /// A socket took bytes.
-    pub(super) fn sent(&self, byte_count: usize) {
-        self.shared.bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+    /// How many upserts and deletes one look may give now.
+    pub(super) fn change_count_max(&self) -> usize {
+        let many = self.shared.waiting.load(Ordering::Relaxed) > WAITING_BYTES_MAX;
+        if many { CHANGES_WHERE_MANY_WAIT } else { LOOKED_AT_MAX }
+    }
+
+    /// The most bytes that ever waited for single streams together.
+    pub(crate) fn queue_mark(&self) -> (&'static str, usize) {
+        ("stream_waiting_bytes", self.shared.waiting_mark.load(Ordering::Relaxed))
     }
 
     /// The counters as they are now.
@@ -135,10 +156,49 @@ impl Meter {
     pub(super) fn at(&self, position: Option<Sequence>) {
         self.position.store(position.map_or(SHARING, |position| position.0), Ordering::Relaxed);
     }
+
+    /// Bytes wait for the socket.
+    pub(super) fn waits(&mut self, byte_count: usize) {
+        let shared = &self.meters.shared;
+        self.waiting += byte_count;
+        let waiting = shared.waiting.fetch_add(byte_count, Ordering::Relaxed) + byte_count;
+        shared.waiting_mark.fetch_max(waiting, Ordering::Relaxed);
+    }
+
+    /// The socket took bytes that waited.
+    pub(super) fn sent(&mut self, byte_count: usize) {
+        let shared = &self.meters.shared;
+        self.waiting -= byte_count;
+        shared.waiting.fetch_sub(byte_count, Ordering::Relaxed);
+        shared.bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
+        self.meters.shared.waiting.fetch_sub(self.waiting, Ordering::Relaxed);
         self.meters.slots().by_number.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_short_while_much_waits_and_long_again_when_it_was_taken_or_given_up() {
+        let meters = StreamMeters::default();
+        let [mut one, mut other] = [Encoding::Sse, Encoding::NdJson].map(|encoding| meters.open(encoding, Sequence(1)));
+        one.waits(WAITING_BYTES_MAX);
+        assert_eq!(meters.change_count_max(), LOOKED_AT_MAX);
+        other.waits(100);
+        assert_eq!(meters.change_count_max(), CHANGES_WHERE_MANY_WAIT);
+        other.sent(100);
+        assert_eq!(meters.change_count_max(), LOOKED_AT_MAX);
+        other.waits(100);
+        drop(one);
+        assert_eq!(meters.change_count_max(), LOOKED_AT_MAX);
+        assert_eq!(meters.queue_mark(), ("stream_waiting_bytes", WAITING_BYTES_MAX + 100));
+        assert_eq!(meters.counts().bytes, 100);
     }
 }

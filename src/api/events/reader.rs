@@ -31,13 +31,17 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) struct Reader {
     state: ApiState,
     stage: Stage,
-    /// Encoded and not taken yet: at most what one look at a snapshot gave.
-    ready: VecDeque<Bytes>,
+    /// At most what one look at a snapshot gave.
+    ready: Ready,
     /// Until the next bookmark. Kept between waits, so that a busy stream does not set a timer with every event.
     bookmark: Pin<Box<Sleep>>,
     meter: Meter,
     _place: Place,
 }
+
+/// Encoded and not taken yet.
+#[derive(Debug, Default)]
+struct Ready(VecDeque<Bytes>);
 
 /// How a stream gets its events.
 #[derive(Debug)]
@@ -60,11 +64,29 @@ enum Looked {
     Nothing,
 }
 
+impl Ready {
+    fn push(&mut self, chunk: Bytes, meter: &mut Meter) {
+        meter.waits(chunk.len());
+        self.0.push_back(chunk);
+    }
+
+    fn pop(&mut self, meter: &mut Meter) -> Option<Bytes> {
+        let chunk = self.0.pop_front()?;
+        meter.sent(chunk.len());
+        Some(chunk)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Reader {
     pub(super) fn new(state: ApiState, key: GroupKey, subscription: Subscription, place: Place) -> Self {
-        let ready = key.encoding.preamble().into_iter().collect();
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
-        let meter = state.meters.open(key.encoding, subscription.sent());
+        let mut meter = state.meters.open(key.encoding, subscription.sent());
+        let mut ready = Ready::default();
+        key.encoding.preamble().into_iter().for_each(|chunk| ready.push(chunk, &mut meter));
         Self { meter, state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, _place: place }
     }
 
@@ -78,7 +100,7 @@ impl Reader {
             Stage::Alone(_) => self.look_alone(due),
             Stage::Sharing(member) => match member.take(context.waker()) {
                 Taken::Bytes(bytes) => {
-                    self.ready.push_back(bytes);
+                    self.ready.push(bytes, &mut self.meter);
                     if due { self.bookmark() } else { Looked::More }
                 }
                 Taken::Nothing if due => self.bookmark(),
@@ -102,12 +124,12 @@ impl Reader {
         let Stage::Alone(alone) = &mut self.stage else { return Looked::More };
         let (key, subscription) = alone.as_mut();
         let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
-        let mut encoder = Encoder::new(key.encoding);
-        let items = subscription.next(&reading);
-        self.state.meters.told(&items);
+        let meters = &self.state.meters;
+        let chunks = subscription.tell_up_to(&reading, meters.change_count_max(), |items| {
+            meters.counted(items, |items| Encoder::encoded(key.encoding, items, &reading))
+        });
         self.meter.at(Some(subscription.sent()));
-        encoder.items(&items, &reading);
-        self.ready.extend(encoder.finish());
+        chunks.into_iter().flatten().for_each(|chunk| self.ready.push(chunk, &mut self.meter));
         let member = if subscription.is_current(&reading) { self.state.hub.join(key, subscription.sent(), &reading) } else { None };
         if let Some(member) = member {
             self.meter.at(None);
@@ -132,7 +154,7 @@ impl Reader {
             self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_INTERVAL);
             let mut encoder = Encoder::new(encoding);
             encoder.bookmark(position, &reading);
-            self.ready.extend(encoder.finish());
+            encoder.finish().into_iter().for_each(|chunk| self.ready.push(chunk, &mut self.meter));
         }
         Looked::More
     }
@@ -159,7 +181,7 @@ impl Reader {
         };
         let mut encoder = Encoder::new(encoding);
         encoder.error(problem);
-        self.ready.extend(encoder.finish());
+        encoder.finish().into_iter().for_each(|chunk| self.ready.push(chunk, &mut self.meter));
         self.stage = Stage::Ended;
         Looked::More
     }
@@ -170,8 +192,8 @@ impl Stream for Reader {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(chunk) = self.ready.pop_front() {
-                self.state.meters.sent(chunk.len());
+            let Self { ready, meter, .. } = &mut *self;
+            if let Some(chunk) = ready.pop(meter) {
                 return Poll::Ready(Some(Ok(chunk)));
             }
             if matches!(self.stage, Stage::Ended) {

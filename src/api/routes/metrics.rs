@@ -82,7 +82,7 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     page.gauge("meshkeep_uptime_seconds", "How long it has been running.").sample(&[], handle.uptime().as_secs_f64());
     page.gauge("meshkeep_loaded", "Whether everything of the store is in memory.").sample(&[], u8::from(loaded));
     let mut marks = page.gauge("meshkeep_queue_high_water_mark", "The most that each queue ever held.");
-    for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()) {
+    for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
         marks.sample(&[("queue", queue)], length);
     }
 }

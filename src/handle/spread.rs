@@ -1,0 +1,62 @@
+//! Work on many items that one reader waits for, spread over the processor's cores.
+//!
+//! Owns: how many threads there are, and that one caller at a time has them: who comes meanwhile does its work alone, so that many readers
+//! that catch up at once cost no more threads than one. Deliberately lacks: the work.
+
+use std::panic::resume_unwind;
+use std::sync::Mutex;
+use std::thread;
+
+/// More cores are left to others.
+const THREADS_MAX: usize = 4;
+
+/// Below so many items for each, a thread costs more than it brings: one takes some 30 µs to begin, and an item 1 to 5.
+const ITEMS_MIN: usize = 512;
+
+/// Held by who has the threads.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Does some work for pieces of what there is, several at once where that pays. Returns what came of each piece, in order.
+///
+/// # Panics
+/// Where the work does.
+pub(super) fn over_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX).min(items.len() / ITEMS_MIN);
+    let Some(_turn) = TURN.try_lock().ok().filter(|_| threads > 1) else {
+        return vec![work(items)];
+    };
+    thread::scope(|scope| {
+        let mut pieces = items.chunks(items.len().div_ceil(threads));
+        let own = pieces.next().unwrap_or_default();
+        let others: Vec<_> = pieces.map(|piece| scope.spawn(|| work(piece))).collect();
+        let own = work(own);
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        std::iter::once(own).chain(others).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::over_pieces;
+
+    #[test]
+    fn pieces_are_all_items_in_order_whoever_else_spreads() {
+        for length in [0, 1, 511, 1_024, 4_097] {
+            let items: Vec<usize> = (0..length).collect();
+            let outcome = over_pieces(&items, |piece| {
+                // inside of the work nobody gets threads
+                assert_eq!(over_pieces(&items, <[usize]>::len), [length]);
+                piece.to_vec()
+            });
+            assert_eq!(outcome.concat(), items);
+        }
+    }
+
+    #[test]
+    fn a_panic_is_passed_on_and_the_next_one_is_served() {
+        let items = [0; 2_048];
+        let panicked = std::panic::catch_unwind(|| over_pieces(&items, |_| panic!("of the work")));
+        assert!(panicked.is_err());
+        assert_eq!(over_pieces(&items, <[usize]>::len).into_iter().sum::<usize>(), items.len());
+    }
+}
