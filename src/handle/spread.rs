@@ -4,7 +4,7 @@
 //! that catch up at once cost no more threads than one. Deliberately lacks: the work.
 
 use std::panic::resume_unwind;
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 use std::thread;
 
 /// More cores are left to others.
@@ -21,8 +21,19 @@ static TURN: Mutex<()> = Mutex::new(());
 /// # Panics
 /// Where the work does.
 pub(super) fn over_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX).min(items.len() / ITEMS_MIN);
-    let Some(_turn) = TURN.try_lock().ok().filter(|_| threads > 1) else {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    in_turn(&TURN, threads, items, work)
+}
+
+fn in_turn<T: Sync, R: Send>(turn: &Mutex<()>, threads: usize, items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    let threads = threads.min(items.len() / ITEMS_MIN);
+    let free = match turn.try_lock() {
+        Ok(turn) => Some(turn),
+        // work that panicked left nothing behind
+        Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    let Some(_turn) = free.filter(|_| threads > 1) else {
         return vec![work(items)];
     };
     thread::scope(|scope| {
@@ -37,26 +48,30 @@ pub(super) fn over_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::over_pieces;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
 
     #[test]
-    fn pieces_are_all_items_in_order_whoever_else_spreads() {
-        for length in [0, 1, 511, 1_024, 4_097] {
+    fn pieces_are_all_items_in_order_and_who_comes_meanwhile_works_alone() {
+        let turn = Mutex::new(());
+        for (length, pieces) in [(0, 1), (511, 1), (1_024, 2), (4_097, 3)] {
             let items: Vec<usize> = (0..length).collect();
-            let outcome = over_pieces(&items, |piece| {
-                // inside of the work nobody gets threads
-                assert_eq!(over_pieces(&items, <[usize]>::len), [length]);
+            let outcome = in_turn(&turn, 3, &items, |piece| {
+                if pieces > 1 {
+                    assert_eq!(in_turn(&turn, 3, &items, <[usize]>::len), [length]);
+                }
                 piece.to_vec()
             });
-            assert_eq!(outcome.concat(), items);
+            assert_eq!((outcome.len(), outcome.concat()), (pieces, items));
         }
     }
 
     #[test]
-    fn a_panic_is_passed_on_and_the_next_one_is_served() {
-        let items = [0; 2_048];
-        let panicked = std::panic::catch_unwind(|| over_pieces(&items, |_| panic!("of the work")));
+    fn a_panic_is_passed_on_and_the_next_one_has_threads_again() {
+        let (turn, items) = (Mutex::new(()), [0; 2_048]);
+        let panicked = catch_unwind(AssertUnwindSafe(|| in_turn(&turn, 2, &items, |_| panic!("of the work"))));
         assert!(panicked.is_err());
-        assert_eq!(over_pieces(&items, <[usize]>::len).into_iter().sum::<usize>(), items.len());
+        assert_eq!(in_turn(&turn, 2, &items, <[usize]>::len), [1_024, 1_024]);
     }
 }
