@@ -147,6 +147,7 @@ impl Attempt<'_> {
                 reporter.phase(Phase::Draining);
                 self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
                 memory.forget();
+                Kind::ALL.into_iter().for_each(|kind| reporter.holds(kind, 0));
                 self.task.ids.release(&self.task.name);
                 memory.record.config = None;
             }

@@ -142,6 +142,7 @@ impl ClusterTask {
         for (kind, memory) in Kind::ALL.into_iter().zip(&mut memory.kinds) {
             if kind.is_revocable() {
                 memory.revoke(&Scope { cluster: self.name.clone(), kind });
+                self.surroundings.reporter.holds(kind, 0);
                 // a writer that is gone means that the process is about to end
                 let _ = memory.deliver(&self.surroundings.commands).await;
             }
@@ -151,6 +152,9 @@ impl ClusterTask {
     fn remember(&self) -> Memory {
         let published = self.surroundings.mirror.current();
         let scope = |kind| Scope { cluster: self.name.clone(), kind };
+        for kind in Kind::ALL {
+            self.surroundings.reporter.holds(kind, published.view.held_count(&scope(kind)));
+        }
         Memory {
             record: published.view.cluster(&self.name).cloned().unwrap_or_default(),
             kinds: Kind::ALL.map(|kind| KindMemory::new(Resync::new(scope(kind), published.view.cursor(&scope(kind)).cloned()))),

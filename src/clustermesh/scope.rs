@@ -389,7 +389,10 @@ impl ScopeTask<'_> {
         // whether a cluster that says "off" writes the canary depends on its release (protocol.md §12)
         let is_off = awaits_canary && self.reading == Reading::Off;
         let (synced, awaits_canary) = (is_off || self.memory.resync.is_synced(), awaits_canary && !is_off);
-        self.surroundings.reporter.holds(kind, self.memory.resync.held_count());
+        // what an earlier connection or process held is known again once everything is read; until then it stays counted
+        if self.memory.resync.is_synced() {
+            self.surroundings.reporter.holds(kind, self.memory.resync.held_count());
+        }
         self.surroundings.reporter.kind_is(kind, synced, awaits_canary);
     }
 

@@ -169,6 +169,19 @@ impl Chunk {
         self.0.groups.iter().filter(|group| group.start < group.end).map(|group| (group.start..group.end, &group.cluster))
     }
 
+    /// The rows of a kind of a cluster.
+    #[must_use]
+    pub fn rows_of(&self, kind: Kind, cluster: &ClusterName) -> Range<usize> {
+        let found = self.0.groups.iter().find(|group| group.kind == kind && group.cluster == *cluster);
+        found.map_or(0..0, |group| group.start..group.end)
+    }
+
+    /// Whether the source may have lost the key of any row ([`SourceStamp::held`]). False is certain.
+    #[must_use]
+    pub fn may_be_held(&self) -> bool {
+        (flag::HELD..2 * flag::HELD).any(|flags| self.0.numbers.flags.may_hold(&self.0.bytes, flags))
+    }
+
     /// Appends the key of a row as bytes that sort as keys do.
     pub fn append_key(&self, row: usize, out: &mut Vec<u8>) {
         let group = self.0.group(row);

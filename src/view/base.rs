@@ -13,7 +13,7 @@ use super::place::Place;
 use super::shelf::Shelf;
 use super::side::Side;
 use super::wide::WideMap;
-use crate::model::{EntryKey, Object, Record, Sequence, SourceStamp};
+use crate::model::{EntryKey, Object, Record, Scope, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning};
 
 /// Names a chunk of the base, until it is taken out.
@@ -266,6 +266,21 @@ impl Base {
             found.sort_by_key(|place| place.row().unwrap_or_default());
         }
         found
+    }
+
+    /// How many keys of a kind of a cluster the source has lost, of those of rows; chunks that cannot have any are not looked at.
+    pub(super) fn held_count(&self, scope: &Scope) -> usize {
+        let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
+        let first = self.chunk_of(&start).map(|(first, _)| first);
+        let chunks = self.chunks_from(first).map(|(id, chunk)| (self.side(*id), chunk, chunk.rows_of(scope.kind, &scope.cluster)));
+        // the first may have keys before these alone
+        let chunks = chunks.enumerate().take_while(|(at, (_, _, rows))| *at == 0 || !rows.is_empty()).map(|(_, found)| found);
+        let held = |side: Option<&Side>, chunk: &Chunk, row| match side.filter(|side| side.is_shadowed(row)) {
+            Some(side) => side.replacement(row).is_some_and(|record| record.source.held),
+            None => side.and_then(|side| side.stamp(row)).unwrap_or_else(|| chunk.source(row)).held,
+        };
+        let chunks = chunks.filter(|(side, chunk, _)| side.is_some() || chunk.may_be_held());
+        chunks.map(|(side, chunk, rows)| rows.filter(|row| held(side, chunk, *row)).count()).sum()
     }
 
     /// How many rows have a revision and lease beside their chunk.

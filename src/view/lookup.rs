@@ -277,6 +277,15 @@ impl View {
         self.entry_count
     }
 
+    /// How many keys of a scope the source has lost, and are held (invariant 4). Looks at few chunks as a rule, but at every row of those.
+    #[must_use]
+    pub fn held_count(&self, scope: &Scope) -> usize {
+        let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
+        let fresh = self.overlay.from(&start).map(|found| &found.0);
+        let fresh = fresh.take_while(|record| record.key.kind == scope.kind && record.key.cluster == scope.cluster);
+        self.base.held_count(scope) + fresh.filter(|record| record.source.held).count()
+    }
+
     /// How many objects of a kind there are, as lists know it.
     #[must_use]
     pub fn object_count(&self, kind: Kind) -> u64 {

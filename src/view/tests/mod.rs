@@ -253,6 +253,7 @@ impl Pair {
         for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..4).map(move |number| (kind, number))) {
             let scope = Scope { cluster: cluster(number), kind };
             assert_eq!(view.scope(&scope), naive.scope(&scope));
+            assert_eq!(view.held_count(&scope), naive.in_scope(&scope).filter(|record| record.source.held).count());
             assert_eq!(view.keys_in_scope(&scope).collect::<Vec<_>>(), naive.in_scope(&scope).map(|r| r.key.clone()).collect::<Vec<_>>());
         }
         for id in (300..304).chain([4, 6, 8]) {
