@@ -19,7 +19,8 @@ use super::load::{Loaded, Scan};
 use super::manifest::Entry;
 use super::object;
 use super::packing::{self, Content};
-use super::recover::{Change, Early};
+use super::pairs::Pair;
+use super::recover::{Early, LogRun};
 use super::slots::Slots;
 use super::summary::Element;
 use super::witness::Testimony;
@@ -48,6 +49,16 @@ pub struct Found {
     pub chunks: Vec<Chunk>,
     /// Newer ones; `None` is gone.
     pub changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
+}
+
+/// A change of a key.
+#[derive(Debug, Clone, Copy)]
+struct Change<'a> {
+    key: &'a Key,
+    /// A group in which it had happened.
+    group: u64,
+    /// `None` is gone.
+    value: Option<&'a Arc<[u8]>>,
 }
 
 /// A store of which only the beginning was read.
@@ -99,10 +110,10 @@ impl Early {
             if let Content::Items(more) = Content::read(low, &body)? {
                 items.extend(more);
             }
-            for change in self.within(low, entry.high.as_deref()).iter().filter(|change| change.group > folded) {
-                match &change.value {
+            for change in self.within(low, entry.high.as_deref()).into_iter().filter(|change| change.group > folded) {
+                match change.value {
                     Some(value) => drop(items.insert(change.key.clone(), Arc::clone(value))),
-                    None => drop(items.remove(&change.key)),
+                    None => drop(items.remove(change.key)),
                 }
             }
         }
@@ -115,7 +126,7 @@ impl Early {
     pub(super) fn clusters(&self) -> BTreeSet<ClusterName> {
         let mut clusters: BTreeSet<ClusterName> = self.entries.values().flat_map(|entry| entry.summary.clusters()).collect();
         let mut before: &[u8] = &[];
-        for Change { key, .. } in self.within(&[codec::ENTRY], Some(&[codec::ENTRY + 1])).iter().filter(|change| change.value.is_some()) {
+        for Change { key, .. } in self.put_within(&[codec::ENTRY], &[codec::ENTRY + 1]) {
             let name = key.iter().rposition(|byte| *byte == b'/').map_or(&key[..], |end| &key[..=end]);
             if name != before {
                 before = name;
@@ -138,67 +149,82 @@ impl Early {
             if has_key || entry.summary.may_hold(&elements) {
                 let (folded, body) = read_body(slots, low, entry)?;
                 found.chunks.extend(packing::read_chunks(&body).ok()?);
-                let changes = self.within(low, entry.high.as_deref()).iter().filter(|change| change.group > folded);
+                let changes = self.within(low, entry.high.as_deref()).into_iter().filter(|change| change.group > folded);
                 changes.map(|change| take(&mut found.changed, change)).collect::<Option<()>>()?;
             }
         }
         Some(found)
     }
 
-    /// The changes of keys from one on and below another.
-    fn within(&self, low: &[u8], high: Option<&[u8]>) -> &[Change] {
-        let start = self.log.partition_point(|change| *change.key < *low);
-        let end = high.map_or(self.log.len(), |high| self.log.partition_point(|change| *change.key < *high));
-        self.log.get(start..end).unwrap_or_default()
+    /// The last change of each key from one on and below another, in key order.
+    fn within(&self, low: &[u8], high: Option<&[u8]>) -> Vec<Change<'_>> {
+        let mut changes: Vec<Change<'_>> = self.log.iter().flat_map(|run| run.within(low, high)).collect();
+        changes.sort_by(|left, right| left.key.cmp(right.key));
+        // of a key the last counts
+        changes.reverse();
+        changes.dedup_by(|next, kept| next.key == kept.key);
+        changes.reverse();
+        changes
     }
 
-    fn of_kind(&self, kind: Kind) -> &[Change] {
-        let (low, high) = codec::kind_range(kind);
-        self.within(&low, Some(&high))
+    /// What was put there: of a key perhaps several times, and perhaps it is gone again.
+    fn put_within(&self, low: &[u8], high: &[u8]) -> impl Iterator<Item = Change<'_>> {
+        self.log.iter().flat_map(move |run| run.within(low, Some(high))).filter(|change| change.value.is_some())
     }
 
     /// Changes that may have brought what is wanted.
-    fn changed<'a>(&'a self, wanted: &'a Wanted) -> Box<dyn Iterator<Item = &'a Change> + 'a> {
+    fn changed<'a>(&'a self, wanted: &'a Wanted) -> Box<dyn Iterator<Item = Change<'a>> + 'a> {
         match wanted {
             Wanted::Covering(ip) => {
-                let announced = self.live(Kind::Ip).filter(|change| name_covers(name_below_cluster(&change.key), *ip));
+                let announced = self.put(Kind::Ip).filter(|change| name_covers(name_below_cluster(change.key), *ip));
                 Box::new(announced.chain(self.derived(*ip)))
             }
             Wanted::Net(net) => {
-                let announced = self.live(Kind::Ip).filter(|change| name_is(name_below_cluster(&change.key), *net));
+                let announced = self.put(Kind::Ip).filter(|change| name_is(name_below_cluster(change.key), *net));
                 Box::new(announced.chain(self.derived(net.addr())))
             }
             Wanted::Identity(id) => {
                 let end = format!("/{id}");
-                Box::new(self.live(Kind::Identity).filter(move |change| change.key.ends_with(end.as_bytes())))
+                Box::new(self.put(Kind::Identity).filter(move |change| change.key.ends_with(end.as_bytes())))
             }
             Wanted::NodeAt(ip) => {
                 let searched = NodeText::new(*ip);
-                Box::new(self.live(Kind::Node).filter(move |change| change.value.as_ref().is_some_and(|value| searched.may_be_in(value))))
+                Box::new(self.put(Kind::Node).filter(move |change| change.value.is_some_and(|value| searched.may_be_in(value))))
             }
             // its chunk is read anyway
             Wanted::Key(_) => Box::new(std::iter::empty()),
         }
     }
 
-    fn live(&self, kind: Kind) -> impl Iterator<Item = &Change> {
-        self.of_kind(kind).iter().filter(|change| change.value.is_some())
+    fn put(&self, kind: Kind) -> impl Iterator<Item = Change<'_>> {
+        let (low, high) = codec::kind_range(kind);
+        self.put_within(&low, &high).collect::<Vec<_>>().into_iter()
     }
 
-    fn derived(&self, ip: IpAddr) -> impl Iterator<Item = &Change> {
+    fn derived(&self, ip: IpAddr) -> impl Iterator<Item = Change<'_>> {
         let end = format!("#{ip}");
-        self.live(Kind::NodeIp).filter(move |change| change.key.ends_with(end.as_bytes()))
+        self.put(Kind::NodeIp).filter(move |change| change.key.ends_with(end.as_bytes()))
     }
 }
 
-fn take(changed: &mut BTreeMap<EntryKey, Option<Arc<Record>>>, change: &Change) -> Option<()> {
-    let value = change.value.as_ref().map(|body| packing::read_value(&change.key, body)).transpose().ok()?;
+impl LogRun {
+    /// The changes of keys from one on and below another.
+    fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Change<'_>> {
+        let place = |key: &[u8]| self.pairs.partition_point(|(other, _): &Pair| **other < *key);
+        let range = place(low)..high.map_or(self.pairs.len(), place);
+        let pairs = self.pairs.get(range).unwrap_or_default().iter();
+        pairs.map(|(key, value)| Change { key, group: self.group, value: value.as_ref() })
+    }
+}
+
+fn take(changed: &mut BTreeMap<EntryKey, Option<Arc<Record>>>, change: Change<'_>) -> Option<()> {
+    let value = change.value.map(|body| packing::read_value(change.key, body)).transpose().ok()?;
     let record = match value {
         None => None,
         Some(Value::Record(record)) => Some(record),
         Some(Value::Item(_)) => return None,
     };
-    changed.insert(codec::entry_of(&change.key)?, record);
+    changed.insert(codec::entry_of(change.key)?, record);
     Some(())
 }
 

@@ -15,7 +15,7 @@ use super::error::EngineError;
 use super::manifest::{Entry, Manifest, Noted};
 use super::object::{self, Head, Part};
 use super::packing::{self, Content};
-use super::pairs::read_pairs;
+use super::pairs::{Pair, read_pairs};
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use super::tail::LogRead;
@@ -29,18 +29,17 @@ use crate::pack;
 pub(super) struct Early {
     /// Where the chunks are, by low.
     pub(super) entries: BTreeMap<Key, Entry>,
-    /// The last change of each key in the log, in order.
-    pub(super) log: Vec<Change>,
+    /// The log, oldest first: not put in one order, which would take most of the time until the first answer.
+    pub(super) log: Vec<LogRun>,
 }
 
-/// A change of a key.
-#[derive(Debug, Clone)]
-pub(super) struct Change {
-    pub(super) key: Key,
-    /// A group in which it had happened: a chunk that has this group has the change.
+/// The changes of some groups.
+#[derive(Debug)]
+pub(super) struct LogRun {
+    /// The last group in which any of them had happened: a chunk that has this group has the changes.
     pub(super) group: u64,
-    /// `None` is gone.
-    pub(super) value: Option<Arc<[u8]>>,
+    /// The last of each key, in key order.
+    pub(super) pairs: Arc<Vec<Pair>>,
 }
 
 /// What is in doubt.
@@ -255,13 +254,9 @@ impl<S: Slots> Reading<S> {
 
     fn take_log(&mut self, objects: BTreeMap<(SlotKind, u64), Object>) -> Result<(), EngineError> {
         let objects: Vec<_> = objects.into_iter().collect();
-        let pairs =
-            in_threads(
-                &objects,
-                |(_, object)| {
-                    if object.is_complete() && !object.is_damaged() { read_pairs(&object.body()).ok() } else { None }
-                },
-            )?;
+        let pairs = in_threads(&objects, |(_, object)| {
+            if object.is_complete() && !object.is_damaged() { read_pairs(&object.body()).ok().map(Arc::new) } else { None }
+        })?;
         for (((kind, _), mut object), pairs) in objects.into_iter().zip(pairs) {
             let stored_bytes = object.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum();
             if pairs.is_some() {
@@ -280,16 +275,8 @@ impl<S: Slots> Reading<S> {
         if !whole || !self.warm.manifest.is_valid() {
             return None;
         }
-        let changes = self.log.iter().flat_map(|read| {
-            let pairs = read.pairs.iter().flatten();
-            pairs.map(|(key, value)| Change { key: key.clone(), group: read.groups().1, value: value.clone() })
-        });
-        let mut log: Vec<Change> = changes.collect();
-        log.sort_by(|left, right| left.key.cmp(&right.key));
-        // of a key the last counts
-        log.reverse();
-        log.dedup_by(|next, kept| next.key == kept.key);
-        log.reverse();
+        let run = |read: &LogRead| Some(LogRun { group: read.groups().1, pairs: Arc::clone(read.pairs.as_ref()?) });
+        let log = self.log.iter().filter_map(run).collect();
         Some(Early { entries: self.warm.manifest.entries().clone(), log })
     }
 

@@ -3,6 +3,8 @@
 //! Owns: which of its objects are still needed, what they say of which chunk, and whether any group is missing. Deliberately lacks: reading
 //! slots (`recover`).
 
+use std::sync::Arc;
+
 use super::change::{Key, Value};
 use super::error::EngineError;
 use super::packing;
@@ -20,7 +22,7 @@ pub(super) struct LogRead {
     pub(super) object: Object,
     pub(super) stored_bytes: usize,
     /// `None` where it is damaged or was never finished.
-    pub(super) pairs: Option<Vec<Pair>>,
+    pub(super) pairs: Option<Arc<Vec<Pair>>>,
 }
 
 impl LogRead {
