@@ -34,7 +34,8 @@ pub use filter::Filter;
 pub use global_services::{Selected, ServicePage};
 pub use reading::{ClusterReading, Counts, FeedReading, Origin, Page, Reading, ResourceReading, SourceMeta};
 pub use selector::{LabelSelector, MalformedSelector};
-pub use subscribe::{BackendsPatch, Item, LOOKED_AT_MAX, Place, ResetReason, Stage, Start, Subscription, SyncMode};
+pub(crate) use subscribe::LOOKED_AT_MAX;
+pub use subscribe::{BackendsPatch, Item, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, FirstLook, Survey};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).

@@ -22,7 +22,7 @@ use telling::{Tell, Telling};
 
 /// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long. Each call also
 /// looks at what is new in the mirror and at every chunk once, which fewer keys would have to bear.
-pub const LOOKED_AT_MAX: usize = 8_192;
+pub(crate) const LOOKED_AT_MAX: usize = 8_192;
 
 /// A replay looks at so many keys for each change that it may tell, so that a short piece costs little and a narrow filter gets on.
 const LOOKED_AT_FOR_EACH: usize = 8;
@@ -218,8 +218,8 @@ impl Subscription {
         self.tell_up_to(reading, change_count_max, |items| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
     }
 
-    /// The same for who makes something of the items. They are given to `tell` in pieces, which several threads may have at once; what
-    /// came of each is returned, in order.
+    /// The same for who makes something of the items. They are given to `tell` in pieces, which several threads may have at once, and each of
+    /// which it must take to its end; what came of each is returned, in order.
     pub fn tell_up_to<T: Send>(
         &mut self,
         reading: &Reading,

@@ -280,3 +280,35 @@ fn nothing_has_a_position_inside_a_snapshot() {
     assert_eq!(items, [Item::Reset(ResetReason::Initial), upsert(1, 2), upsert(2, 3), delete, synced]);
     assert_eq!(subscription.bookmark(&world.reading()), Some(head));
 }
+
+/// Enough for several threads, and for more than one look.
+#[test]
+fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
+    let mut world = World::new(1_000);
+    let count = u32::try_from(LOOKED_AT_MAX * 3 / 2).unwrap();
+    for id in 0..count {
+        world.put(id as usize % 2, id, if id % 3 == 0 { "a" } else { "b" });
+    }
+    let start = Start::After(world.reading().position().to_string());
+    for id in (0..count).filter(|id| id % 5 > 0) {
+        let cluster_index = id as usize % 2;
+        if id % 50 == 1 { world.delete(cluster_index, id) } else { world.put(cluster_index, id, "c") }
+    }
+    let reading = world.reading();
+    for (start, filter) in
+        [Start::Snapshot, start].into_iter().flat_map(|start| filters().into_iter().map(move |filter| (start.clone(), filter)))
+    {
+        let all = |change_count_max| {
+            let mut reader = Subscription::new(filter.clone(), &start, &reading);
+            let mut items = Vec::new();
+            while !reader.is_current(&reading) {
+                items.extend(reader.next_up_to(&reading, change_count_max));
+            }
+            items
+        };
+        // no thread is taken for so few
+        let one_by_one = all(100);
+        assert!(filter != Filter::default() || one_by_one.len() > LOOKED_AT_MAX, "{start:?}");
+        assert_eq!(all(LOOKED_AT_MAX), one_by_one, "{start:?}, {filter:?}");
+    }
+}
