@@ -2,7 +2,7 @@
 //!
 //! [`Subscription::next`] looks at the newest snapshot and says what the reader lacks, a bounded piece at a time. A snapshot, a
 //! replay and live reading are three ways to close the same gap: key order, sequence order through the index, and the ring.
-//! Pure: whoever calls waits for the signal of new snapshots in between.
+//! Pure but for the threads that share a long look: whoever calls waits for the signal of new snapshots in between.
 
 mod live;
 mod patch;
