@@ -1,6 +1,6 @@
 //! What a cluster's tasks tell the outside about themselves: one watch channel for each cluster.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
@@ -12,12 +12,14 @@ use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, ResourceSta
 pub(super) struct Reporter {
     cluster: ClusterName,
     status: Arc<watch::Sender<ClusterStatus>>,
+    /// The phases that were logged since the cluster was read last.
+    logged: Arc<Mutex<Vec<Phase>>>,
 }
 
 impl Reporter {
     pub(super) fn new(cluster: ClusterName) -> (Self, watch::Receiver<ClusterStatus>) {
         let (status, receiver) = watch::channel(ClusterStatus::new(Instant::now()));
-        (Self { cluster, status: Arc::new(status) }, receiver)
+        (Self { cluster, status: Arc::new(status), logged: Arc::default() }, receiver)
     }
 
     /// Moves on to a phase, and logs that it does.
@@ -31,9 +33,26 @@ impl Reporter {
             }
             changed
         });
-        if changed {
-            tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase");
+        match changed {
+            true if self.is_news(phase) => tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase"),
+            true => tracing::debug!(cluster = %self.cluster, phase = phase.api_name(), "phase again"),
+            false => {}
         }
+    }
+
+    /// Whether a phase is new on the way to what is read: a remote that is down for a day goes back and forth between a few with each attempt,
+    /// which would bury everything else in the log.
+    fn is_news(&self, phase: Phase) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(phase, Phase::Live | Phase::SourceLost) {
+            logged.clear();
+            return true;
+        }
+        let news = !logged.contains(&phase);
+        if news {
+            logged.push(phase);
+        }
+        news
     }
 
     /// Tells the writer each phase, so that it has a place among all changes. Short ones may be left out. Runs until the writer is gone.
@@ -213,4 +232,18 @@ fn loss_of(status: &ClusterStatus) -> String {
         (false, false) => "leases of its have expired",
     };
     format!("{gone}: what it deletes is kept, marked stale, until it has been back for a while ({held} keys now)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_phase_is_news_once_until_the_cluster_is_read_again() {
+        use Phase::{BackingOff, Connecting, Listing, Live, SourceLost};
+        let (reporter, _status) = Reporter::new(ClusterName::parse("paris").unwrap());
+        let way = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
+        let news = way.map(|phase| reporter.is_news(phase));
+        assert_eq!(news, [true, true, false, false, false, true, true, true, true, true, true]);
+    }
 }
