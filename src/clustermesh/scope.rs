@@ -149,6 +149,7 @@ impl ScopeTask<'_> {
     async fn stay_away(self) -> Result<std::convert::Infallible, AttemptError> {
         self.memory.revoke(&self.scope);
         self.memory.deliver(&self.surroundings.commands).await?;
+        self.surroundings.reporter.holds(self.scope.kind, 0);
         self.surroundings.reporter.kind_is(self.scope.kind, true, false);
         std::future::pending().await
     }
@@ -390,7 +391,7 @@ impl ScopeTask<'_> {
         let is_off = awaits_canary && self.reading == Reading::Off;
         let (synced, awaits_canary) = (is_off || self.memory.resync.is_synced(), awaits_canary && !is_off);
         // what an earlier connection or process held is known again once everything is read; until then it stays counted
-        if self.memory.resync.is_synced() {
+        if synced {
             self.surroundings.reporter.holds(kind, self.memory.resync.held_count());
         }
         self.surroundings.reporter.kind_is(kind, synced, awaits_canary);

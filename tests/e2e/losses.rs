@@ -423,3 +423,27 @@ async fn a_cluster_that_stays_away_loses_its_services_and_nothing_else() {
     stage.up().await;
     settles(stage.meshkeep(), &Truth::of([&without]).expected(), "a start beside a cluster that is away").await;
 }
+
+#[tokio::test]
+async fn a_kind_that_a_cluster_does_not_have_any_more_keeps_it_from_nothing() {
+    let mut stage = Stage::new(&[]).await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    let mut writer = Writer::new(&stage.etcd).await;
+    writer.everything(&cluster).await;
+    let services = cluster.keys_of("services/v1");
+    let own = writer.client.lease_grant(2, None).await.unwrap().id();
+    for key in &services {
+        writer.put(key.clone(), cluster.entries[key].clone(), own).await;
+    }
+    stage.up().await;
+    stage.settles(&cluster, "the first loading").await;
+    stage.holds(services.len()).await;
+    stage.down().await;
+    let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255,"endpointSlicesExportMode":"endpointslices-only"}}"#;
+    let lease = writer.lease(LIFE_S).await;
+    writer.put("cilium/cluster-config/c01".to_owned(), config.into(), lease).await;
+    writer.put("cilium/synced/c01/cilium/cache/endpointslices/v1".to_owned(), b"now".to_vec(), lease).await;
+    stage.up().await;
+    stage.meshkeep().reaches("c01", "live").await;
+    stage.holds(0).await;
+}
