@@ -4,7 +4,7 @@
 //! that catch up at once cost no more threads than one. Deliberately lacks: the work.
 
 use std::panic::resume_unwind;
-use std::sync::{Mutex, TryLockError};
+use std::sync::{LazyLock, Mutex, TryLockError};
 use std::thread;
 
 /// More cores are left to others.
@@ -12,6 +12,9 @@ const THREADS_MAX: usize = 4;
 
 /// Below so many items for each, a thread costs more than it brings: one takes some 30 µs to begin, and an item 1 to 5.
 const ITEMS_MIN: usize = 512;
+
+/// How many there may be. Asked once, since the answer is read from files (cgroups).
+static THREADS: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
 
 /// Held by who has the threads.
 static TURN: Mutex<()> = Mutex::new(());
@@ -21,8 +24,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// # Panics
 /// Where the work does.
 pub(super) fn over_pieces<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-    in_turn(&TURN, threads, items, work)
+    in_turn(&TURN, *THREADS, items, work)
 }
 
 fn in_turn<T: Sync, R: Send>(turn: &Mutex<()>, threads: usize, items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
