@@ -85,6 +85,8 @@ async fn what_streams_do_is_counted() {
     ] {
         assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
     }
+    let waited: u64 = samples["meshkeep_queue_high_water_mark{queue=\"stream_waiting_bytes\"}"].parse().unwrap();
+    assert!(waited > 1_000, "{waited}");
     let sent: u64 = samples["meshkeep_stream_sent_bytes_total"].parse().unwrap();
     assert!(sent > 1_000, "{sent}");
     drop(stream);
