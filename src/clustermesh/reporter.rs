@@ -33,10 +33,13 @@ impl Reporter {
             }
             changed
         });
-        match changed {
-            true if self.is_news(phase) => tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase"),
-            true => tracing::debug!(cluster = %self.cluster, phase = phase.api_name(), "phase again"),
-            false => {}
+        if !changed {
+            return;
+        }
+        if self.is_news(phase) {
+            tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase");
+        } else {
+            tracing::debug!(cluster = %self.cluster, phase = phase.api_name(), "phase again");
         }
     }
 

@@ -15,7 +15,8 @@ use crate::model::Sequence;
 /// measurements, which have 450 bytes.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// What a look gives at most where more waits: 115 KB, so that 5,000 streams that stand still while they catch up hold 0.6 GB at the very worst.
+/// What a look gives at most where more waits: 115 KB, so that as many streams as there may be, 10,000, hold 1.2 GB at the very worst, should all
+/// stand still while they catch up.
 const CHANGES_WHERE_MANY_WAIT: usize = 256;
 
 /// What a slot holds while its stream shares bytes with others.

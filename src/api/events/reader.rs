@@ -65,9 +65,8 @@ enum Looked {
 }
 
 impl Ready {
-    fn push(&mut self, chunk: Bytes, meter: &mut Meter) {
-        meter.waits(chunk.len());
-        self.0.push_back(chunk);
+    fn extend(&mut self, chunks: impl IntoIterator<Item = Bytes>, meter: &mut Meter) {
+        self.0.extend(chunks.into_iter().inspect(|chunk| meter.waits(chunk.len())));
     }
 
     fn pop(&mut self, meter: &mut Meter) -> Option<Bytes> {
@@ -86,7 +85,7 @@ impl Reader {
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
         let mut meter = state.meters.open(key.encoding, subscription.sent());
         let mut ready = Ready::default();
-        key.encoding.preamble().into_iter().for_each(|chunk| ready.push(chunk, &mut meter));
+        ready.extend(key.encoding.preamble(), &mut meter);
         Self { meter, state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, _place: place }
     }
 
@@ -100,7 +99,7 @@ impl Reader {
             Stage::Alone(_) => self.look_alone(due),
             Stage::Sharing(member) => match member.take(context.waker()) {
                 Taken::Bytes(bytes) => {
-                    self.ready.push(bytes, &mut self.meter);
+                    self.ready.extend([bytes], &mut self.meter);
                     if due { self.bookmark() } else { Looked::More }
                 }
                 Taken::Nothing if due => self.bookmark(),
@@ -129,7 +128,7 @@ impl Reader {
             meters.counted(items, |items| Encoder::encoded(key.encoding, items, &reading))
         });
         self.meter.at(Some(subscription.sent()));
-        chunks.into_iter().flatten().for_each(|chunk| self.ready.push(chunk, &mut self.meter));
+        self.ready.extend(chunks.into_iter().flatten(), &mut self.meter);
         let member = if subscription.is_current(&reading) { self.state.hub.join(key, subscription.sent(), &reading) } else { None };
         if let Some(member) = member {
             self.meter.at(None);
@@ -154,7 +153,7 @@ impl Reader {
             self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_INTERVAL);
             let mut encoder = Encoder::new(encoding);
             encoder.bookmark(position, &reading);
-            encoder.finish().into_iter().for_each(|chunk| self.ready.push(chunk, &mut self.meter));
+            self.ready.extend(encoder.finish(), &mut self.meter);
         }
         Looked::More
     }
@@ -181,7 +180,7 @@ impl Reader {
         };
         let mut encoder = Encoder::new(encoding);
         encoder.error(problem);
-        encoder.finish().into_iter().for_each(|chunk| self.ready.push(chunk, &mut self.meter));
+        self.ready.extend(encoder.finish(), &mut self.meter);
         self.stage = Stage::Ended;
         Looked::More
     }
