@@ -209,3 +209,40 @@ impl Stream for Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+    use crate::api::events::encode::Encoding;
+    use crate::api::events::places::Client;
+    use crate::api::tests::fixture::{Fixture, key, pod, put};
+    use crate::handle::{Filter, Start};
+    use crate::model::{Kind, Sequence};
+
+    #[tokio::test]
+    async fn a_look_gives_little_while_much_waits_for_other_streams() {
+        let fixture = Fixture::new();
+        for number in 0..1_000 {
+            let name = format!("10.20.{}.{}", number / 250, number % 250);
+            fixture.change(put(key(Kind::Ip, "paris", &name), pod(&name, 70_000, "172.18.1.2"), 5)).await;
+        }
+        let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
+        let reading = state.handle.try_reading().unwrap();
+        for (waiting, range) in [(0, 1_000..2_000), (1 << 30, 256..257)] {
+            let mut other = state.meters.open(Encoding::Sse, Sequence(1));
+            other.waits(waiting);
+            let group = GroupKey { filter: Filter::default(), encoding: Encoding::Sse, patch: false };
+            let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
+            let mut reader = Reader::new(state.clone(), group, subscription, state.places.take(Client::Local).unwrap());
+            let preamble = reader.next().await.unwrap().unwrap();
+            let mut look = vec![reader.next().await.unwrap().unwrap()];
+            assert!(preamble.starts_with(b"retry"));
+            look.extend(reader.ready.0.iter().cloned());
+            let text = String::from_utf8(look.concat()).unwrap();
+            let count = text.matches("event: upsert").count();
+            assert!(range.contains(&count), "{count} with {waiting} B waiting");
+        }
+    }
+}
