@@ -1,4 +1,4 @@
-//! The engine: sled 0.34.7. This file and its `ballast` alone know it.
+//! The engine: sled 0.34.7. This file, its `ballast` and its `cache` alone know it.
 //!
 //! Owns: the engine's settings, how a slot becomes a tree, its flush and its panics. Receives: values as bytes. Emits: [`EngineError`], never a
 //! panic and never a type of sled's. Deliberately lacks: what the bytes mean, locks between processes (`lock`) and repairs (`recovery`).
@@ -12,11 +12,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ballast::{Ballast, Lengths};
+use cache::Cache;
 
 use super::error::EngineError;
 use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
 
 mod ballast;
+mod cache;
 
 /// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages (measurements.md §1.1).
 const CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -34,13 +36,6 @@ const PRIME_KEY: &[u8] = b"p";
 /// So many small writes, and the next one is the tenth link of the page: sled then writes the page anew as a whole, which frees the old value at
 /// once. With ten, the tenth itself would copy the old value (measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
-
-/// sled looks at the size of a shard of its cache only after so many reads of its pages (sled 0.34.7, `lru.rs`; measurements.md §1.3, trap 3).
-const READS_OF_SHARD: usize = 64;
-
-/// So many trees made one after the other have pages in every shard: there are 256, to which pages go in turn, and a tree has two or more. Twice
-/// as many as needed, as others may have been made between them.
-const TREES_OF_ALL_SHARDS: usize = 256;
 
 /// The tree that sled always has; layout 1 is in it, and in all layouts the number of the layout.
 const DEFAULT_TREE: &[u8] = b"__sled__default";
@@ -73,6 +68,7 @@ pub(super) struct Engine {
     /// From the first flush on.
     ballast: Mutex<Option<Ballast>>,
     lengths: Mutex<Lengths>,
+    cache: Mutex<Cache>,
 }
 
 impl Engine {
@@ -105,7 +101,7 @@ impl Engine {
             .segment_size(SEGMENT_BYTES);
         let map = guarded(|| config.open())?;
         let log = File::options().read(true).write(true).open(directory.join(LOG_FILE))?;
-        Ok(Self { map: Some(map), log, ballast: Mutex::default(), lengths: Mutex::default() })
+        Ok(Self { map: Some(map), log, ballast: Mutex::default(), lengths: Mutex::default(), cache: Mutex::default() })
     }
 
     /// Opens and closes the engine of a directory, so that it opens faster the next time: sled notes where its pages are when it opens and never
@@ -146,20 +142,9 @@ impl Engine {
         guarded(|| self.map().insert(key, value)).map(drop)
     }
 
-    /// Makes sled let go of the pages that were read: all that a start reads would stay in memory otherwise, whatever the size of the cache
-    /// ([`READS_OF_SHARD`]). Takes some ten milliseconds.
+    /// Makes sled let go of the pages that were read: all that a start reads would stay in memory otherwise.
     pub(super) fn forget_pages(&self) -> Result<(), EngineError> {
-        let mut slots = self.slots()?;
-        slots.sort_unstable();
-        guarded(|| {
-            for slot in slots.iter().take(TREES_OF_ALL_SHARDS) {
-                let tree = self.map().open_tree(slot.to_string())?;
-                for _ in 0..=READS_OF_SHARD {
-                    tree.get(PRIME_KEY)?;
-                }
-            }
-            Ok(())
-        })
+        lock(&self.cache).sweep(self.map(), Instant::now())
     }
 
     fn tend_ballast(&self, now: Instant) -> Result<(), EngineError> {
@@ -191,7 +176,7 @@ impl Slots for Engine {
         let names = guarded(|| Ok(self.map().tree_names()))?;
         let slot = |name: &sled::IVec| {
             let slot = std::str::from_utf8(name).ok().and_then(Slot::parse);
-            if slot.is_none() && *name != DEFAULT_TREE && !ballast::is_ballast(name) {
+            if slot.is_none() && *name != DEFAULT_TREE && !ballast::is_ballast(name) && !cache::is_for_sweeping(name) {
                 tracing::warn!(name = %name.escape_ascii(), "the store has a tree that this version does not write");
             }
             slot
@@ -220,10 +205,11 @@ impl Slots for Engine {
 
     /// sled's flush is only `sync_file_range` (trap 1), hence an `fdatasync` of our own.
     fn sync(&self) -> Result<(), EngineError> {
-        self.tend_ballast(Instant::now())?;
+        let now = Instant::now();
+        self.tend_ballast(now)?;
         guarded(|| self.map().flush())?;
         self.log.sync_data()?;
-        Ok(())
+        lock(&self.cache).tend(self.map(), now)
     }
 }
 

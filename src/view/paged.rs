@@ -1,5 +1,6 @@
 //! A sorted set of addresses and who holds each, in pages: small, quick to search, and persistent, so that a change copies one page.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::wide::WideMap;
@@ -29,7 +30,44 @@ pub(super) struct PagedSet<A: Ord, H = u32> {
 #[derive(Debug, Clone)]
 struct Page<A, H> {
     addresses: Arc<[A]>,
-    holders: Arc<[H]>,
+    holders: Holders<H>,
+}
+
+/// Who has each address of a page.
+#[derive(Debug, Clone)]
+enum Holders<H> {
+    /// The same has them all, as a rule: a cluster's addresses lie together. It takes no room, and a search need not wait for it.
+    One(H),
+    /// By entry.
+    Each(Arc<[H]>),
+}
+
+impl<H: Clone + Ord> Holders<H> {
+    /// Of one entry at least.
+    fn of<A>(entries: &[(A, H)]) -> Self {
+        let (_, first) = &entries[0];
+        if entries.iter().all(|(_, holder)| holder == first) {
+            return Self::One(first.clone());
+        }
+        Self::Each(entries.iter().map(|(_, holder)| holder.clone()).collect())
+    }
+
+    /// Those of the entries of one address: where one has all, there is no second entry of an address.
+    fn of_address(&self, entries: Range<usize>) -> &[H] {
+        match self {
+            Self::One(_) if entries.is_empty() => &[],
+            Self::One(holder) => std::slice::from_ref(holder),
+            Self::Each(holders) => &holders[entries],
+        }
+    }
+
+    fn iter(&self, count: usize) -> impl Iterator<Item = &H> {
+        let (one, each) = match self {
+            Self::One(holder) => (Some(holder), &[][..]),
+            Self::Each(holders) => (None, &holders[..]),
+        };
+        one.into_iter().flat_map(move |holder| std::iter::repeat_n(holder, count)).chain(each)
+    }
 }
 
 impl<A: Ord, H> Default for PagedSet<A, H> {
@@ -40,10 +78,7 @@ impl<A: Ord, H> Default for PagedSet<A, H> {
 
 impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
     fn of(entries: &[(A, H)]) -> Self {
-        Self {
-            addresses: entries.iter().map(|(address, _)| *address).collect(),
-            holders: entries.iter().map(|(_, holder)| holder.clone()).collect(),
-        }
+        Self { addresses: entries.iter().map(|(address, _)| *address).collect(), holders: Holders::of(entries) }
     }
 
     fn len(&self) -> usize {
@@ -51,7 +86,7 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
     }
 
     fn entries(&self) -> impl Iterator<Item = (A, H)> {
-        self.addresses.iter().copied().zip(self.holders.iter().cloned())
+        self.addresses.iter().copied().zip(self.holders.iter(self.len()).cloned())
     }
 
     /// Where the entries of an address begin.
@@ -71,7 +106,7 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
     fn find(&self, (address, holder): &(A, H)) -> Result<usize, usize> {
         let start = self.start(*address);
         let end = start + self.addresses[start..].iter().take_while(|other| *other == address).count();
-        self.holders[start..end].binary_search(holder).map(|at| start + at).map_err(|at| start + at)
+        self.holders.of_address(start..end).binary_search(holder).map(|at| start + at).map_err(|at| start + at)
     }
 }
 
@@ -111,7 +146,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);
         let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
-        &page.holders[start..start + length]
+        page.holders.of_address(start..start + length)
     }
 
     /// Adds an entry; false where it was there.
@@ -177,4 +212,39 @@ fn boundary<A: Copy + Ord, H>(entries: &[(A, H)], wanted: usize) -> usize {
     }
     let last = entries[wanted - 1].0;
     wanted + entries[wanted..].iter().take_while(|(address, _)| *address == last).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// Few holders, so that pages come to be of one holder and of several, and an address has as many.
+    #[test]
+    fn a_set_is_that_of_the_standard_library_whoever_holds_what() {
+        for seed in 0..20 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let entry = |random: &mut StdRng, step: u32| {
+                let address: u32 = random.random_range(0..600);
+                (address, if step / 400 % 2 == 0 { address / 200 } else { random.random_range(0..3) })
+            };
+            let mut truth: BTreeSet<(u32, u32)> = (0..random.random_range(0..600)).map(|_| entry(&mut random, 0)).collect();
+            let mut set = PagedSet::default();
+            set.fill(truth.iter().copied().collect());
+            for step in 0..2_000 {
+                let entry = entry(&mut random, step);
+                if random.random_bool(if step / 500 % 2 == 0 { 0.8 } else { 0.2 }) {
+                    assert_eq!(set.insert(entry), truth.insert(entry), "seed {seed}, step {step}");
+                } else {
+                    assert_eq!(set.remove(&entry), truth.remove(&entry), "seed {seed}, step {step}");
+                }
+                let expected: Vec<u32> = truth.range((entry.0, 0)..=(entry.0, u32::MAX)).map(|(_, holder)| *holder).collect();
+                assert_eq!((set.at(entry.0), set.len()), (&*expected, truth.len()), "seed {seed}, step {step}");
+            }
+        }
+    }
 }

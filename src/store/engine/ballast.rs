@@ -20,6 +20,9 @@ use super::{SEGMENT_BYTES, VALUE_KEY, guarded, primed};
 use crate::store::error::EngineError;
 use crate::store::slots::{Slot, VALUE_BYTES_MAX};
 
+/// The tree that says how many values there are: 8 bytes, little-endian. Only what lies below that number counts.
+const COUNT_TREE: &str = "ballast";
+
 /// The beginning of the names of its trees. They are numbered from 0 on; those below some number have a value.
 const PREFIX: &str = "ballast-";
 
@@ -75,13 +78,9 @@ pub(super) struct Ballast {
 impl Ballast {
     /// What earlier processes left, looked at before anything is written.
     pub(super) fn found(map: &sled::Db, log: &File, now: Instant) -> Result<Self, EngineError> {
-        let numbers = map.tree_names().into_iter().filter_map(|name| number_of(&name));
-        let mut count = 0;
-        for number in numbers {
-            if guarded(|| map.open_tree(name_of(number))?.get(VALUE_KEY))?.is_some() {
-                count = count.max(number + 1);
-            }
-        }
+        let noted = guarded(|| map.open_tree(COUNT_TREE)?.get(VALUE_KEY))?;
+        let noted = noted.and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
+        let count = noted.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX));
         // each of them is emptied, too, until the free segments are used up
         let early = values_in(free_segment_count(log)?.saturating_sub(ALONE_COUNT));
         let file_bytes = log.metadata()?.len();
@@ -102,6 +101,7 @@ impl Ballast {
         };
         self.pause_count = if file_bytes > self.file_bytes { PAUSE_COUNT } else { self.pause_count.saturating_sub(1) };
         self.file_bytes = file_bytes;
+        let before = self.count;
         for _ in 0..STEP_COUNT {
             if self.count < wanted {
                 if self.pause_count > 0 {
@@ -114,6 +114,10 @@ impl Ballast {
                 guarded(|| primed(map, &name_of(self.count - 1))?.remove(VALUE_KEY))?;
                 self.count -= 1;
             }
+        }
+        if self.count != before {
+            let count = (self.count as u64).to_le_bytes();
+            guarded(|| map.open_tree(COUNT_TREE)?.insert(VALUE_KEY, &count))?;
         }
         Ok(())
     }
@@ -145,7 +149,7 @@ impl Lengths {
 
 /// Whether a tree is of ballast.
 pub(super) fn is_ballast(tree_name: &[u8]) -> bool {
-    number_of(tree_name).is_some()
+    tree_name == COUNT_TREE.as_bytes() || number_of(tree_name).is_some()
 }
 
 fn name_of(number: usize) -> String {
