@@ -34,9 +34,30 @@ impl Running {
 
     /// Resident memory, in MB.
     pub(crate) fn resident_mb(&self) -> Outcome<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1_024 / 1_000_000)
+        let line = self.field("status", "VmRSS:")?;
+        Ok(line.trim_end_matches(" kB").parse::<u64>()? * 1_024 / 1_000_000)
+    }
+
+    /// What it made the kernel write to the disk, in bytes.
+    #[allow(dead_code, reason = "not every bench asks")]
+    pub(crate) fn written_bytes(&self) -> Outcome<u64> {
+        Ok(self.field("io", "write_bytes:")?.parse()?)
+    }
+
+    /// How long it has been on a processor.
+    #[allow(dead_code, reason = "not every bench asks")]
+    pub(crate) fn busy(&self) -> Outcome<Duration> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // proc(5): utime and stime are the 14th and 15th fields, in hundredths of a second; the 2nd may have spaces
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let [user, system] = fields.get(11..13).ok_or("no times")? else { return Err("no times".into()) };
+        Ok(Duration::from_millis((user.parse::<u64>()? + system.parse::<u64>()?) * 10))
+    }
+
+    fn field(&self, file: &str, name: &str) -> Outcome<String> {
+        let text = fs::read_to_string(format!("/proc/{}/{file}", self.0.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(|| format!("no {name}"))?;
+        Ok(line.trim().to_owned())
     }
 }
 

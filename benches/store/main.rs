@@ -101,7 +101,8 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     let reference = sync_loop(directory)?;
     let store = open(directory)?;
     drop(store.load()?);
-    let window = Duration::from_millis(if rate > 5_000 { 25 } else { 50 });
+    // as the process does (`commit::persist`)
+    let window = Duration::from_millis(if rate > 5_000 { 25 } else { 40 });
     let per_window = rate * u64::try_from(window.as_millis())? / 1_000;
     let (mut sequence, mut raw, mut durable, mut disk_max, mut resident_max) = (count + 1, 0, Vec::new(), 0, 0);
     let (began_written, started, mut busy) = (write_bytes()?, Instant::now(), Duration::ZERO);

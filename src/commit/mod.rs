@@ -39,7 +39,7 @@ const BATCH_COMMANDS_MAX: usize = 32;
 /// change that comes alone is shown at once.
 const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
-/// Sequences are reserved in blocks of this size: at 20,000 changes/s one lasts 52 s, against a store that is some 25 ms behind.
+/// Sequences are reserved in blocks of this size: at 20,000 changes/s one lasts 52 s, against a store that is some 40 ms behind.
 const RESERVED_BLOCK: u64 = 1 << 20;
 
 /// Everything a reader may ask for, as of one moment. Immutable.

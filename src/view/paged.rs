@@ -230,7 +230,7 @@ mod tests {
             let mut random = StdRng::seed_from_u64(seed);
             let entry = |random: &mut StdRng, step: u32| {
                 let address: u32 = random.random_range(0..600);
-                (address, if step / 400 % 2 == 0 { address / 200 } else { random.random_range(0..3) })
+                (address, if (step / 400).is_multiple_of(2) { address / 200 } else { random.random_range(0..3) })
             };
             let mut truth: BTreeSet<(u32, u32)> = (0..random.random_range(0..600)).map(|_| entry(&mut random, 0)).collect();
             let mut set = PagedSet::default();

@@ -274,7 +274,7 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
 /// The case to beat (design.md, invariant 6).
 async fn kill_after_put(sources: &mut Sources, sidecar: &mut Sidecar) {
     let fresh = sources.put_fresh(FRESH_KEYS).await;
-    // it is announced when it can be read; its store follows some 25 ms later
+    // it is announced when it can be read; its store follows some 40 ms later
     sidecar.serves(fresh.last().expect("there are some"), true).await;
     sidecar.kill();
     sources.delete(&fresh).await;
