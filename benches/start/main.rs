@@ -18,12 +18,11 @@ use std::time::{Duration, Instant};
 
 use meshkeep::commit::first_reservation;
 use meshkeep::model::{
-    Change, ClusterConfig, ClusterId, ClusterRecord, Command as Order, Cursor, EntryKey, Epoch, EpochSpan, EtcdClusterId, Kind, Object,
-    Record, Revision, Scope, Sequence, SourceStamp,
+    Change, ClusterConfig, ClusterId, ClusterRecord, Command as Order, Cursor, Epoch, EpochSpan, EtcdClusterId, Kind, Record, Revision,
+    Scope, Sequence,
 };
 use meshkeep::store::{Group, Journal, Store};
-use meshkeep::view::{DERIVATION, entries_of};
-use meshkeep::wire;
+use meshkeep::view::DERIVATION;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -183,7 +182,7 @@ fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
         let kinds = [Kind::Identity, Kind::Ip, Kind::Node, Kind::Service];
         for kind in kinds {
             for record in data::records(kind, number) {
-                for record in derived(&record).into_iter().chain([record]) {
+                for record in data::derived(&record).into_iter().chain([record]) {
                     sequence += 1;
                     let record = Record { create_sequence: Sequence(sequence), last_sequence: Sequence(sequence), ..record };
                     raw += (record.value.len() + record.key.to_string().len()) as u64;
@@ -213,19 +212,6 @@ fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
     println!("{count} records, {} MB raw, {} MB on disk", raw >> 20, disk >> 20);
     store.close()?;
     Ok(())
-}
-
-/// The entries that are derived from a node.
-fn derived(record: &Record) -> Vec<Record> {
-    let Some(Object::Node(node)) = record.object.as_deref() else { return Vec::new() };
-    let made = |entry: meshkeep::model::IpEntry| Record {
-        key: EntryKey::of_node_ip(&record.key, entry.prefix.net.addr()),
-        value: wire::derived_value(&entry).into(),
-        object: Some(Arc::new(Object::Ip(entry))),
-        source: SourceStamp { mod_revision: record.source.mod_revision, ..SourceStamp::default() },
-        ..record.clone()
-    };
-    entries_of(node).into_iter().map(made).collect()
 }
 
 fn cursor(revision: i64) -> Cursor {

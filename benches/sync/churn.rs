@@ -101,15 +101,10 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
     for number in 1..=data::CLUSTERS {
         add_cluster(home.path(), data::cluster(number).as_str(), &url)?;
     }
-    let (meshkeep, address) = start_meshkeep(home.path())?;
-    until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
-    tokio::time::sleep(SAMPLE_INTERVAL).await;
-    println!(
-        "churn: {count} keys of {} clusters, {} MB; {} MB resident once synced",
-        data::CLUSTERS,
-        raw / 1_000_000,
-        meshkeep.resident_mb()?
-    );
+    println!("churn: {count} keys of {} clusters, {} MB", data::CLUSTERS, raw / 1_000_000);
+    let (meshkeep, _) = started(home.path(), "cold").await?;
+    meshkeep.terminate()?;
+    let (meshkeep, address) = started(home.path(), "again").await?;
     let (mut most, written, busy, began) = (Most::default(), meshkeep.written_bytes()?, meshkeep.busy()?, Instant::now());
     let (changes, bytes) = put(&client, rate, seconds, || most.look(&meshkeep, home.path())).await?;
     let (elapsed, ended) = (began.elapsed(), Instant::now());
@@ -137,6 +132,15 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
         ask(&address, "/readyz?synced").await?.lines().next().unwrap_or_default()
     );
     meshkeep.terminate()
+}
+
+/// A sidecar that is synced.
+async fn started(home: &Path, how: &str) -> Outcome<(Running, String)> {
+    let (meshkeep, address) = start_meshkeep(home)?;
+    until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+    tokio::time::sleep(SAMPLE_INTERVAL).await;
+    println!("  {} MB resident {SAMPLE_INTERVAL:.0?} after a start ({how}) was synced", meshkeep.resident_mb()?);
+    Ok((meshkeep, address))
 }
 
 /// What the files below a directory take, in MB.

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use meshkeep::model::{
-    Change, ClusterId, ClusterName, Command, EntryKey, Kind, LeaseId, MaxConnectedClusters, Object, Record, Revision, Scope, Sequence,
-    SourceStamp,
+    Change, ClusterId, ClusterName, Command, EntryKey, IpEntry, Kind, LeaseId, MaxConnectedClusters, Object, Record, Revision, Scope,
+    Sequence, SourceStamp,
 };
+use meshkeep::view::entries_of;
 use meshkeep::wire::{self, Context};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -157,6 +158,19 @@ pub(crate) fn records(kind: Kind, number: u32) -> Vec<Record> {
         }
     };
     values(kind, number).into_iter().map(record).collect()
+}
+
+/// The entries that are derived from a node.
+pub(crate) fn derived(record: &Record) -> Vec<Record> {
+    let Some(Object::Node(node)) = record.object.as_deref() else { return Vec::new() };
+    let made = |entry: IpEntry| Record {
+        key: EntryKey::of_node_ip(&record.key, entry.prefix.net.addr()),
+        value: wire::derived_value(&entry).into(),
+        object: Some(Arc::new(Object::Ip(entry))),
+        source: SourceStamp { mod_revision: record.source.mod_revision, ..SourceStamp::default() },
+        ..record.clone()
+    };
+    entries_of(node).into_iter().map(made).collect()
 }
 
 /// The clusters' numbers in the order that their keys have.

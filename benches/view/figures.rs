@@ -16,7 +16,7 @@ use meshkeep::view::View;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::data::{CLUSTERS, IPS, address, change, clusters_in_key_order, decode, records, values};
+use super::data::{CLUSTERS, IPS, address, change, clusters_in_key_order, decode, derived, records, values};
 
 /// How many changes a second the plan's highest rate is, and how often the writer publishes then.
 const CHANGES_PER_SECOND: u32 = 20_000;
@@ -44,12 +44,20 @@ fn thread_time() -> Duration {
     Duration::from_nanos(text.split(' ').next().and_then(|text| text.parse().ok()).expect("must be a number"))
 }
 
-/// The mirror of a million keys, as a start makes it from chunks.
+/// The mirror of a million keys and a quarter as many entries derived from nodes, as a start makes it from chunks.
 fn mirror() -> View {
     let mut chunks = Vec::new();
-    for kind in Kind::ALL {
+    for kind in Kind::STORED {
         for pair in clusters_in_key_order().chunks(8) {
-            let records: Vec<Record> = pair.iter().flat_map(|number| records(kind, *number)).collect();
+            let records: Vec<Record> = match kind {
+                Kind::NodeIp => {
+                    let mut derived: Vec<Record> =
+                        pair.iter().flat_map(|number| records(Kind::Node, *number)).flat_map(|node| derived(&node)).collect();
+                    derived.sort_by(|left, right| left.key.cmp(&right.key));
+                    derived
+                }
+                kind => pair.iter().flat_map(|number| records(kind, *number)).collect(),
+            };
             chunks.extend(build(&records));
         }
     }

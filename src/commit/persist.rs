@@ -314,3 +314,27 @@ impl<P: Persistence> PersistWorker<P> {
         self.shared.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClusterName, ClusterRecord};
+
+    /// A group of so many changes.
+    fn group(count: usize) -> Group {
+        let clusters = (0..count).map(|number| (ClusterName::parse(&format!("c{number}")).unwrap(), Some(ClusterRecord::default())));
+        Group { clusters: clusters.collect(), ..Group::default() }
+    }
+
+    #[test]
+    fn few_changes_gather_longer_and_what_fails_waits_a_second() {
+        let left = |waiting: &Waiting, waited_ms| waiting.left(Duration::from_millis(waited_ms)).map(|left| left.as_millis());
+        let all = |count, failing| {
+            let waiting = Waiting { group: group(count), failing, ..Waiting::default() };
+            [0, 24, 25, 39, 40, 1_000].map(|waited_ms| left(&waiting, waited_ms))
+        };
+        assert_eq!(all(CALM_CHANGES_MAX - 1, false), [Some(25), Some(1), Some(15), Some(1), None, None]);
+        assert_eq!(all(CALM_CHANGES_MAX, false), [Some(25), Some(1), None, None, None, None]);
+        assert_eq!(all(CALM_CHANGES_MAX, true), [Some(1_000), Some(976), Some(975), Some(961), Some(960), None]);
+    }
+}
