@@ -165,7 +165,9 @@ impl Drop for Engine {
     /// A panic of sled's meanwhile is no more than logged, as there is nothing left to save.
     fn drop(&mut self) {
         let map = self.map.take();
-        if catch_unwind(AssertUnwindSafe(|| drop(map))).is_err() {
+        // its trees keep the files open, too
+        let cache = std::mem::take(&mut *lock(&self.cache));
+        if catch_unwind(AssertUnwindSafe(|| drop((cache, map)))).is_err() {
             tracing::warn!("the engine panicked while it was closed");
         }
     }

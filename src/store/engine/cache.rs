@@ -61,8 +61,8 @@ impl Cache {
     }
 }
 
-/// Has dropped what this thread gave up. Else it stays until the thread has given up 64 things (crossbeam-epoch 0.9, `internal.rs`), and a
-/// buffer of sled's for its log is one, of 512 KB: 22 MB in a process that had just started.
+/// Has dropped what this thread gave up. Else it stays until the thread has given up 64 things (crossbeam-epoch 0.9, `internal.rs`), each of
+/// which may be a page of 128 KB or a buffer for the log of 512 KB.
 fn drop_garbage() {
     for _ in 0..EPOCHS {
         sled::pin().flush();
