@@ -29,7 +29,6 @@ mod scan;
 mod scopes;
 mod shelf;
 mod side;
-mod sieve;
 #[cfg(test)]
 mod tests;
 mod wide;

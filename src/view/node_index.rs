@@ -4,15 +4,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::paged::PagedSet;
-use super::sieve::Sieve;
 
 /// Nodes by addresses: their own, or those that entries are derived for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeIndex {
     ipv4: PagedSet<u32, NodeName>,
     ipv6: PagedSet<u128, NodeName>,
-    /// All addresses of both, and those that went.
-    sieve: Sieve,
 }
 
 /// The number of a node's cluster, and its name: one that all its addresses share, as memory is what an index costs.
@@ -25,7 +22,6 @@ pub(super) struct NodeName {
 impl NodeIndex {
     /// Adds an address of a node. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, ip: IpAddr, node: NodeName) {
-        self.sieve.add(number_of(ip));
         match ip {
             IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), node)),
             IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), node)),
@@ -36,7 +32,6 @@ impl NodeIndex {
     pub(super) fn fill(&mut self, entries: Vec<(IpAddr, NodeName)>) {
         let (mut ipv4, mut ipv6) = (Vec::with_capacity(entries.len()), Vec::new());
         for (ip, node) in entries {
-            self.sieve.add(number_of(ip));
             match ip {
                 IpAddr::V4(ip) => ipv4.push((ip.to_bits(), node)),
                 IpAddr::V6(ip) => ipv6.push((ip.to_bits(), node)),
@@ -56,20 +51,10 @@ impl NodeIndex {
 
     /// The nodes that have an address.
     pub(super) fn at(&self, ip: IpAddr) -> &[NodeName] {
-        if !self.sieve.may_have(number_of(ip)) {
-            return &[];
-        }
         match ip {
             IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
             IpAddr::V6(ip) => self.ipv6.at(ip.to_bits()),
         }
-    }
-}
-
-fn number_of(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits().into(),
-        IpAddr::V6(ip) => ip.to_bits(),
     }
 }
 
