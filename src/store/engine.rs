@@ -147,6 +147,11 @@ impl Engine {
         lock(&self.cache).sweep(self.map(), Instant::now())
     }
 
+    /// Keeps sled's cache small. To be called between groups, as it may take as long as storing one.
+    pub(super) fn tend_cache(&self) -> Result<(), EngineError> {
+        lock(&self.cache).tend(self.map(), Instant::now())
+    }
+
     fn tend_ballast(&self, now: Instant) -> Result<(), EngineError> {
         let mut held = lock(&self.ballast);
         let ballast = match &mut *held {
@@ -207,11 +212,10 @@ impl Slots for Engine {
 
     /// sled's flush is only `sync_file_range` (trap 1), hence an `fdatasync` of our own.
     fn sync(&self) -> Result<(), EngineError> {
-        let now = Instant::now();
-        self.tend_ballast(now)?;
+        self.tend_ballast(Instant::now())?;
         guarded(|| self.map().flush())?;
         self.log.sync_data()?;
-        lock(&self.cache).tend(self.map(), now)
+        Ok(())
     }
 }
 

@@ -191,7 +191,10 @@ impl Store {
     /// # Errors
     /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.
     pub fn tend(&self) -> Result<(), StoreError> {
-        self.with_warm(Warm::tend)
+        self.with_warm(|warm| {
+            warm.tend()?;
+            warm.slots.tend_cache()
+        })
     }
 
     /// Moves all changes from the log to where they stay, as far as that takes no longer than `time_max`: the disk is then at its

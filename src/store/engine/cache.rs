@@ -33,7 +33,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Sweeps if that is due. To be called after each sync.
+    /// Sweeps if that is due. To be called between groups, where nobody waits for one to be durable.
     pub(super) fn tend(&mut self, map: &sled::Db, now: Instant) -> Result<(), EngineError> {
         match self.swept {
             Some(swept) if now < swept + INTERVAL => drop_garbage(),
