@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::LabelSelector;
-use crate::model::{ClusterName, EndpointSlice, EntryKey, IdentityScope, IpEntry, Kind, Object, ServiceExport};
+use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, LabelSet, Object};
 
 /// A filter: every test that is set must pass. A test that does not apply to a kind (a pod of a node) excludes that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
@@ -65,13 +65,8 @@ impl Filter {
                     && self.labels.as_ref().is_none_or(|labels| labels.matches(&service.labels))
                     && self.shared.is_none_or(|shared| shared == service.shared)
             }
-            Object::ServiceExport(ServiceExport { labels, .. }) | Object::EndpointSlice(EndpointSlice { labels, .. }) => {
-                self.is_not_about_ips()
-                    && self.is_not_about_services()
-                    && self.scope.is_none()
-                    && self.ip.is_none()
-                    && self.labels.as_ref().is_none_or(|selector| selector.matches(labels))
-            }
+            Object::ServiceExport(export) => self.matches_export(&export.labels),
+            Object::EndpointSlice(slice) => self.matches_export(&slice.labels),
             Object::Identity(identity) => {
                 self.namespace.is_none()
                     && self.name.is_none()
@@ -131,6 +126,15 @@ impl Filter {
             && self.scope.is_none()
             && self.is_not_about_services()
             && self.is_not_about_ips()
+    }
+
+    /// Whether an export or an endpoint slice with these labels passes.
+    fn matches_export(&self, labels: &LabelSet) -> bool {
+        self.is_not_about_ips()
+            && self.is_not_about_services()
+            && self.scope.is_none()
+            && self.ip.is_none()
+            && self.labels.as_ref().is_none_or(|selector| selector.matches(labels))
     }
 
     fn is_not_about_services(&self) -> bool {

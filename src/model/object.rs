@@ -12,10 +12,12 @@ use super::{EndpointSlice, EntryKey, Kind, Phase, ServiceExport};
 pub type LabelSet = BTreeMap<String, String>;
 
 /// A decoded and validated value.
+///
+/// There are a thousand entries for each node, so what is large and rare is boxed: it would make each of them half as large again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
     /// From `nodes/v1`.
-    Node(Node),
+    Node(Box<Node>),
     /// From `services/v1`.
     Service(Service),
     /// From `identities/v1`.
@@ -23,7 +25,7 @@ pub enum Object {
     /// From `ip/v1`.
     Ip(IpEntry),
     /// From `serviceexports/v1`.
-    ServiceExport(ServiceExport),
+    ServiceExport(Box<ServiceExport>),
     /// From `endpointslices/v1`.
     EndpointSlice(EndpointSlice),
     /// Made here: a cluster and where it is in its life.

@@ -118,7 +118,8 @@ impl PairJson {
             pod_name: self.pod_name,
             pod_uid: self.pod_uid,
             service_account: self.service_account,
-            named_ports: ports.collect(),
+            // no larger than it has to be, as a collected vector is that takes over the room of the larger JSON
+            named_ports: ports.collect::<Box<[NamedPort]>>().into_vec(),
         }
     }
 }

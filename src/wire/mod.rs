@@ -50,8 +50,8 @@ pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Obj
         Kind::Identity => identity::decode(&key.name, value, context).map(Object::Identity),
         Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
         Kind::NodeIp => ip::decode_derived(&key.name, value, context).map(Object::Ip),
-        Kind::Node => node::decode(&key.name, value, context).map(Object::Node),
-        Kind::ServiceExport => service_export::decode(&key.name, value, context).map(Object::ServiceExport),
+        Kind::Node => node::decode(&key.name, value, context).map(|node| Object::Node(node.into())),
+        Kind::ServiceExport => service_export::decode(&key.name, value, context).map(|export| Object::ServiceExport(export.into())),
         Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
         Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
     };

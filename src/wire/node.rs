@@ -57,7 +57,8 @@ impl NodeJson {
         Node {
             name: self.name,
             cluster_id: self.cluster_id,
-            addresses: addresses.collect(),
+            // no larger than it has to be, as a collected vector is that takes over the room of the larger JSON
+            addresses: addresses.collect::<Box<[NodeAddress]>>().into_vec(),
             ipv4_pod_cidr: self.ipv4_pod_cidr.0,
             ipv6_pod_cidr: self.ipv6_pod_cidr.0,
             secondary_pod_cidrs: secondary.filter_map(|prefix| prefix.0).collect(),

@@ -174,7 +174,7 @@ fn labels(pairs: &[(&str, &str)]) -> LabelSet {
 }
 
 pub(in crate::api) fn node(name: &str, address: &str, zone: &str) -> Object {
-    Object::Node(Node {
+    Object::Node(Box::new(Node {
         name: name.to_owned(),
         cluster_id: 1,
         addresses: vec![NodeAddress { address_type: "InternalIP".to_owned(), ip: ip(address) }],
@@ -184,7 +184,7 @@ pub(in crate::api) fn node(name: &str, address: &str, zone: &str) -> Object {
         labels: labels(&[("zone", zone)]),
         boot_id: "570d3fd1".to_owned(),
         ..Node::default()
-    })
+    }))
 }
 
 fn service() -> Object {

@@ -23,7 +23,7 @@ fn service(namespace: &str, name: &str, ip: &str) -> Service {
 }
 
 fn export(created: u64, service_type: &str) -> Object {
-    Object::ServiceExport(ServiceExport {
+    Object::ServiceExport(Box::new(ServiceExport {
         namespace: "shop".to_owned(),
         name: "cart".to_owned(),
         created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
@@ -36,7 +36,7 @@ fn export(created: u64, service_type: &str) -> Object {
         traffic_distribution: String::new(),
         labels: LabelSet::new(),
         annotations: LabelSet::new(),
-    })
+    }))
 }
 
 fn slice() -> Object {

@@ -58,7 +58,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
     match kind {
         Kind::Node => {
             let addresses = vec![NodeAddress { address_type: "InternalIP".to_owned(), ip: address(random) }];
-            Object::Node(Node { addresses, labels, ..Node::default() })
+            Object::Node(Box::new(Node { addresses, labels, ..Node::default() }))
         }
         Kind::Service => Object::Service(Service { labels, shared: random.random(), ..Service::default() }),
         Kind::ServiceExport | Kind::EndpointSlice => Object::EndpointSlice(EndpointSlice { labels, ..EndpointSlice::default() }),

@@ -127,7 +127,7 @@ fn ip(name: &str, identity: u32, host_number: u8) -> IpEntry {
 
 fn node(host_number: u8, cidr: &str) -> Object {
     let addresses = vec![NodeAddress { address_type: "InternalIP".to_owned(), ip: host(host_number) }];
-    Object::Node(Node { addresses, ipv4_pod_cidr: Some(cidr.parse().unwrap()), ..Node::default() })
+    Object::Node(Box::new(Node { addresses, ipv4_pod_cidr: Some(cidr.parse().unwrap()), ..Node::default() }))
 }
 
 /// By looking at everything, the plain way.

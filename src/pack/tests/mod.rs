@@ -280,7 +280,7 @@ fn a_row_says_what_it_means_where_the_object_was_there() {
             Some(Object::Ip(entry(prefix("fd00::1/128", true)))),
             Meaning::Ip { prefix: prefix("fd00::1/128", true), identity: 77 },
         ),
-        (Kind::Node, "a", Some(Object::Node(node)), Meaning::Node { addresses: addresses.into() }),
+        (Kind::Node, "a", Some(Object::Node(node.into())), Meaning::Node { addresses: addresses.into() }),
         (Kind::Node, "b", Some(Object::Service(Service::default())), Meaning::Unknown),
         (Kind::Service, "a/b", Some(Object::Service(Service::default())), Meaning::Service(None)),
         (Kind::Service, "a/c", Some(Object::Service(Service { shared: true, ..Service::default() })), Meaning::Service(Some("a/c".into()))),

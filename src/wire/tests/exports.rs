@@ -8,7 +8,7 @@ const TIMESTAMP: &str = r#""exportCreationTimestamp":"2026-01-01T00:00:00Z","typ
 fn export(fields: &str) -> Result<ServiceExport, String> {
     let json = format!(r#"{{"cluster":"paris","name":"n","namespace":"s"{fields}}}"#);
     match decode_paris(Kind::ServiceExport, "s/n", json.as_bytes(), 1)? {
-        Object::ServiceExport(export) => Ok(export),
+        Object::ServiceExport(export) => Ok(*export),
         other => panic!("{other:?}"),
     }
 }

@@ -162,7 +162,7 @@ fn a_node_is_read_in_full() {
         annotations: labels(&[]),
         boot_id: "570d3fd1-93db-4862-ba99-6a3c2c10c312".into(),
     };
-    assert_sample("cilium/cache/nodes/v1/paris/paris-worker-2", Object::Node(node));
+    assert_sample("cilium/cache/nodes/v1/paris/paris-worker-2", Object::Node(node.into()));
 }
 
 fn port(name: &str, protocol: &str, port: u16) -> Port {
@@ -263,7 +263,7 @@ fn a_service_export_is_read_in_full() {
         labels: labels(&[("tier", "web")]),
         annotations: labels(&[("team", "shop")]),
     };
-    assert_sample("cilium/cache/serviceexports/v1/paris/shop/cart", Object::ServiceExport(export));
+    assert_sample("cilium/cache/serviceexports/v1/paris/shop/cart", Object::ServiceExport(export.into()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{cluster, decode_paris, labels};
 
 fn node(fields: &str) -> Result<Node, String> {
     match decode_paris(Kind::Node, "a", format!(r#"{{"Name":"a","Cluster":"paris",{fields}}}"#).as_bytes(), 0)? {
-        Object::Node(node) => Ok(node),
+        Object::Node(node) => Ok(*node),
         other => panic!("{other:?}"),
     }
 }

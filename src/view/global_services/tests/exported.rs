@@ -30,7 +30,7 @@ fn export(created: u64, ports: &[&str]) -> ServiceExport {
 }
 
 fn put(cluster: &'static str, export: ServiceExport) -> Step {
-    Put(Kind::ServiceExport, cluster, "shop/cart", Arc::new(Object::ServiceExport(export)))
+    Put(Kind::ServiceExport, cluster, "shop/cart", Arc::new(Object::ServiceExport(export.into())))
 }
 
 fn merged(steps: &[Step]) -> MergedExports {

@@ -30,7 +30,7 @@ fn object(kind: Kind, rest: &str, random: &mut StdRng) -> Object {
             let labels = LabelSet::from([(SERVICE_NAME_LABEL.to_owned(), of.to_owned())]);
             Object::EndpointSlice(EndpointSlice { namespace: namespace.to_owned(), labels, ..slice(name, &["10.0.0.1"]) })
         }
-        _ => Object::ServiceExport(ServiceExport {
+        _ => Object::ServiceExport(Box::new(ServiceExport {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             created: SystemTime::UNIX_EPOCH,
@@ -43,7 +43,7 @@ fn object(kind: Kind, rest: &str, random: &mut StdRng) -> Object {
             traffic_distribution: String::new(),
             labels: LabelSet::new(),
             annotations: LabelSet::new(),
-        }),
+        })),
     }
 }
 
