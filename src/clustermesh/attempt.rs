@@ -43,7 +43,8 @@ impl Attempt<'_> {
             status.endpoint = Some(self.endpoint.to_owned());
             status.certificate_expiry = self.file.certificate_expiry();
         });
-        let connection = Connection::open(self.file, self.endpoint, &self.task.options.client).await?;
+        // boxed, as it takes more room than all that follows
+        let connection = Box::pin(Connection::open(self.file, self.endpoint, &self.task.options.client)).await?;
         reporter.contact();
         reporter.change(|status| status.etcd_cluster_id = Some(connection.etcd_cluster_id()));
         reporter.phase(Phase::ReadingConfig);

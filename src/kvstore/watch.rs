@@ -101,7 +101,7 @@ impl Connection {
             Ok(watch)
         };
         let limit = self.options().request_timeout;
-        timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: what.clone(), limit }))
+        timeout(limit, Box::pin(opening)).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: what.clone(), limit }))
     }
 }
 
