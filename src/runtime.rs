@@ -198,7 +198,7 @@ async fn start(settings: Settings, served: Served, opened: OpenedStore, started:
     let (commands, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_journal(restored.journal);
     let (fold, fold_worker) = folder();
-    let committer = committer.with_folder(fold);
+    let committer = committer.with_folder(fold, tokio::runtime::Handle::current());
     let folder = spawn_blocking(move || fold_worker.run());
     let writer = spawn_blocking(move || committer.run(queue));
     let known = restored.known;

@@ -72,7 +72,7 @@ fn writer() -> (Handle, mpsc::Sender<Command>) {
     std::thread::spawn(move || worker.run());
     let (fold, fold_worker) = folder();
     std::thread::spawn(move || fold_worker.run());
-    let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold);
+    let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold, tokio::runtime::Handle::current());
     let (commands, receiver) = mpsc::channel(meshkeep::commit::QUEUE_LENGTH_MAX);
     std::thread::spawn(move || committer.run(receiver));
     let handle = Handle::new(About {

@@ -1,15 +1,29 @@
 //! Keeps the mirror small: what changed is packed again, off the writer's way.
 //!
-//! The writer hands out one job at a time and takes its result in with a later batch; a thread of its own does the packing. Where that
-//! falls behind, the writer waits for it, so that what is not packed stays bounded.
+//! The writer hands out one job at a time and takes its result in with a later batch; a thread of its own does the packing. It rests between
+//! jobs as long as little is not packed, and where it falls behind, the writer waits for it, so that what is not packed stays bounded.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
 
 use crate::view::{FoldJob, Folded, View};
 
-/// With more records than this not packed, folding begins. About 1 KB each, objects that the ring shares included; at 20,000 changes/s
-/// over a million keys a fold then takes some 150 changes in, and 130 folds/s of 2 to 3 ms are a third of a core.
-pub(super) const UNPACKED_MAX: usize = 65_536;
+/// With more records than this not packed, folding goes on without rest. About 1 KB each, objects that the ring shares included; at 20,000
+/// changes/s over a million keys a fold then takes some 150 changes in, and 130 folds/s of 2 to 3 ms are a third of a core.
+const UNPACKED_MAX: usize = 65_536;
+
+/// With fewer than this nothing is folded: a fold costs the same for a few changes as for many, and this is 4 MB.
+const UNPACKED_MIN: usize = 4_096;
+
+/// Between these two, folding rests this many times as long as the job before took: it has a fifth of a core at most, and what is not
+/// packed follows the rate of changes. At 5,000/s over a million keys that is some 30,000, at 1,000/s some 6,000.
+const REST_FACTOR: u32 = 4;
+
+/// And so long where there was nothing to gain: what cannot be packed stays as it is.
+const FRUITLESS_REST: Duration = Duration::from_secs(10);
+
+/// How soon a writer that has nothing else to do asks for a result, which takes 2 to 3 ms.
+const RESULT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// With more revisions and leases than this beside their chunks, folding begins. 24 B each; a relist of everything touches all.
 const RESTAMPED_MAX: usize = 262_144;
@@ -18,17 +32,20 @@ const RESTAMPED_MAX: usize = 262_144;
 #[derive(Debug)]
 pub struct Folder {
     jobs: SyncSender<FoldJob>,
-    results: Receiver<Folded>,
+    results: Receiver<(Folded, Duration)>,
     /// Whether a job is out.
     busy: bool,
+    rested_at: Instant,
     unpacked_max: usize,
+    unpacked_min: usize,
 }
 
 /// The packing end: give its [`FoldWorker::run`] a thread.
 #[derive(Debug)]
 pub struct FoldWorker {
     jobs: Receiver<FoldJob>,
-    results: SyncSender<Folded>,
+    /// With how long each took.
+    results: SyncSender<(Folded, Duration)>,
 }
 
 /// Makes both ends.
@@ -37,14 +54,24 @@ pub fn folder() -> (Folder, FoldWorker) {
     // one job at a time
     let (jobs, queue) = sync_channel(1);
     let (results, folded) = sync_channel(1);
-    (Folder { jobs, results: folded, busy: false, unpacked_max: UNPACKED_MAX }, FoldWorker { jobs: queue, results })
+    let (unpacked_max, unpacked_min) = (UNPACKED_MAX, UNPACKED_MIN);
+    let folder = Folder { jobs, results: folded, busy: false, rested_at: Instant::now(), unpacked_max, unpacked_min };
+    (folder, FoldWorker { jobs: queue, results })
 }
 
 impl Folder {
     /// The same, beginning earlier: for tests.
     #[must_use]
     pub fn beginning_at(self, unpacked_max: usize) -> Self {
-        Self { unpacked_max, ..self }
+        Self { unpacked_max, unpacked_min: unpacked_max.min(self.unpacked_min), ..self }
+    }
+
+    /// When to call [`Folder::attend`] next, whatever comes; `None` while there is nothing to do.
+    pub fn due_in(&self, view: &View) -> Option<Duration> {
+        if self.busy {
+            return Some(RESULT_INTERVAL);
+        }
+        (view.unpacked_count() > self.unpacked_min).then(|| self.rested_at.saturating_duration_since(Instant::now()))
     }
 
     /// Takes in what is done, and hands out what is to do. Waits only while twice as much is unpacked as should be, and folding helps.
@@ -52,7 +79,8 @@ impl Folder {
         self.collect(view, false);
         loop {
             let before = view.unpacked_count();
-            if !self.busy && (before > self.unpacked_max || view.restamped_count() > RESTAMPED_MAX) {
+            let is_urgent = before > self.unpacked_max || view.restamped_count() > RESTAMPED_MAX;
+            if !self.busy && (is_urgent || (before > self.unpacked_min && Instant::now() >= self.rested_at)) {
                 self.hand_out(view);
             }
             if !self.busy || before <= 2 * self.unpacked_max {
@@ -71,7 +99,11 @@ impl Folder {
         }
         let result = if wait { self.results.recv().map_err(|_| TryRecvError::Disconnected) } else { self.results.try_recv() };
         match result {
-            Ok(folded) => view.fold(folded),
+            Ok((folded, took)) => {
+                let before = view.unpacked_count();
+                view.fold(folded);
+                self.rest(if view.unpacked_count() < before { took * REST_FACTOR } else { FRUITLESS_REST });
+            }
             Err(TryRecvError::Empty) => return,
             // the worker is gone: the next job is done here
             Err(TryRecvError::Disconnected) => {}
@@ -80,11 +112,15 @@ impl Folder {
     }
 
     fn hand_out(&mut self, view: &mut View) {
-        let Some(job) = view.fold_job() else { return };
+        let Some(job) = view.fold_job() else { return self.rest(FRUITLESS_REST) };
         match self.jobs.send(job) {
             Ok(()) => self.busy = true,
             Err(unsent) => view.fold(unsent.0.run()),
         }
+    }
+
+    fn rest(&mut self, time: Duration) {
+        self.rested_at = Instant::now() + time;
     }
 }
 
@@ -92,7 +128,9 @@ impl FoldWorker {
     /// Packs until the writer has ended. Blocks.
     pub fn run(self) {
         while let Ok(job) = self.jobs.recv() {
-            if self.results.send(job.run()).is_err() {
+            let begun = Instant::now();
+            let folded = job.run();
+            if self.results.send((folded, begun.elapsed())).is_err() {
                 return;
             }
         }
@@ -149,5 +187,42 @@ mod tests {
         let (folder, worker) = folder();
         drop(worker);
         churn(&mut folder.beginning_at(10));
+    }
+
+    #[test]
+    fn with_time_little_stays_unpacked_whatever_comes() {
+        let (folder, worker) = folder();
+        let thread = std::thread::spawn(move || worker.run());
+        let mut folder = Folder { unpacked_min: 10, ..folder };
+        let (mut view, mut plain) = (View::starting_at(Sequence(1)), View::starting_at(Sequence(1)));
+        for number in 0..400 {
+            view.apply(put(number), SystemTime::UNIX_EPOCH);
+            plain.apply(put(number), SystemTime::UNIX_EPOCH);
+        }
+        while let Some(due) = folder.due_in(&view) {
+            assert!(due < FRUITLESS_REST, "a fold gained nothing");
+            // what is due is not waited for, so that the test does not depend on how long a fold takes
+            folder.rested_at = Instant::now();
+            folder.attend(&mut view);
+        }
+        assert!(view.unpacked_count() <= 10, "{} records are not packed", view.unpacked_count());
+        let all = |view: &View| view.records_from(&EntryKey::lowest()).collect::<Vec<_>>();
+        assert_eq!(all(&view), all(&plain));
+        drop(folder);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn nothing_is_tried_again_and_again_where_nothing_is_gained() {
+        let (mut folder, worker) = folder();
+        drop(worker);
+        folder.rest(FRUITLESS_REST);
+        let mut view = View::starting_at(Sequence(1));
+        assert_eq!(folder.due_in(&view), None);
+        folder.unpacked_min = 0;
+        view.apply(put(1), SystemTime::UNIX_EPOCH);
+        assert!(folder.due_in(&view).unwrap() > FRUITLESS_REST / 2);
+        folder.attend(&mut view);
+        assert_eq!(view.unpacked_count(), 1);
     }
 }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use crate::feed::Feed;
 use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, Sequence};
@@ -184,7 +186,8 @@ pub struct Committer {
     publisher: Publisher,
     persister: Persister,
     journal: Option<Journal>,
-    folder: Option<Folder>,
+    /// With the runtime whose clock wakes the writer while there is something to fold and no command comes.
+    folder: Option<(Folder, Handle)>,
     reserved: Sequence,
 }
 
@@ -201,17 +204,18 @@ impl Committer {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Packs what changed again and again, so that the mirror stays small.
+    /// Packs what changed again and again, so that the mirror stays small. `runtime` must have its clock enabled, and [`Committer::run`]
+    /// must not be called on one of its own threads that drive tasks.
     #[must_use]
-    pub fn with_folder(self, folder: Folder) -> Self {
-        Self { folder: Some(folder), ..self }
+    pub fn with_folder(self, folder: Folder, runtime: Handle) -> Self {
+        Self { folder: Some((folder, runtime)), ..self }
     }
 
     /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
     pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH_COMMANDS_MAX);
         let mut published = Instant::now();
-        while commands.blocking_recv_many(&mut batch, BATCH_COMMANDS_MAX) > 0 {
+        while self.receive(&mut commands, &mut batch) {
             let early = PUBLISH_INTERVAL_MIN.saturating_sub(published.elapsed());
             if !early.is_zero() && commands.is_empty() {
                 std::thread::sleep(early);
@@ -226,6 +230,26 @@ impl Committer {
             published = Instant::now();
         }
         self.persister.finish();
+    }
+
+    /// Waits for commands, and folds meanwhile. Returns whether there are any; else every sender is gone.
+    fn receive(&mut self, commands: &mut mpsc::Receiver<Command>, batch: &mut Vec<Command>) -> bool {
+        loop {
+            let due = self.folder.as_ref().and_then(|(folder, runtime)| Some((folder.due_in(&self.state.view)?, runtime)));
+            let Some((due, runtime)) = due else { return commands.blocking_recv_many(batch, BATCH_COMMANDS_MAX) > 0 };
+            let received = runtime.block_on(async { timeout(due, commands.recv_many(batch, BATCH_COMMANDS_MAX)).await });
+            if let Ok(count) = received {
+                return count > 0;
+            }
+            self.fold();
+            self.publisher.publish(self.state.clone());
+        }
+    }
+
+    fn fold(&mut self) {
+        if let Some((folder, _)) = &mut self.folder {
+            folder.attend(&mut self.state.view);
+        }
     }
 
     /// Notes, shows, announces and hands over a batch of commands, in that order.
@@ -254,9 +278,7 @@ impl Committer {
             self.reserved = Sequence(self.reserved.0 + RESERVED_BLOCK);
             group.sequence_reserved = Some(self.reserved);
         }
-        if let Some(folder) = &mut self.folder {
-            folder.attend(&mut self.state.view);
-        }
+        self.fold();
         self.publisher.publish(self.state.clone());
         if !group.is_empty() {
             self.publisher.marks.changes.note(self.persister.push(group));
