@@ -121,7 +121,7 @@ pub(crate) fn folding() {
             };
             let changes: BTreeMap<EntryKey, Option<Arc<Record>>> = (0..CHANGES_PER_FOLD).map(changed).collect();
             let begun = thread_time();
-            let new = fold(std::slice::from_ref(chunk), &changes);
+            let new = fold(std::slice::from_ref(chunk), &[], &changes);
             let took = thread_time() - begun;
             folded += took;
             longest = longest.max(took);

@@ -124,7 +124,7 @@ pub(super) fn read<S: Slots>(warm: &Warm<S>, bodies: BTreeMap<Key, Body>) -> Res
     let mut scan = Scan::default();
     for content in warm.contents(bodies)? {
         match content {
-            Content::Entries { chunks, changed } => scan.take_entries(chunks, changed),
+            Content::Entries { chunks, newer, changed } => scan.take_entries(chunks, &newer, changed),
             Content::Items(items) => items.into_iter().for_each(|(key, body)| scan.take(&key, &body)),
         }
     }
@@ -163,7 +163,11 @@ impl Scan {
         Ok(())
     }
 
-    fn take_entries(&mut self, chunks: Vec<Chunk>, changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
+    fn take_entries(&mut self, chunks: Vec<Chunk>, newer: &[Chunk], changed: BTreeMap<EntryKey, Option<Arc<Record>>>) {
+        let mut changed = changed;
+        for record in newer.iter().rev().flat_map(Chunk::records) {
+            changed.entry(record.key.clone()).or_insert_with(|| Some(record.into()));
+        }
         // the records' own sequences count too, should the mark be lost
         let packed = chunks.iter().map(Chunk::max_sequence);
         let newest = changed.values().flatten().map(|record| record.last_sequence).chain(packed).max();

@@ -22,6 +22,7 @@ mod object;
 mod offline;
 mod packing;
 mod pairs;
+mod pending;
 mod recover;
 mod recovery;
 mod slots;

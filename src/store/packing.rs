@@ -11,6 +11,7 @@ use super::bytes::{Malformed, Reader, Writer};
 use super::change::{Key, Value};
 use super::codec;
 use super::pairs::{PairsWriter, compress, decompress, read_pairs};
+use super::pending::Pending;
 use super::summary::Summary;
 use crate::model::{EntryKey, Record};
 use crate::pack::{self, Chunk};
@@ -42,7 +43,9 @@ pub(super) enum Content {
     Entries {
         /// In key order.
         chunks: Vec<Chunk>,
-        /// `None` is gone.
+        /// Each counts more than those before it.
+        newer: Vec<Chunk>,
+        /// Counts more than all of them; `None` is gone.
         changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
     },
     /// Anything else.
@@ -93,10 +96,15 @@ pub(super) fn empty() -> Vec<Packed> {
 }
 
 impl Content {
+    /// Entries, as they are packed.
+    pub(super) const fn entries(chunks: Vec<Chunk>) -> Self {
+        Self::Entries { chunks, newer: Vec::new(), changed: BTreeMap::new() }
+    }
+
     /// Reads the body of a range that begins at `low`.
     pub(super) fn read(low: &[u8], body: &[u8]) -> Result<Self, Malformed> {
         if holds_entries(low) {
-            return Ok(Self::Entries { chunks: read_chunks(body)?, changed: BTreeMap::new() });
+            return Ok(Self::entries(read_chunks(body)?));
         }
         if body.is_empty() {
             return Ok(Self::Items(BTreeMap::new()));
@@ -108,13 +116,19 @@ impl Content {
     /// How many keys there are, about.
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Entries { chunks, changed } => chunks.iter().map(Chunk::len).sum::<usize>() + changed.len(),
+            Self::Entries { chunks, newer, changed } => chunks.iter().chain(newer).map(Chunk::len).sum::<usize>() + changed.len(),
             Self::Items(items) => items.len(),
         }
     }
 
     /// Adds what changed.
-    pub(super) fn apply(&mut self, changes: BTreeMap<Key, Option<Value>>) -> Result<(), Malformed> {
+    pub(super) fn apply(&mut self, pending: Pending) -> Result<(), Malformed> {
+        let (packed, changes) = pending.into_parts();
+        match self {
+            Self::Entries { newer, .. } => newer.extend(packed),
+            Self::Items(_) if packed.is_empty() => {}
+            Self::Items(_) => return Err(Malformed::Field("value")),
+        }
         for (key, value) in changes {
             match (&mut *self, value) {
                 (Self::Items(items), Some(Value::Item(body))) => drop(items.insert(key, body)),
@@ -132,8 +146,9 @@ impl Content {
     /// Adds the content of the range that follows.
     pub(super) fn append(&mut self, above: Self) {
         match (self, above) {
-            (Self::Entries { chunks, changed }, Self::Entries { chunks: more, changed: mut changed_more }) => {
+            (Self::Entries { chunks, newer, changed }, Self::Entries { chunks: more, newer: newer_more, changed: mut changed_more }) => {
                 chunks.extend(more);
+                newer.extend(newer_more);
                 changed.append(&mut changed_more);
             }
             (Self::Items(items), Self::Items(mut more)) => items.append(&mut more),
@@ -146,8 +161,8 @@ impl Content {
     /// Keeps only some keys.
     pub(super) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         match self {
-            Self::Entries { chunks, changed } => {
-                let keys = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| chunk.key(row)));
+            Self::Entries { chunks, newer, changed } => {
+                let keys = chunks.iter().chain(newer.iter()).flat_map(|chunk| (0..chunk.len()).map(|row| chunk.key(row)));
                 let dropped = keys.filter(|key| !keep(&codec::entry_key(key)));
                 changed.extend(dropped.map(|key| (key, None)));
             }
@@ -158,7 +173,7 @@ impl Content {
     /// Packs it, in at least one piece.
     pub(super) fn pack(&self) -> Vec<Packed> {
         let pieces = match self {
-            Self::Entries { chunks, changed } => pack_chunks(&pack::fold(chunks, changed)),
+            Self::Entries { chunks, newer, changed } => pack_chunks(&pack::fold(chunks, newer, changed)),
             Self::Items(items) => pack_items(items),
         };
         if pieces.is_empty() { empty() } else { pieces }

@@ -16,6 +16,7 @@ use super::manifest::{Entry, Manifest, Noted};
 use super::object::{self, Head, Part};
 use super::packing::{self, Content};
 use super::pairs::{Pair, read_pairs};
+use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use super::tail::LogRead;
@@ -83,7 +84,7 @@ impl Object {
 
     fn content(&self, low: &[u8]) -> Result<Content, Malformed> {
         match &self.unpacked {
-            Some(chunks) => Ok(Content::Entries { chunks: chunks.clone(), changed: BTreeMap::new() }),
+            Some(chunks) => Ok(Content::entries(chunks.clone())),
             None => Content::read(low, &self.body()),
         }
     }
@@ -375,7 +376,7 @@ fn chunk(object: &Object, high: Option<Key>, summary: Summary) -> Chunk {
         count: object.head.count,
         raw_bytes: object.head.raw_bytes,
         summary,
-        pending: BTreeMap::new(),
+        pending: Pending::default(),
         dirty_since: None,
     }
 }

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::change::{Key, Value};
+use super::change::Key;
 use super::error::EngineError;
 use super::object;
 use super::packing::Content;
+use super::pending::Pending;
 use super::slots::{Slot, Slots};
 use super::threads::in_threads;
 use super::warm::{Chunk, Warm};
@@ -27,7 +28,7 @@ impl Body {
     fn content(self, low: &[u8], chunk: &Chunk) -> Result<Content, EngineError> {
         match self {
             Self::Stored(body) => Content::read(low, &body).map_err(|error| damaged(&chunk.slots, &error)),
-            Self::Unpacked(chunks) => Ok(Content::Entries { chunks, changed: BTreeMap::new() }),
+            Self::Unpacked(chunks) => Ok(Content::entries(chunks)),
         }
     }
 }
@@ -48,7 +49,7 @@ impl<S: Slots> Warm<S> {
     }
 
     /// Reads a chunk, with what the log has for it.
-    pub(super) fn read(&self, low: &Key, chunk: &Chunk, pending: BTreeMap<Key, Option<Value>>) -> Result<Content, EngineError> {
+    pub(super) fn read(&self, low: &Key, chunk: &Chunk, pending: Pending) -> Result<Content, EngineError> {
         let content = Body::Stored(self.read_body(chunk)?).content(low, chunk)?;
         with_pending(content, chunk, pending)
     }
@@ -68,7 +69,7 @@ impl<S: Slots> Warm<S> {
     }
 }
 
-fn with_pending(mut content: Content, chunk: &Chunk, pending: BTreeMap<Key, Option<Value>>) -> Result<Content, EngineError> {
+fn with_pending(mut content: Content, chunk: &Chunk, pending: Pending) -> Result<Content, EngineError> {
     content.apply(pending).map_err(|error| damaged(&chunk.slots, &error))?;
     Ok(content)
 }

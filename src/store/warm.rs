@@ -24,6 +24,7 @@ use super::manifest::{Entry, Manifest};
 use super::object::{self, Head};
 use super::packing::{self, Content, Packed};
 use super::pairs::PairsWriter;
+use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use crate::model::Record;
@@ -61,7 +62,7 @@ pub(super) struct Chunk {
     /// What is in it, in short, without what the log has.
     pub(super) summary: Summary,
     /// What the log has for it.
-    pub(super) pending: BTreeMap<Key, Option<Value>>,
+    pub(super) pending: Pending,
     /// The first group that is not in it.
     pub(super) dirty_since: Option<u64>,
 }
@@ -200,6 +201,10 @@ impl<S: Slots> Warm<S> {
         let (body, raw_bytes) = write_window(&changes);
         for (key, value) in &changes {
             self.note(number, number, key, value.clone());
+            // what it means is known, unlike that of what a start reads
+            if let Some((_, chunk)) = self.chunk_of(key) {
+                chunk.pending.pack();
+            }
         }
         let full = self.log.hot_bytes() + body.len() > HOT_BYTES_MAX || self.log.hot.len() >= HOT_COUNT_MAX;
         if full || repairs {
@@ -246,8 +251,9 @@ impl<S: Slots> Warm<S> {
 
     /// Notes that the log has a change for a chunk, in an object that begins with group `first`.
     pub(super) fn note(&mut self, first: u64, last: u64, key: &Key, value: Option<Value>) -> bool {
-        let at = self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(&key[..]))).next_back();
-        let Some((low, chunk)) = at else { return false };
+        let Some((low, chunk)) = self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(&key[..]))).next_back() else {
+            return false;
+        };
         if last <= chunk.folded {
             return false;
         }
@@ -262,17 +268,16 @@ impl<S: Slots> Warm<S> {
     /// Takes in what the log's records mean, which is packed with them: the log has just their bytes.
     pub(super) fn know(&mut self, records: &[Arc<Record>]) {
         for record in records {
-            let key = codec::entry_key(&record.key);
-            let Some((_, chunk)) = self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(&key[..]))).next_back() else {
-                continue;
-            };
-            if let Some(Some(Value::Record(held))) = chunk.pending.get_mut(&key[..])
-                && held.last_sequence == record.last_sequence
-                && held.value == record.value
-            {
-                *held = Arc::clone(record);
+            if let Some((_, chunk)) = self.chunk_of(&codec::entry_key(&record.key)) {
+                chunk.pending.know(record);
             }
         }
+        self.chunks.values_mut().for_each(|chunk| chunk.pending.pack());
+    }
+
+    /// The chunk that a key belongs to, and where it begins.
+    fn chunk_of(&mut self, key: &[u8]) -> Option<(&Key, &mut Chunk)> {
+        self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
     }
 
     /// Makes everything durable, and then room of what is no longer needed.
@@ -425,7 +430,7 @@ impl<S: Slots> Warm<S> {
                 count: piece.count,
                 raw_bytes: piece.raw_bytes,
                 summary: piece.summary,
-                pending: BTreeMap::new(),
+                pending: Pending::default(),
                 dirty_since: None,
             };
             self.manifest.change(lows[at].clone());

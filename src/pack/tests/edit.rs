@@ -150,7 +150,15 @@ fn what_is_folded_is_what_the_records_are_whichever_way_it_is_done() {
                     _ => changes.insert(record.key.clone(), Some(Arc::new(record))),
                 };
             }
-            chunks = fold(&chunks, &changes);
+            // of what changed, some is packed already, and some of that has changed again
+            let mut packed = |count| -> BTreeMap<EntryKey, Record> {
+                let records = random_records(&mut random, count, 30).into_iter();
+                records.map(|record| (record.key.clone(), record)).collect()
+            };
+            let newer = [packed(20), packed(30)];
+            let newer_chunks: Vec<Chunk> = newer.iter().flat_map(|records| build(records.values())).collect();
+            chunks = fold(&chunks, &newer_chunks, &changes);
+            model.extend(newer.into_iter().flatten());
             for (key, change) in changes {
                 match change {
                     Some(record) => drop(model.insert(key, (*record).clone())),
@@ -204,8 +212,8 @@ fn a_chunk_that_is_folded_a_thousand_times_stays_as_short_as_one_packed_from_the
             let gone = random.random_ratio(1, 10);
             changes.insert(key(number), (!gone).then(|| Arc::new(made(number, time, &mut random))));
         }
-        edited += usize::from(chunks.len() == 1 && edit(&chunks[0], &edits(&chunks[0], &changes)).is_some());
-        chunks = fold(&chunks, &changes);
+        edited += usize::from(chunks.len() == 1 && edit(&chunks[0], &edits(&chunks[0], &all_changes(&[], &changes))).is_some());
+        chunks = fold(&chunks, &[], &changes);
         for (key, change) in changes {
             match change {
                 Some(record) => drop(model.insert(key, (*record).clone())),

@@ -1,0 +1,150 @@
+//! What the log has for a chunk, until it is folded into it.
+//!
+//! Owns: what of it is packed, as a record with its meaning takes ten times the room in memory that it takes in a chunk, and the log of a large
+//! mesh has 100,000 of them. Deliberately lacks: the log itself, and when folding is due (`warm`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::change::{Key, Value};
+use super::codec;
+use crate::model::Record;
+use crate::pack;
+
+/// So many records are packed together: fewer would take more room each (some 1.5 KB a chunk are the same for all), and more would stay whole.
+/// The tests' meshes are small.
+const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
+
+/// What the log has for a chunk.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pending {
+    /// Each counts more than those before it.
+    packed: Vec<pack::Chunk>,
+    /// Counts more than all of them; `None` is gone.
+    recent: BTreeMap<Key, Option<Value>>,
+    /// How many of `recent` are records.
+    record_count: usize,
+}
+
+impl Pending {
+    pub(super) fn insert(&mut self, key: Key, value: Option<Value>) {
+        let is_record = |value: &Option<Value>| matches!(value, Some(Value::Record(_)));
+        self.record_count += usize::from(is_record(&value));
+        let before = self.recent.insert(key, value);
+        self.record_count -= usize::from(before.as_ref().is_some_and(is_record));
+    }
+
+    /// How many changes there are, those included that newer ones of their keys stand for.
+    pub(super) fn len(&self) -> usize {
+        self.packed.iter().map(pack::Chunk::len).sum::<usize>() + self.recent.len()
+    }
+
+    /// Takes in what a record means, if it is the newest of its key and not packed yet.
+    pub(super) fn know(&mut self, record: &Arc<Record>) {
+        if let Some(Some(Value::Record(held))) = self.recent.get_mut(&codec::entry_key(&record.key)[..])
+            && held.last_sequence == record.last_sequence
+            && held.value == record.value
+        {
+            *held = Arc::clone(record);
+        }
+    }
+
+    /// Packs the records, if that saves room.
+    pub(super) fn pack(&mut self) {
+        if self.record_count < PACKED_MIN {
+            return;
+        }
+        let (records, rest) = std::mem::take(&mut self.recent).into_iter().partition(|(_, value)| matches!(value, Some(Value::Record(_))));
+        let records: BTreeMap<Key, Option<Value>> = records;
+        let records = records.values().filter_map(|value| match value {
+            Some(Value::Record(record)) => Some(&**record),
+            Some(Value::Item(_)) | None => None,
+        });
+        self.packed.extend(pack::build(records));
+        self.recent = rest;
+        self.record_count = 0;
+    }
+
+    /// What is packed, each counting more than those before it, and what counts more than all of that.
+    pub(super) fn into_parts(self) -> (Vec<pack::Chunk>, BTreeMap<Key, Option<Value>>) {
+        (self.packed, self.recent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::super::packing::Content;
+    use super::*;
+    use crate::model::{ClusterName, EntryKey, Identity, Kind, Object, Sequence, SourceStamp};
+    use crate::pack::Meaning;
+
+    /// An identity, as the mirror or as the log has it.
+    fn record(number: u32, sequence: u64, is_known: bool) -> Arc<Record> {
+        let identity = Identity { id: number, labels: BTreeMap::new() };
+        Arc::new(Record {
+            key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), number.to_string()),
+            value: format!("k8s:app=a{sequence};").into_bytes().into(),
+            good_value: None,
+            object: is_known.then(|| Arc::new(Object::Identity(identity))),
+            rejection: None,
+            source: SourceStamp::default(),
+            create_sequence: Sequence(1),
+            last_sequence: Sequence(sequence),
+            version: 1,
+            generation: 0,
+        })
+    }
+
+    fn key(number: u32) -> Key {
+        codec::entry_key(&record(number, 0, false).key).into()
+    }
+
+    /// What a chunk without any entries becomes: each key, its sequence and what it means.
+    fn folded(pending: Pending) -> Vec<(String, u64, Meaning)> {
+        let mut content = Content::entries(Vec::new());
+        content.apply(pending).unwrap();
+        let Content::Entries { newer, changed, .. } = content else { panic!() };
+        let chunks = pack::fold(&[], &newer, &changed);
+        let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk, row)));
+        rows.map(|(chunk, row)| (chunk.key(row).name.to_string(), chunk.last_sequence(row).0, chunk.meaning(row))).collect()
+    }
+
+    #[test]
+    fn the_newest_change_of_a_key_counts_whether_packed_or_not() {
+        for seed in 0..200 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let (mut pending, mut model) = (Pending::default(), BTreeMap::new());
+            for sequence in 1..60 {
+                let number = random.random_range(10..30);
+                if random.random_ratio(1, 3) {
+                    pending.insert(key(number), None);
+                    model.remove(&number);
+                } else {
+                    pending.insert(key(number), Some(Value::Record(record(number, sequence, true))));
+                    model.insert(number, sequence);
+                }
+                if random.random_ratio(1, 5) {
+                    pending.pack();
+                }
+            }
+            let expected = model.into_iter().map(|(number, sequence)| (number.to_string(), sequence, Meaning::Identity(number)));
+            assert_eq!(folded(pending), expected.collect::<Vec<_>>(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_records_mean_is_taken_in_before_they_are_packed() {
+        let mut pending = Pending::default();
+        (10..20).for_each(|number| pending.insert(key(number), Some(Value::Record(record(number, 7, false)))));
+        (10..15).for_each(|number| pending.know(&record(number, 7, true)));
+        // not what is there
+        pending.know(&record(17, 8, true));
+        pending.pack();
+        assert_eq!((pending.len(), pending.recent.len()), (10, 0));
+        let meaning = |number| if number < 15 { Meaning::Identity(number) } else { Meaning::Unknown };
+        assert_eq!(folded(pending), (10..20).map(|number| (number.to_string(), 7, meaning(number))).collect::<Vec<_>>());
+    }
+}
