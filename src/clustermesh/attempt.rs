@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Instant;
 
-use futures_util::future::try_join_all;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{interval, sleep_until};
 
@@ -55,8 +57,7 @@ impl Attempt<'_> {
             self.accept(read.config.as_ref().map(|(config, _)| config), memory).await?;
             self.mirror(&connection, read, heartbeat, memory).await
         };
-        let (never, _) = tokio::try_join!(main, heartbeat_task)?;
-        match never {}
+        first_error([main.boxed(), heartbeat_task.boxed()]).await
     }
 
     /// Follows the heartbeat; its silence means that the etcd, or the way to it, is dead (§3.10).
@@ -204,15 +205,15 @@ impl Attempt<'_> {
                 gone_leases: BTreeSet::new(),
             }
             .run()
+            .boxed()
         });
-        let ended = tokio::try_join!(
-            try_join_all(kinds),
-            self.watch_canaries(&link, &canary_senders),
-            self.watch_config(read),
-            self.keep_record(memory.record.clone()),
-            look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval),
-        )?;
-        match ended.1 {}
+        let others = [
+            self.watch_canaries(&link, &canary_senders).boxed(),
+            self.watch_config(read).boxed(),
+            self.keep_record(memory.record.clone()).boxed(),
+            look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval).boxed(),
+        ];
+        first_error(kinds.chain(others)).await
     }
 
     /// Tells each kind of its canary, and of each change of it. A canary that is deleted stops nothing (§3.4): it only means that deletes
@@ -278,6 +279,18 @@ impl Attempt<'_> {
             record.last_contact = self.task.surroundings.reporter.last_contact_time();
             self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }
+    }
+}
+
+/// Runs all until one fails. Each is polled only when something of its own has come, which joining them does not do: a dozen are idle while one
+/// has all the changes.
+async fn first_error<'a>(
+    all: impl IntoIterator<Item = BoxFuture<'a, Result<Infallible, AttemptError>>>,
+) -> Result<Infallible, AttemptError> {
+    let mut all: FuturesUnordered<_> = all.into_iter().collect();
+    match all.next().await {
+        Some(failed) => failed,
+        None => std::future::pending().await,
     }
 }
 
