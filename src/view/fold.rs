@@ -99,14 +99,8 @@ fn side_edits<'a>(side: &'a Side, chunk: &Chunk) -> Vec<Edit<'a>> {
     (0..chunk.len()).filter_map(edit).collect()
 }
 
-/// A record in the range of the chunks that are replaced.
-struct Held {
-    /// The key as bytes, which sort as keys do.
-    key: Vec<u8>,
-    what: What,
-}
-
-enum What {
+/// What is held of a key in the range of the chunks that are replaced.
+enum Held {
     Whole(Arc<Record>),
     /// A row of a chunk that is replaced, with what was beside the chunk.
     Packed {
@@ -117,8 +111,70 @@ enum What {
     },
 }
 
-/// All that is held in a range, in key order.
-type AllHeld = Peekable<IntoIter<Held>>;
+/// All that is held in a range, in key order. A thousand rows are gone through on the writer's way, so nothing is copied of those that stay.
+struct AllHeld {
+    /// The chunks that are replaced, with what was beside them.
+    chunks: Vec<(Chunk, Arc<Side>)>,
+    /// The next row: of which chunk, and which.
+    at: (usize, usize),
+    /// Its key as bytes, which sort as keys do; only right if `is_row_known`.
+    row_key: Vec<u8>,
+    is_row_known: bool,
+    /// What was above the chunks, each with its key.
+    fresh: Peekable<IntoIter<(Vec<u8>, Arc<Record>)>>,
+}
+
+impl AllHeld {
+    /// The key of the next.
+    fn key(&mut self) -> Option<&[u8]> {
+        self.find_row();
+        let fresh = self.fresh.peek().map(|(key, _)| key.as_slice());
+        let row = self.is_row_known.then_some(self.row_key.as_slice());
+        // no key is in both
+        match (row, fresh) {
+            (Some(row), Some(fresh)) => Some(row.min(fresh)),
+            (row, fresh) => row.or(fresh),
+        }
+    }
+
+    /// Takes the next, if its key is one that is wanted.
+    fn take_if(&mut self, is_wanted: impl Fn(&[u8]) -> bool) -> Option<Held> {
+        if !is_wanted(self.key()?) {
+            return None;
+        }
+        let is_row_next = self.is_row_known && self.fresh.peek().is_none_or(|(key, _)| self.row_key < *key);
+        if !is_row_next {
+            return self.fresh.next().map(|(_, record)| Held::Whole(record));
+        }
+        let (chunk, side) = &self.chunks[self.at.0];
+        let row = self.at.1;
+        self.at.1 += 1;
+        self.is_row_known = false;
+        if let Some(record) = side.replacement(row).filter(|_| side.is_shadowed(row)) {
+            return Some(Held::Whole(Arc::clone(record)));
+        }
+        let source = side.stamp(row).unwrap_or_else(|| chunk.source(row));
+        Some(Held::Packed { chunk: chunk.clone(), row, generation: side.generation(row), source })
+    }
+
+    /// Goes to the next row that is held, itself or what stands for it.
+    fn find_row(&mut self) {
+        while !self.is_row_known
+            && let Some((chunk, side)) = self.chunks.get(self.at.0)
+        {
+            let row = self.at.1;
+            if row == chunk.len() {
+                self.at = (self.at.0 + 1, 0);
+            } else if side.is_shadowed(row) && side.replacement(row).is_none() {
+                self.at.1 += 1;
+            } else {
+                self.row_key.clear();
+                chunk.append_key(row, &mut self.row_key);
+                self.is_row_known = true;
+            }
+        }
+    }
+}
 
 impl View {
     /// What folding gains most from now, if anything changed since all was packed.
@@ -174,7 +230,7 @@ impl View {
         for chunk in folded.chunks.into_iter().flat_map(noted) {
             self.settle(chunk, &mut held);
         }
-        for left in held {
+        while let Some(left) = held.take_if(|_| true) {
             self.hold_fresh(left);
         }
         let inserted: Vec<EntryKey> = self.fresh_within(&start, end.as_ref()).map(|record| record.key.clone()).collect();
@@ -188,32 +244,17 @@ impl View {
     /// Takes out the chunks that are replaced, with what is beside and above them: all that is held there, in key order.
     fn take_held(&mut self, firsts: &[EntryKey], start: &EntryKey, end: Option<&EntryKey>) -> AllHeld {
         let fresh: Vec<Arc<Record>> = self.fresh_within(start, end).cloned().collect();
-        let mut held: Vec<Held> = Vec::new();
-        for first in firsts {
-            let Some((chunk, side)) = self.base.remove(first) else { continue };
-            for row in 0..chunk.len() {
-                let mut key = Vec::with_capacity(48);
-                chunk.append_key(row, &mut key);
-                let what = match (side.is_shadowed(row), side.replacement(row)) {
-                    (false, _) => {
-                        let source = side.stamp(row).unwrap_or_else(|| chunk.source(row));
-                        What::Packed { chunk: chunk.clone(), row, generation: side.generation(row), source }
-                    }
-                    (true, Some(record)) => What::Whole(Arc::clone(record)),
-                    (true, None) => continue,
-                };
-                held.push(Held { key, what });
-            }
-        }
-        let sorted = fresh.is_empty();
-        for record in fresh {
+        for record in &fresh {
             self.overlay.remove(&record.key);
-            held.push(Held { key: sort_key(&record.key), what: What::Whole(record) });
         }
-        if !sorted {
-            held.sort_by(|left, right| left.key.cmp(&right.key));
+        let fresh: Vec<(Vec<u8>, Arc<Record>)> = fresh.into_iter().map(|record| (sort_key(&record.key), record)).collect();
+        AllHeld {
+            chunks: firsts.iter().filter_map(|first| self.base.remove(first)).collect(),
+            at: (0, 0),
+            row_key: Vec::with_capacity(48),
+            is_row_known: false,
+            fresh: fresh.into_iter().peekable(),
         }
-        held.into_iter().peekable()
     }
 
     /// Adds a new chunk: of what is held, says which of its rows are live, and puts in place of the others what is newer.
@@ -223,13 +264,13 @@ impl View {
         for row in 0..chunk.len() {
             key.clear();
             chunk.append_key(row, &mut key);
-            while let Some(passed) = held.next_if(|held| held.key < key) {
+            while let Some(passed) = held.take_if(|held| held < key.as_slice()) {
                 self.hold_fresh(passed);
             }
-            let found = held.next_if(|held| held.key == key);
-            let live = found.as_ref().and_then(|held| held.what.is_in(&chunk, row));
+            let found = held.take_if(|held| held == key.as_slice());
+            let live = found.as_ref().and_then(|held| held.is_in(&chunk, row));
             if let Some(newer) = found.filter(|_| live.is_none()) {
-                replacements.push((row, newer.what.record()));
+                replacements.push((row, newer.record()));
             }
             rows.push(live);
         }
@@ -238,7 +279,7 @@ impl View {
 
     /// Puts a record into the overlay: no new chunk has a row of its key.
     fn hold_fresh(&mut self, held: Held) {
-        self.overlay.insert(held.what.record());
+        self.overlay.insert(held.record());
     }
 }
 
@@ -252,7 +293,7 @@ fn sort_key(key: &EntryKey) -> Vec<u8> {
     bytes
 }
 
-impl What {
+impl Held {
     /// The generation and source of a new row, if that is what is held.
     fn is_in(&self, chunk: &Chunk, row: usize) -> Settled {
         let sequence = chunk.last_sequence(row);
