@@ -133,6 +133,11 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// How many bytes are left.
+    pub(super) const fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Takes everything that is left.
     pub(super) const fn rest(self) -> &'a [u8] {
         self.rest

@@ -19,7 +19,6 @@ use super::load::{Loaded, Scan};
 use super::manifest::Entry;
 use super::object;
 use super::packing::{self, Content};
-use super::pairs::Pair;
 use super::recover::{Early, LogRun};
 use super::slots::Slots;
 use super::summary::Element;
@@ -54,11 +53,11 @@ pub struct Found {
 /// A change of a key.
 #[derive(Debug, Clone, Copy)]
 struct Change<'a> {
-    key: &'a Key,
+    key: &'a [u8],
     /// A group in which it had happened.
     group: u64,
     /// `None` is gone.
-    value: Option<&'a Arc<[u8]>>,
+    value: Option<&'a [u8]>,
 }
 
 /// A store of which only the beginning was read.
@@ -112,7 +111,7 @@ impl Early {
             }
             for change in self.within(low, entry.high.as_deref()).into_iter().filter(|change| change.group > folded) {
                 match change.value {
-                    Some(value) => drop(items.insert(change.key.clone(), Arc::clone(value))),
+                    Some(value) => drop(items.insert(change.key.into(), value.into())),
                     None => drop(items.remove(change.key)),
                 }
             }
@@ -210,10 +209,7 @@ impl Early {
 impl LogRun {
     /// The changes of keys from one on and below another.
     fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Change<'_>> {
-        let place = |key: &[u8]| self.pairs.partition_point(|(other, _): &Pair| **other < *key);
-        let range = place(low)..high.map_or(self.pairs.len(), place);
-        let pairs = self.pairs.get(range).unwrap_or_default().iter();
-        pairs.map(|(key, value)| Change { key, group: self.group, value: value.as_ref() })
+        self.pairs.within(low, high).map(|(key, value)| Change { key, group: self.group, value })
     }
 }
 

@@ -109,7 +109,8 @@ impl Content {
         if body.is_empty() {
             return Ok(Self::Items(BTreeMap::new()));
         }
-        let items = read_pairs(body)?.into_iter().map(|(key, value)| Ok((key, value.ok_or(Malformed::Field("value"))?)));
+        let pairs = read_pairs(body)?;
+        let items = pairs.iter().map(|(key, value)| Ok((key.into(), value.ok_or(Malformed::Field("value"))?.into())));
         items.collect::<Result<_, _>>().map(Self::Items)
     }
 

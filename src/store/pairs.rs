@@ -4,12 +4,11 @@
 //! with the key before · bytes rest · 0 for "gone", or 1 and bytes value`. Deliberately lacks: what the values mean.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::ops::Range;
 
 use zstd::bulk::Decompressor;
 
 use super::bytes::{Malformed, Reader, Writer};
-use super::change::Key;
 
 /// zstd's fastest ordinary level, as measured (measurements.md §1.1).
 const COMPRESSION_LEVEL: i32 = 1;
@@ -44,25 +43,69 @@ impl PairsWriter {
     }
 }
 
-/// A pair that was read.
-pub(super) type Pair = (Key, Option<Arc<[u8]>>);
+/// Pairs that were read, in key order. A start reads 100,000 of them, so none has room of its own.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    /// What was decompressed.
+    raw: Vec<u8>,
+    /// The keys, whole, one after another.
+    keys: Vec<u8>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// Where in `keys`.
+    key: Range<usize>,
+    /// Where in `raw`; `None` is gone.
+    value: Option<Range<usize>>,
+}
+
+/// A key and its value; `None` is gone.
+pub(super) type Pair<'a> = (&'a [u8], Option<&'a [u8]>);
+
+impl Pairs {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Pair<'_>> {
+        self.at(0..self.rows.len())
+    }
+
+    /// Those of keys from one on and below another.
+    pub(super) fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Pair<'_>> {
+        let place = |key: &[u8]| self.rows.partition_point(|row| self.keys[row.key.clone()] < *key);
+        self.at(place(low)..high.map_or(self.rows.len(), place))
+    }
+
+    fn at(&self, rows: Range<usize>) -> impl Iterator<Item = Pair<'_>> {
+        let rows = self.rows.get(rows).unwrap_or_default().iter();
+        rows.map(|row| (&self.keys[row.key.clone()], row.value.clone().map(|value| &self.raw[value])))
+    }
+}
 
 /// Reads all pairs back.
-pub(super) fn read_pairs(stored: &[u8]) -> Result<Vec<Pair>, Malformed> {
+pub(super) fn read_pairs(stored: &[u8]) -> Result<Pairs, Malformed> {
     let raw = decompress(stored)?;
     let mut reader = Reader::over(&raw);
-    let (mut pairs, mut key) = (Vec::new(), Vec::new());
+    let (mut keys, mut rows, mut previous) = (Vec::new(), Vec::new(), 0..0);
     while !reader.is_empty() {
         let common = usize::try_from(reader.varint()?).map_err(|_| Malformed::Truncated)?;
-        if common > key.len() {
+        if common > previous.len() {
             return Err(Malformed::Field("common part of two keys"));
         }
-        key.truncate(common);
-        key.extend_from_slice(reader.bytes()?);
-        let value = if reader.flags(1)? == 1 { Some(reader.bytes()?.into()) } else { None };
-        pairs.push((Key::from(key.as_slice()), value));
+        let start = keys.len();
+        keys.extend_from_within(previous.start..previous.start + common);
+        keys.extend_from_slice(reader.bytes()?);
+        previous = start..keys.len();
+        let value = if reader.flags(1)? == 1 {
+            let length = reader.bytes()?.len();
+            let end = raw.len() - reader.left();
+            Some(end - length..end)
+        } else {
+            None
+        };
+        rows.push(Row { key: previous.clone(), value });
     }
-    Ok(pairs)
+    Ok(Pairs { raw, keys, rows })
 }
 
 thread_local! {

@@ -15,7 +15,7 @@ use super::error::EngineError;
 use super::manifest::{Entry, Manifest, Noted};
 use super::object::{self, Head, Part};
 use super::packing::{self, Content};
-use super::pairs::{Pair, read_pairs};
+use super::pairs::{Pairs, read_pairs};
 use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
@@ -40,7 +40,7 @@ pub(super) struct LogRun {
     /// The last group in which any of them had happened: a chunk that has this group has the changes.
     pub(super) group: u64,
     /// The last of each key, in key order.
-    pub(super) pairs: Arc<Vec<Pair>>,
+    pub(super) pairs: Arc<Pairs>,
 }
 
 /// What is in doubt.

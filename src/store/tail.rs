@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::change::{Key, Value};
 use super::error::EngineError;
 use super::packing;
-use super::pairs::Pair;
+use super::pairs::Pairs;
 use super::recover::{Object, Reading};
 use super::slots::{SlotKind, Slots};
 use super::threads::in_threads;
@@ -22,7 +22,7 @@ pub(super) struct LogRead {
     pub(super) object: Object,
     pub(super) stored_bytes: usize,
     /// `None` where it is damaged or was never finished.
-    pub(super) pairs: Option<Arc<Vec<Pair>>>,
+    pub(super) pairs: Option<Arc<Pairs>>,
 }
 
 impl LogRead {
@@ -122,10 +122,10 @@ impl<S: Slots> Reading<S> {
 }
 
 /// The values of a log object, and how many cannot be read.
-fn read_values(pairs: &[Pair]) -> (Vec<(Key, Option<Value>)>, u64) {
+fn read_values(pairs: &Pairs) -> (Vec<(Key, Option<Value>)>, u64) {
     let mut damaged_count = 0;
-    let read = pairs.iter().filter_map(|(key, body)| match body.as_ref().map(|body| packing::read_value(key, body)).transpose() {
-        Ok(value) => Some((key.clone(), value)),
+    let read = pairs.iter().filter_map(|(key, body)| match body.map(|body| packing::read_value(key, body)).transpose() {
+        Ok(value) => Some((key.into(), value)),
         Err(_) => {
             tracing::warn!(key = %key.escape_ascii(), "a change in the log cannot be read");
             damaged_count += 1;
