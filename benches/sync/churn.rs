@@ -16,6 +16,9 @@ const TXNS_AT_ONCE: usize = 8;
 /// How often memory and disk are looked at.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// When what a start took should have been given back.
+const SETTLED_AFTER: Duration = Duration::from_secs(30);
+
 /// How often the etcd is compacted, as its history would fill the disk, and its heartbeat written.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -139,7 +142,10 @@ async fn started(home: &Path, how: &str) -> Outcome<(Running, String)> {
     let (meshkeep, address) = start_meshkeep(home)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     tokio::time::sleep(SAMPLE_INTERVAL).await;
-    println!("  {} MB resident {SAMPLE_INTERVAL:.0?} after a start ({how}) was synced", meshkeep.resident_mb()?);
+    let soon = meshkeep.resident_mb()?;
+    tokio::time::sleep(SETTLED_AFTER - SAMPLE_INTERVAL).await;
+    let later = meshkeep.resident_mb()?;
+    println!("  {soon} MB resident {SAMPLE_INTERVAL:.0?}, {later} MB {SETTLED_AFTER:.0?} after a start ({how}) was synced");
     Ok((meshkeep, address))
 }
 

@@ -304,3 +304,29 @@ async fn list_small(mut pages: PagedList) -> Result<(Vec<KeyValue>, Revision), A
     }
     Ok((found, revision))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_idle_task_is_not_polled_for_what_comes_to_others() {
+        let polls = AtomicUsize::new(0);
+        let idle = poll_fn(|_| {
+            polls.fetch_add(1, Ordering::Relaxed);
+            Poll::Pending
+        });
+        let busy = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            Err(AttemptError::Stopping)
+        };
+        assert!(matches!(first_error([idle.boxed(), busy.boxed()]).await, Err(AttemptError::Stopping)));
+        assert_eq!(polls.into_inner(), 1);
+    }
+}

@@ -142,10 +142,16 @@ mod tests {
     use std::sync::Arc;
     use std::time::SystemTime;
 
+    use tokio::runtime::Handle;
+    use tokio::sync::{mpsc, watch};
+
+    use super::super::{Committer, PersistState, Persistence, Published, persister, publication};
     use super::*;
+    use crate::feed::{Feed, Retention};
     use crate::model::{
-        Change, ClusterId, ClusterName, Command, EntryKey, Kind, MaxConnectedClusters, Revision, Scope, Sequence, SourceStamp,
+        Change, ClusterId, ClusterName, Command, EntryKey, Epoch, Kind, MaxConnectedClusters, Revision, Scope, Sequence, SourceStamp,
     };
+    use crate::store::{Group, StoreError};
     use crate::wire::{self, Context};
 
     fn put(number: i64) -> Command {
@@ -224,5 +230,41 @@ mod tests {
         assert!(folder.due_in(&view).unwrap() > FRUITLESS_REST / 2);
         folder.attend(&mut view);
         assert_eq!(view.unpacked_count(), 1);
+    }
+
+    struct Nowhere;
+
+    impl Persistence for Nowhere {
+        fn persist(&self, _: &Group) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_writer_folds_although_no_command_comes() {
+        let (folder, worker) = folder();
+        let fold_thread = std::thread::spawn(move || worker.run());
+        let folder = Folder { unpacked_min: 10, ..folder };
+        let (view, feed) = (
+            View::starting_at(Sequence(1)),
+            Feed::starting_at(Sequence(1), Retention { count_max: 100, age_max: Duration::from_secs(60) }),
+        );
+        let published = Published { view, feed, epoch: Epoch(7), earlier: Arc::default() };
+        let (publisher, subscriber) = publication(published.clone());
+        let (persist, persist_worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
+        let persist_thread = std::thread::spawn(move || persist_worker.run());
+        let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_folder(folder, Handle::current());
+        let (commands, queue) = mpsc::channel(400);
+        for number in 0..400 {
+            commands.send(put(number)).await.unwrap();
+        }
+        let writer = std::thread::spawn(move || committer.run(queue));
+        let count = |published: &Published| published.view.records_from(&EntryKey::lowest()).count();
+        let folded = subscriber.wait_for(|published| count(published) == 400 && published.view.unpacked_count() <= 10).await;
+        assert!(folded.view.packed_size().0 > 0);
+        drop(commands);
+        writer.join().unwrap();
+        fold_thread.join().unwrap();
+        persist_thread.join().unwrap();
     }
 }

@@ -126,7 +126,7 @@ impl Early {
         let mut clusters: BTreeSet<ClusterName> = self.entries.values().flat_map(|entry| entry.summary.clusters()).collect();
         let mut before: &[u8] = &[];
         for Change { key, .. } in self.put_within(&[codec::ENTRY], &[codec::ENTRY + 1]) {
-            let name = key.iter().rposition(|byte| *byte == b'/').map_or(&key[..], |end| &key[..=end]);
+            let name = key.iter().rposition(|byte| *byte == b'/').map_or(key, |end| &key[..=end]);
             if name != before {
                 before = name;
                 clusters.extend(codec::entry_of(key).map(|key| key.cluster));

@@ -21,6 +21,8 @@ pub(super) struct Indices {
     ipcache: IpIndex,
     /// Entries derived from nodes by address.
     node_ips: NodeIndex,
+    /// The name of the node that the last of them came of: those of one node come one after another, and share it.
+    last_node: Option<Arc<str>>,
     /// Usable identities: numeric id and cluster. The id is the name in the key.
     identities: OrdSet<(u32, u32)>,
     /// Nodes by each of their addresses.
@@ -51,7 +53,9 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.node_ips.insert(prefix.net.addr(), NodeName { cluster, node: node.into() });
+                    let shared = self.last_node.take().filter(|last| **last == *node);
+                    let node = Arc::clone(self.last_node.insert(shared.unwrap_or_else(|| node.into())));
+                    self.node_ips.insert(prefix.net.addr(), NodeName { cluster, node });
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
