@@ -241,15 +241,15 @@ impl Committer {
             if let Ok(count) = received {
                 return count > 0;
             }
-            self.fold();
-            self.publisher.publish(self.state.clone());
+            if self.fold() {
+                self.publisher.publish(self.state.clone());
+            }
         }
     }
 
-    fn fold(&mut self) {
-        if let Some((folder, _)) = &mut self.folder {
-            folder.attend(&mut self.state.view);
-        }
+    /// Returns whether the view has changed its form.
+    fn fold(&mut self) -> bool {
+        self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view))
     }
 
     /// Notes, shows, announces and hands over a batch of commands, in that order.

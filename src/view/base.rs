@@ -209,6 +209,12 @@ impl Base {
         (dirt > 0).then_some(&first.key)
     }
 
+    /// How much folding the chunks that begin from one key on and below another would gain.
+    pub(super) fn dirt_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> usize {
+        let chunks = self.chunks.from(&First::from(start.clone())).take_while(|(first, _)| end.is_none_or(|end| first.key < *end));
+        chunks.filter_map(|(_, (id, _))| self.side(*id)).map(Side::dirt).sum()
+    }
+
     /// How many of the rows of a chunk are held, as they are or replaced.
     pub(super) fn live_rows(&self, id: ChunkId, chunk: &Chunk) -> usize {
         chunk.len() - self.side(id).map_or(0, |side| side.shadowed_count() - side.replacement_count())

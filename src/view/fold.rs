@@ -220,12 +220,13 @@ impl View {
     }
 
     /// Takes folded chunks in: what they hold and is still so is no longer held beside them, what changed meanwhile stays. Nothing that is
-    /// served changes, whatever the chunks hold.
-    pub fn fold(&mut self, folded: Folded) {
+    /// served changes, whatever the chunks hold. Returns whether less is held beside the chunks than before.
+    pub fn fold(&mut self, folded: Folded) -> bool {
         // what is below all chunks is folded into the lowest one
         let first = folded.replaced.first().filter(|first| Some(*first) != self.base.lowest_first());
         let start = first.cloned().unwrap_or_else(EntryKey::lowest);
         let end = folded.replaced.last().and_then(|last| self.base.next_first(last)).cloned();
+        let before = (self.unpacked_count(), self.base.dirt_within(&start, end.as_ref()));
         let mut held = self.take_held(&folded.replaced, &start, end.as_ref());
         for chunk in folded.chunks.into_iter().flat_map(noted) {
             self.settle(chunk, &mut held);
@@ -235,6 +236,7 @@ impl View {
         }
         let inserted: Vec<EntryKey> = self.fresh_within(&start, end.as_ref()).map(|record| record.key.clone()).collect();
         inserted.iter().for_each(|key| self.base.count_insert(key));
+        self.unpacked_count() < before.0 || self.base.dirt_within(&start, end.as_ref()) < before.1
     }
 
     fn fresh_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> impl Iterator<Item = &Arc<Record>> {

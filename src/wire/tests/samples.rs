@@ -140,6 +140,19 @@ fn assert_sample(cache_form: &str, expected: Object) {
 }
 
 #[test]
+fn objects_take_no_more_room_than_they_need() {
+    // of one that is in all others' place: an ip entry is the most frequent by far
+    assert!(size_of::<Object>() <= 184, "{} B", size_of::<Object>());
+    for (key, object) in entries(false) {
+        match object {
+            Object::Ip(entry) => assert_eq!(entry.named_ports.capacity(), entry.named_ports.len(), "{key}"),
+            Object::Node(node) => assert_eq!(node.addresses.capacity(), node.addresses.len(), "{key}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
 fn a_node_is_read_in_full() {
     let address = |address_type: &str, ip: &str| NodeAddress { address_type: address_type.into(), ip: ip.parse().unwrap() };
     let node = Node {
