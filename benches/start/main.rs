@@ -292,12 +292,18 @@ fn forget_pages() -> Outcome<()> {
     Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
 }
 
+/// Synced, as the store was to which it happened: the start would wait for the disk to take all of the copy.
 fn copy_tree(from: &Path, to: &PathBuf) -> Outcome<()> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
         let file = file?;
         let target = to.join(file.file_name());
-        if file.file_type()?.is_dir() { copy_tree(&file.path(), &target)? } else { fs::copy(file.path(), target).map(drop)? }
+        if file.file_type()?.is_dir() {
+            copy_tree(&file.path(), &target)?;
+        } else {
+            fs::copy(file.path(), &target)?;
+            File::open(target)?.sync_all()?;
+        }
     }
     Ok(())
 }

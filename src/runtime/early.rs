@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::plan::{Begun, Plan};
-use super::restore::{Decoder, begin_epoch, restore_changed, runs};
+use super::restore::{Decoder, begin_epoch, restore_changed};
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::{Early, Question};
 use crate::model::{ClusterName, Epoch, MaxConnectedClusters, Object, Record};
-use crate::store::{Cold, Wanted};
+use crate::store::{Cold, JournalRun, Wanted};
 use crate::view::{DERIVATION, View};
 
 /// A mirror that is made for each question.
@@ -29,14 +29,19 @@ pub(super) struct EarlyMirror {
 }
 
 /// Begins a start by what is known so early. `None` where something has to be made of all entries first.
-pub(super) fn begin(cold: Cold, data_directory: &Path, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Begun)> {
+pub(super) fn begin(
+    cold: Cold,
+    data_directory: &Path,
+    max: MaxConnectedClusters,
+    retention: Retention,
+    runs: Vec<JournalRun>,
+) -> Option<(EarlyMirror, Begun)> {
     let known = cold.known();
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
     if known.derived != Some(DERIVATION) || !cold.clusters().is_subset(&clusters) {
         return None;
     }
-    let runs = runs(data_directory);
     let plan = Plan::new(known, &runs, clusters);
     let (epoch, journal) = begin_epoch(data_directory, plan.head);
     let mut feed = Feed::starting_at(plan.head, retention);

@@ -1,12 +1,13 @@
 //! From the settings to what each room wants to know.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{OpenedStore, early};
+use super::{OpenedStore, early, restore};
 use crate::api::{ApiOptions, TlsFiles};
 use crate::clustermesh::{DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::config::Settings;
@@ -14,7 +15,7 @@ use crate::feed::Retention;
 use crate::handle::{Early, StoreReport};
 use crate::kvstore::ClientOptions;
 use crate::model::MaxConnectedClusters;
-use crate::store::{Cold, Opened, Store, StoreError};
+use crate::store::{Cold, JournalRun, Opened, Store, StoreError};
 
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
@@ -99,13 +100,29 @@ pub(super) fn opening(settings: &Settings) -> Opening {
     }
 }
 
+fn in_background(directory: &Path) -> JoinHandle<Vec<JournalRun>> {
+    let directory = directory.to_owned();
+    std::thread::spawn(move || restore::runs(&directory))
+}
+
 impl Opening {
     /// Opens the store; meanwhile whatever can be answered early is sent.
     pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn Early>>>) -> Result<OpenedStore, StoreError> {
         let Self { directory, wait, max_connected_clusters, retention } = self;
-        let mut begun = None;
+        let (mut begun, mut journals) = (None, None);
         let mut offer = |cold: Option<Cold>| {
-            let begin = cold.and_then(|cold| early::begin(cold, &directory, max_connected_clusters, retention));
+            let begin = match cold {
+                // the directory is ours from now on: its journals are read while the engine opens, which takes one core
+                None => {
+                    journals.get_or_insert_with(|| in_background(&directory));
+                    None
+                }
+                Some(cold) => {
+                    let read = journals.take().and_then(|reading| reading.join().ok());
+                    let runs = read.unwrap_or_else(|| restore::runs(&directory));
+                    early::begin(cold, &directory, max_connected_clusters, retention, runs)
+                }
+            };
             let (mirror, start) = begin.unzip();
             begun = start;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn Early>));

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
+use std::thread;
 
 use ipnet::IpNet;
 use memchr::memmem;
@@ -67,13 +68,17 @@ pub struct Cold {
     engine: Weak<Engine>,
     early: Early,
     known: Loaded,
+    clusters: BTreeSet<ClusterName>,
 }
 
 impl Cold {
     /// `None` where not even the beginning is whole.
     pub(super) fn new(engine: &Arc<Engine>, early: Early, testimony: Testimony) -> Option<Self> {
-        let known = early.known(&**engine, testimony).ok()?;
-        Some(Self { engine: Arc::downgrade(engine), early, known })
+        let (known, clusters) = thread::scope(|scope| {
+            let clusters = scope.spawn(|| early.clusters());
+            (early.known(&**engine, testimony).ok(), clusters.join().ok())
+        });
+        Some(Self { engine: Arc::downgrade(engine), known: known?, clusters: clusters?, early })
     }
 
     /// Everything but entries and tombstones.
@@ -84,8 +89,8 @@ impl Cold {
 
     /// The clusters that may have entries.
     #[must_use]
-    pub fn clusters(&self) -> BTreeSet<ClusterName> {
-        self.early.clusters()
+    pub fn clusters(&self) -> &BTreeSet<ClusterName> {
+        &self.clusters
     }
 
     /// Reads what is wanted. `None` where that cannot be done; then everything has to be read.

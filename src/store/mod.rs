@@ -116,8 +116,8 @@ impl Store {
         Self::open_offering(directory, lock_wait, &mut |_| ())
     }
 
-    /// The same; meanwhile `offer` gets what lookups can be answered from before everything is read, if all is well, and `None` where opening
-    /// has to begin anew: what was offered before then counts no more.
+    /// The same; meanwhile `offer` gets `None` when opening begins, the directory being locked, and what lookups can be answered from before
+    /// everything is read, if all is well. `None` once more says that opening begins anew: what was offered before then counts no more.
     ///
     /// # Errors
     /// As [`Store::open`].

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::thread;
 
 use super::bytes::Malformed;
 use super::change::Key;
@@ -214,8 +215,15 @@ impl<S: Slots> Reading<S> {
                 }
             }
         }
-        reading.take_manifest(manifest, manifest_damaged);
-        reading.take_log(log)?;
+        // they have nothing in common, and neither is quick where much changed
+        let (log, manifest) = thread::scope(|scope| {
+            let manifest = scope.spawn(|| read_manifest(manifest, manifest_damaged));
+            (read_log(log), manifest.join())
+        });
+        reading.take_log(log?);
+        let (manifest, garbage) = manifest.map_err(|_| EngineError::Damaged("reading the manifest panicked".to_owned()))?;
+        reading.warm.manifest = manifest;
+        reading.garbage.extend(garbage);
         Ok(reading)
     }
 
@@ -241,33 +249,13 @@ impl<S: Slots> Reading<S> {
         None
     }
 
-    fn take_manifest(&mut self, objects: BTreeMap<u64, Object>, damaged: bool) {
-        let noted = |mut object: Object| {
-            let (complete, slots) = (object.is_complete(), object.slots());
-            let body = if object.is_damaged() { None } else { Some(object.take_body()) };
-            Noted { head: object.head, body, slots, complete }
-        };
-        let noted = objects.into_values().map(noted);
-        let (manifest, garbage) = Manifest::read(noted.collect(), damaged);
-        self.warm.manifest = manifest;
-        self.garbage.extend(garbage);
-    }
-
-    fn take_log(&mut self, objects: BTreeMap<(SlotKind, u64), Object>) -> Result<(), EngineError> {
-        let objects: Vec<_> = objects.into_iter().collect();
-        let pairs = in_threads(&objects, |(_, object)| {
-            if object.is_complete() && !object.is_damaged() { read_pairs(&object.body()).ok().map(Arc::new) } else { None }
-        })?;
-        for (((kind, _), mut object), pairs) in objects.into_iter().zip(pairs) {
-            let stored_bytes = object.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum();
-            if pairs.is_some() {
-                self.floor = self.floor.max(object.head.floor);
-                self.group_number = self.group_number.max(object.head.last_group);
-            }
-            self.log.push(LogRead { kind, object, stored_bytes, pairs });
+    fn take_log(&mut self, log: Vec<LogRead>) {
+        for read in log.iter().filter(|read| read.pairs.is_some()) {
+            self.floor = self.floor.max(read.object.head.floor);
+            self.group_number = self.group_number.max(read.object.head.last_group);
         }
+        self.log = log;
         self.log.sort_by_key(|read| (read.groups().1, std::cmp::Reverse(read.groups().0)));
-        Ok(())
     }
 
     /// What lookups need, where the manifest and the log are whole, and reach up to a group.
@@ -365,6 +353,28 @@ impl<S: Slots> Reading<S> {
         }
         taken.into_iter().map(|(low, (end, stamp))| (low, end, stamp)).collect()
     }
+}
+
+/// The manifest that some objects are, and what of them nothing needs.
+fn read_manifest(objects: BTreeMap<u64, Object>, damaged: bool) -> (Manifest, Vec<Slot>) {
+    let noted = |mut object: Object| {
+        let (complete, slots) = (object.is_complete(), object.slots());
+        let body = if object.is_damaged() { None } else { Some(object.take_body()) };
+        Noted { head: object.head, body, slots, complete }
+    };
+    Manifest::read(objects.into_values().map(noted).collect(), damaged)
+}
+
+fn read_log(objects: BTreeMap<(SlotKind, u64), Object>) -> Result<Vec<LogRead>, EngineError> {
+    let objects: Vec<_> = objects.into_iter().collect();
+    let pairs = in_threads(&objects, |(_, object)| {
+        if object.is_complete() && !object.is_damaged() { read_pairs(&object.body()).ok().map(Arc::new) } else { None }
+    })?;
+    let read = |(((kind, _), mut object), pairs): (((SlotKind, u64), Object), _)| {
+        let stored_bytes = object.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum();
+        LogRead { kind, object, stored_bytes, pairs }
+    };
+    Ok(objects.into_iter().zip(pairs).map(read).collect())
 }
 
 fn chunk(object: &Object, high: Option<Key>, summary: Summary) -> Chunk {

@@ -17,7 +17,7 @@ use crate::model::{
     ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection,
     Revision, Scope, Sequence, SourceStamp,
 };
-use crate::runtime::restore::restore;
+use crate::runtime::restore::{restore, runs};
 use crate::store::{Group, Journal, Store};
 use crate::view::entries_of;
 use crate::wire::{self, Context};
@@ -219,7 +219,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
         let mut begun = None;
         let mut offer = |cold: Option<Cold>| {
             let Some(cold) = cold else { return };
-            let (mirror, start) = begin(cold, &path, MAX, retention()).expect("must be answered early");
+            let (mirror, start) = begin(cold, &path, MAX, retention(), runs(&path)).expect("must be answered early");
             begun = Some(start);
             early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn Early>));
             held.recv().unwrap();
