@@ -4,7 +4,7 @@
 //! complete for what was asked, or nothing. Deliberately lacks: what entries mean (the caller decodes), and damage: where anything is not as it
 //! should be, whoever asks has to wait for `recover`, which knows what to do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -129,13 +129,14 @@ impl Early {
 
     pub(super) fn clusters(&self) -> BTreeSet<ClusterName> {
         let mut clusters: BTreeSet<ClusterName> = self.entries.values().flat_map(|entry| entry.summary.clusters()).collect();
-        let mut before: &[u8] = &[];
+        // a hundred thousand keys, and a thousand of what they begin with
+        let (mut seen, mut before): (HashSet<&[u8]>, &[u8]) = (HashSet::new(), &[]);
         for Change { key, .. } in self.put_within(&[codec::ENTRY], &[codec::ENTRY + 1]) {
-            let name = key.iter().rposition(|byte| *byte == b'/').map_or(key, |end| &key[..=end]);
-            if name != before {
-                before = name;
+            let name = memchr::memrchr(b'/', key).map_or(key, |end| &key[..=end]);
+            if name != before && seen.insert(name) {
                 clusters.extend(codec::entry_of(key).map(|key| key.cluster));
             }
+            before = name;
         }
         clusters
     }

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::thread;
 
 use super::bytes::Malformed;
 use super::change::Key;
@@ -73,7 +72,16 @@ pub(super) struct Object {
     part_count: u64,
     parts: BTreeMap<u64, (Slot, Option<Vec<u8>>)>,
     /// The body, taken apart, in place of that of its only part.
-    unpacked: Option<Vec<pack::Chunk>>,
+    unpacked: Option<Unpacked>,
+}
+
+/// A body, taken apart in the thread that read it.
+#[derive(Debug)]
+enum Unpacked {
+    /// Entries of a chunk.
+    Entries(Vec<pack::Chunk>),
+    /// Changes of the log, and how long they are as they are stored.
+    Changes { pairs: Pairs, stored_bytes: usize },
 }
 
 impl Object {
@@ -85,17 +93,33 @@ impl Object {
 
     fn content(&self, low: &[u8]) -> Result<Content, Malformed> {
         match &self.unpacked {
-            Some(chunks) => Ok(Content::entries(chunks.clone())),
-            None => Content::read(low, &self.body()),
+            Some(Unpacked::Entries(chunks)) => Ok(Content::entries(chunks.clone())),
+            Some(Unpacked::Changes { .. }) | None => Content::read(low, &self.body()),
         }
     }
 
     fn take_content(&mut self) -> Body {
-        self.unpacked.take().map_or_else(|| Body::Stored(self.take_body()), Body::Unpacked)
+        match self.unpacked.take() {
+            Some(Unpacked::Entries(chunks)) => Body::Unpacked(chunks),
+            Some(Unpacked::Changes { .. }) | None => Body::Stored(self.take_body()),
+        }
     }
 
     fn summary(&self, low: &[u8]) -> Summary {
-        self.unpacked.as_ref().map_or_else(|| Summary::of_body(low, &self.body()), |chunks| Summary::of(chunks))
+        match &self.unpacked {
+            Some(Unpacked::Entries(chunks)) => Summary::of(chunks),
+            Some(Unpacked::Changes { .. }) | None => Summary::of_body(low, &self.body()),
+        }
+    }
+
+    /// The changes of an object of the log, and how long they are as they are stored. `None` where it is damaged or was never finished.
+    fn take_changes(&mut self) -> (Option<Pairs>, usize) {
+        if let Some(Unpacked::Changes { pairs, stored_bytes }) = self.unpacked.take() {
+            return (Some(pairs), stored_bytes);
+        }
+        let is_whole = self.is_complete() && !self.is_damaged();
+        let pairs = if is_whole { read_pairs(&self.body()).ok() } else { None };
+        (pairs, self.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum())
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -167,20 +191,22 @@ pub(super) fn recover<S: Slots>(slots: S) -> Result<(Warm<S>, Found), EngineErro
 }
 
 /// A slot, and what is in it.
-type ReadSlot = (Slot, Option<Result<Part, Malformed>>, Option<Vec<pack::Chunk>>);
+type ReadSlot = (Slot, Option<Result<Part, Malformed>>, Option<Unpacked>);
 
-/// Reads a slot. Entries are unpacked at once, though a newer chunk may be in their place: as a rule none is.
+/// Reads a slot. What is whole in it is taken apart at once, though a newer object may be in its place: as a rule none is.
 fn read_slot<S: Slots>(slots: &S, slot: Slot) -> Result<ReadSlot, EngineError> {
     let Some(value) = slots.get(slot)? else { return Ok((slot, None, None)) };
     let mut part = object::read_part(slot, value);
     let mut unpacked = None;
-    if let Ok(Part { head, count: 1, body: Some(body), .. }) = &mut part
-        && slot.kind == SlotKind::Chunk
-        && packing::holds_entries(&head.low)
-        && let Ok(chunks) = packing::read_chunks(body)
-    {
-        unpacked = Some(chunks);
-        *body = Vec::new();
+    if let Ok(Part { head, count: 1, body: Some(body), .. }) = &mut part {
+        unpacked = match slot.kind {
+            SlotKind::Chunk if packing::holds_entries(&head.low) => packing::read_chunks(body).ok().map(Unpacked::Entries),
+            SlotKind::Segment | SlotKind::Hot => read_pairs(body).ok().map(|pairs| Unpacked::Changes { pairs, stored_bytes: body.len() }),
+            SlotKind::Chunk | SlotKind::Mark | SlotKind::Manifest => None,
+        };
+        if unpacked.is_some() {
+            *body = Vec::new();
+        }
     }
     Ok((slot, Some(part), unpacked))
 }
@@ -199,7 +225,7 @@ impl<S: Slots> Reading<S> {
         let mut reading = Self { warm, chunk_slots, chunks: BTreeMap::new(), log: Vec::new(), floor, group_number, garbage, found };
         let (mut log, mut manifest, mut manifest_damaged) = (BTreeMap::new(), BTreeMap::new(), false);
         for outcome in in_threads(&others, |slot| read_slot(&reading.warm.slots, *slot))? {
-            let (slot, part, _) = outcome?;
+            let (slot, part, unpacked) = outcome?;
             let Some(part) = reading.take_part(slot, part, slot.kind != SlotKind::Manifest) else {
                 manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.room.free.contains(&slot);
                 continue;
@@ -211,19 +237,14 @@ impl<S: Slots> Reading<S> {
                     reading.group_number = reading.group_number.max(part.head.last_group);
                 }
                 kind @ (SlotKind::Chunk | SlotKind::Segment | SlotKind::Hot) => {
-                    log.entry((kind, part.head.stamp)).or_insert_with(Object::default).take(slot, part);
+                    let object: &mut Object = log.entry((kind, part.head.stamp)).or_default();
+                    object.unpacked = unpacked;
+                    object.take(slot, part);
                 }
             }
         }
-        // they have nothing in common, and neither is quick where much changed
-        let (log, manifest) = thread::scope(|scope| {
-            let manifest = scope.spawn(|| read_manifest(manifest, manifest_damaged));
-            (read_log(log), manifest.join())
-        });
-        reading.take_log(log?);
-        let (manifest, garbage) = manifest.map_err(|_| EngineError::Damaged("reading the manifest panicked".to_owned()))?;
-        reading.warm.manifest = manifest;
-        reading.garbage.extend(garbage);
+        reading.take_manifest(manifest, manifest_damaged);
+        reading.take_log(log);
         Ok(reading)
     }
 
@@ -249,12 +270,27 @@ impl<S: Slots> Reading<S> {
         None
     }
 
-    fn take_log(&mut self, log: Vec<LogRead>) {
-        for read in log.iter().filter(|read| read.pairs.is_some()) {
-            self.floor = self.floor.max(read.object.head.floor);
-            self.group_number = self.group_number.max(read.object.head.last_group);
+    fn take_manifest(&mut self, objects: BTreeMap<u64, Object>, damaged: bool) {
+        let noted = |mut object: Object| {
+            let (complete, slots) = (object.is_complete(), object.slots());
+            let body = if object.is_damaged() { None } else { Some(object.take_body()) };
+            Noted { head: object.head, body, slots, complete }
+        };
+        let noted = objects.into_values().map(noted);
+        let (manifest, garbage) = Manifest::read(noted.collect(), damaged);
+        self.warm.manifest = manifest;
+        self.garbage.extend(garbage);
+    }
+
+    fn take_log(&mut self, objects: BTreeMap<(SlotKind, u64), Object>) {
+        for ((kind, _), mut object) in objects {
+            let (pairs, stored_bytes) = object.take_changes();
+            if pairs.is_some() {
+                self.floor = self.floor.max(object.head.floor);
+                self.group_number = self.group_number.max(object.head.last_group);
+            }
+            self.log.push(LogRead { kind, object, stored_bytes, pairs: pairs.map(Arc::new) });
         }
-        self.log = log;
         self.log.sort_by_key(|read| (read.groups().1, std::cmp::Reverse(read.groups().0)));
     }
 
@@ -353,28 +389,6 @@ impl<S: Slots> Reading<S> {
         }
         taken.into_iter().map(|(low, (end, stamp))| (low, end, stamp)).collect()
     }
-}
-
-/// The manifest that some objects are, and what of them nothing needs.
-fn read_manifest(objects: BTreeMap<u64, Object>, damaged: bool) -> (Manifest, Vec<Slot>) {
-    let noted = |mut object: Object| {
-        let (complete, slots) = (object.is_complete(), object.slots());
-        let body = if object.is_damaged() { None } else { Some(object.take_body()) };
-        Noted { head: object.head, body, slots, complete }
-    };
-    Manifest::read(objects.into_values().map(noted).collect(), damaged)
-}
-
-fn read_log(objects: BTreeMap<(SlotKind, u64), Object>) -> Result<Vec<LogRead>, EngineError> {
-    let objects: Vec<_> = objects.into_iter().collect();
-    let pairs = in_threads(&objects, |(_, object)| {
-        if object.is_complete() && !object.is_damaged() { read_pairs(&object.body()).ok().map(Arc::new) } else { None }
-    })?;
-    let read = |(((kind, _), mut object), pairs): (((SlotKind, u64), Object), _)| {
-        let stored_bytes = object.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum();
-        LogRead { kind, object, stored_bytes, pairs }
-    };
-    Ok(objects.into_iter().zip(pairs).map(read).collect())
 }
 
 fn chunk(object: &Object, high: Option<Key>, summary: Summary) -> Chunk {
