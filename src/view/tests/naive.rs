@@ -2,15 +2,18 @@
 
 #![allow(dead_code, reason = "it is kept as it was")]
 
+mod index;
+mod reads;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use imbl::{OrdMap, OrdSet};
-use ipnet::IpNet;
 
+use self::index::IpIndex;
 use crate::model::*;
-use crate::view::{Effects, LookupMatch, ScopeState};
+use crate::view::{Effects, ScopeState};
 
 /// The mirror in memory. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -125,75 +128,6 @@ fn scope_of(key: &EntryKey) -> Scope {
 fn key_of(change: &Change) -> &EntryKey {
     match change {
         Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key } => key,
-    }
-}
-/// Keys of ip entries by the prefix that they stand for.
-#[derive(Debug, Clone, Default)]
-pub(super) struct IpIndex {
-    keys: OrdSet<(ObjectPrefix, EntryKey)>,
-    /// How many entries of each length there are, so that lookups probe only lengths that exist.
-    ipv4_lengths: OrdMap<u8, u64>,
-    ipv6_lengths: OrdMap<u8, u64>,
-}
-
-impl IpIndex {
-    /// Adds an entry. Adding it twice changes nothing.
-    pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: EntryKey) {
-        if self.keys.insert((prefix, key)).is_none() {
-            *self.lengths_mut(&prefix.net).entry(prefix.net.prefix_len()).or_insert(0) += 1;
-        }
-    }
-
-    /// Removes an entry. Removing one that is not there changes nothing.
-    pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey) {
-        if self.keys.remove(&(prefix, key.clone())).is_none() {
-            return;
-        }
-        let lengths = self.lengths_mut(&prefix.net);
-        let length = prefix.net.prefix_len();
-        match lengths.get_mut(&length) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                lengths.remove(&length);
-            }
-        }
-    }
-
-    /// The keys of all entries for exactly this prefix, host entries first.
-    pub(super) fn exact(&self, net: IpNet) -> impl Iterator<Item = &EntryKey> {
-        [true, false].into_iter().flat_map(move |host| self.at(ObjectPrefix { net, host }))
-    }
-
-    /// The keys of all entries for the longest prefix that covers the address: host entries alone if there are any.
-    pub(super) fn longest_match(&self, ip: IpAddr) -> Vec<&EntryKey> {
-        self.covering(ip).next().unwrap_or_default()
-    }
-
-    /// The keys of the entries that cover the address, grouped by prefix, most specific first.
-    pub(super) fn covering(&self, ip: IpAddr) -> impl Iterator<Item = Vec<&EntryKey>> {
-        let lengths = match ip {
-            IpAddr::V4(_) => &self.ipv4_lengths,
-            IpAddr::V6(_) => &self.ipv6_lengths,
-        };
-        lengths
-            .keys()
-            .rev()
-            .filter_map(move |length| IpNet::new(ip, *length).ok())
-            .flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }))
-            .map(|prefix| self.at(prefix).collect::<Vec<_>>())
-            .filter(|keys| !keys.is_empty())
-    }
-
-    fn at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
-        let start = (prefix, EntryKey::lowest());
-        self.keys.range(start..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
-    }
-
-    fn lengths_mut(&mut self, net: &IpNet) -> &mut OrdMap<u8, u64> {
-        match net {
-            IpNet::V4(_) => &mut self.ipv4_lengths,
-            IpNet::V6(_) => &mut self.ipv6_lengths,
-        }
     }
 }
 
@@ -497,128 +431,4 @@ impl Naive {
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
         self.scopes.get(scope)?.cursor.as_ref()
     }
-}
-impl Naive {
-    /// The record of a key.
-    pub(super) fn record(&self, key: &EntryKey) -> Option<&Arc<Record>> {
-        self.entries.get(key)
-    }
-
-    /// All records from a key on, that one included, in key order.
-    pub(super) fn records_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.entries.range(start.clone()..).map(|(_, record)| record)
-    }
-
-    /// All records of a scope, in key order.
-    pub(super) fn in_scope(&self, scope: &Scope) -> impl Iterator<Item = &Arc<Record>> {
-        let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
-        self.entries
-            .range(start..)
-            .map(|(_, record)| record)
-            .take_while(move |record| record.key.kind == scope.kind && record.key.cluster == scope.cluster)
-    }
-
-    /// The keys whose newest bytes could not be used, from a key on.
-    pub(super) fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.rejected.range(start.clone()..).filter_map(|key| self.entries.get(key))
-    }
-
-    /// How many keys could not be used.
-    pub(super) fn rejected_count(&self) -> usize {
-        self.rejected.len()
-    }
-
-    /// The identities of that number, one for each cluster that has it.
-    pub(super) fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
-        self.identities.range((id, EntryKey::lowest())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
-    }
-
-    /// The ip entries that name an identity, from a key on.
-    pub(super) fn ips_of_identity(&self, id: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.identity_ips.range((id, start.clone())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
-    }
-
-    /// The nodes that have an address.
-    pub(super) fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Record>> {
-        self.node_addresses
-            .range((ip, EntryKey::lowest())..)
-            .take_while(move |(at, _)| *at == ip)
-            .filter_map(|(_, key)| self.entries.get(key))
-    }
-
-    /// The ip entries for exactly this prefix, host entries first.
-    pub(super) fn ips_at(&self, net: IpNet) -> impl Iterator<Item = &Arc<Record>> {
-        self.ipcache.exact(net).filter_map(|key| self.entries.get(key))
-    }
-
-    /// The entries for the longest prefix that covers an address. The first answers: where several clusters claim one prefix
-    /// the newest sequence wins, as the last writer does in an agent (api.md, "lookup").
-    pub(super) fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
-        let mut found: Vec<&Arc<Record>> = self.ipcache.longest_match(ip).into_iter().filter_map(|key| self.entries.get(key)).collect();
-        found.sort_by_key(|record| (record.key.kind == Kind::NodeIp, std::cmp::Reverse(record.last_sequence)));
-        found.into_iter().filter_map(|record| self.join(record)).collect()
-    }
-
-    /// An ip entry with its identity's labels and its node's name.
-    pub(super) fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
-        let entry = record.object.as_deref().and_then(Object::as_ip)?;
-        let cluster = &record.key.cluster;
-        let identity = prefer_cluster(self.identities(entry.identity), cluster);
-        let labels = identity.and_then(|record| match record.object.as_deref() {
-            Some(Object::Identity(identity)) => Some(identity.labels.clone()),
-            _ => None,
-        });
-        if let Some((node, _)) = record.key.name.rsplit_once('#') {
-            return Some(LookupMatch { record: Arc::clone(record), labels, node_name: Some(node.to_owned()) });
-        }
-        let node = entry.host_ip.and_then(|ip| prefer_cluster(self.nodes_at(ip), cluster));
-        Some(LookupMatch { record: Arc::clone(record), labels, node_name: node.map(|node| node.key.name.to_string()) })
-    }
-
-    /// The state of a scope.
-    pub(super) fn scope(&self, scope: &Scope) -> Option<&ScopeState> {
-        self.scopes.get(scope)
-    }
-
-    /// What is remembered of a cluster.
-    pub(super) fn cluster(&self, cluster: &ClusterName) -> Option<&ClusterRecord> {
-        self.clusters.get(cluster)
-    }
-
-    /// Every cluster that anything is known of, in order.
-    pub(super) fn cluster_names(&self) -> std::collections::BTreeSet<ClusterName> {
-        self.clusters.keys().chain(self.phases.keys()).chain(self.scopes.keys().map(|scope| &scope.cluster)).cloned().collect()
-    }
-
-    /// How many keys are mirrored, usable or not.
-    pub(super) fn entry_count(&self) -> usize {
-        self.entries.keys().filter(|key| key.kind != Kind::NodeIp).count()
-    }
-
-    /// How many objects of a kind there are.
-    pub(super) fn object_count(&self, kind: Kind) -> u64 {
-        let derived = if kind == Kind::Ip { self.object_counts[Kind::NodeIp as usize] } else { 0 };
-        self.object_counts[kind as usize] + derived
-    }
-
-    /// Whether the source has confirmed a record since meshkeep started.
-    pub(super) fn is_confirmed(&self, record: &Record) -> bool {
-        if record.key.kind == Kind::NodeIp {
-            return self.entries.get(&record.key.origin()).is_some_and(|node| self.is_confirmed(node));
-        }
-        let scope = Scope { cluster: record.key.cluster.clone(), kind: record.key.kind };
-        record.generation > 0 || self.scopes.get(&scope).is_some_and(|state| state.confirmed)
-    }
-}
-
-/// The record of the given cluster, else the first.
-fn prefer_cluster<'a>(records: impl Iterator<Item = &'a Arc<Record>>, cluster: &ClusterName) -> Option<&'a Arc<Record>> {
-    let mut first = None;
-    for record in records {
-        if record.key.cluster == *cluster {
-            return Some(record);
-        }
-        first = first.or(Some(record));
-    }
-    first
 }

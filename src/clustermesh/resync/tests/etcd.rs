@@ -1,0 +1,133 @@
+//! The scripted source: an etcd made of a log, that can be compacted, wiped and reloaded.
+
+use super::*;
+
+/// An etcd as a log.
+#[derive(Clone)]
+pub(super) struct Etcd {
+    pub(super) id: u64,
+    pub(super) revision: i64,
+    pub(super) compacted: i64,
+    pub(super) keys: BTreeMap<Vec<u8>, KeyValue>,
+    pub(super) log: Vec<(i64, Event)>,
+    /// Makes every canary different, as time does.
+    pub(super) canaries: u64,
+    /// The lease that puts hang on.
+    pub(super) lease: i64,
+    /// Leases that have expired.
+    pub(super) expired: BTreeSet<i64>,
+    /// When the leases that nobody renews expire.
+    pub(super) deadlines: BTreeMap<i64, Duration>,
+    /// The time.
+    pub(super) clock: Duration,
+    /// Whose etcd it is: a KVStoreMesh's, or the cluster's own.
+    pub(super) cached: bool,
+}
+
+impl Etcd {
+    pub(super) fn new(id: u64) -> Self {
+        Self {
+            id,
+            revision: 1,
+            compacted: 0,
+            keys: BTreeMap::new(),
+            log: Vec::new(),
+            canaries: 0,
+            lease: 7,
+            expired: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
+            clock: Duration::ZERO,
+            cached: false,
+        }
+    }
+
+    /// Everything that hangs on a lease goes in one revision.
+    pub(super) fn expire(&mut self, lease: i64) {
+        self.expired.insert(lease);
+        let gone: Vec<Vec<u8>> = self.keys.values().filter(|put| put.lease.0 == lease).map(|put| put.key.clone()).collect();
+        self.revision += 1;
+        for key in gone {
+            self.keys.remove(&key);
+            self.log.push((self.revision, Event::Delete { key, mod_revision: Revision(self.revision) }));
+        }
+    }
+
+    pub(super) fn prefix(&self) -> &'static str {
+        if self.cached { CACHED_PREFIX } else { PREFIX }
+    }
+
+    pub(super) fn canary(&self) -> &'static [u8] {
+        if self.cached { CACHED_CANARY } else { CANARY }
+    }
+
+    pub(super) fn life(&self, lease: LeaseId) -> LeaseLife {
+        if self.expired.contains(&lease.0) {
+            return LeaseLife::Gone;
+        }
+        let remaining = self.deadlines.get(&lease.0).map_or(LEASE_LIFE, |deadline| deadline.saturating_sub(self.clock));
+        LeaseLife::Alive { granted: LEASE_LIFE, remaining }
+    }
+
+    pub(super) fn sign(&self, key: &[u8]) -> Sign {
+        self.keys.get(key).map_or(Sign::Gone, |put| Sign::Standing {
+            created: put.create_revision,
+            lease: put.lease,
+            life: self.life(put.lease),
+        })
+    }
+
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.revision += 1;
+        let revision = Revision(self.revision);
+        let old = self.keys.get(key);
+        let put = KeyValue {
+            key: key.to_vec(),
+            value: value.into(),
+            create_revision: old.map_or(revision, |old| old.create_revision),
+            mod_revision: revision,
+            version: old.map_or(1, |old| old.version + 1),
+            lease: LeaseId(self.lease),
+        };
+        self.keys.insert(key.to_vec(), put.clone());
+        self.log.push((self.revision, Event::Put(put)));
+    }
+
+    pub(super) fn delete(&mut self, key: &[u8]) {
+        if self.keys.remove(key).is_some() {
+            self.revision += 1;
+            self.log.push((self.revision, Event::Delete { key: key.to_vec(), mod_revision: Revision(self.revision) }));
+        }
+    }
+
+    pub(super) fn announce(&mut self) {
+        self.canaries += 1;
+        let value = format!("2026-01-12T09:31:{:02}Z", self.canaries);
+        self.put(self.canary(), value.as_bytes());
+        self.put(CONFIG, b"{}");
+    }
+
+    /// Data directory deleted, same flags: same id, revision 1 again.
+    pub(super) fn wipe(&mut self) {
+        let (canaries, cached) = (self.canaries, self.cached);
+        *self = Self { canaries, cached, ..Self::new(self.id) };
+    }
+
+    pub(super) fn at(&self, key: &[u8], revision: Revision) -> Result<Option<KeyValue>, HistoryLost> {
+        if revision.0 < self.compacted || revision.0 > self.revision {
+            return Err(HistoryLost);
+        }
+        let newest = self.log.iter().rev().find(|(at, event)| *at <= revision.0 && key_of(event) == key);
+        Ok(newest.and_then(|(_, event)| match event {
+            Event::Put(put) => Some(put.clone()),
+            Event::Delete { .. } => None,
+        }))
+    }
+
+    /// What exists below the watched prefix.
+    pub(super) fn truth(&self) -> BTreeMap<String, Vec<u8>> {
+        let below = |(key, put): (&Vec<u8>, &KeyValue)| {
+            Some((String::from_utf8_lossy(key).strip_prefix(self.prefix())?.to_owned(), put.value.to_vec()))
+        };
+        self.keys.iter().filter_map(below).collect()
+    }
+}

@@ -1,0 +1,220 @@
+//! The mirror over a connection that breaks anywhere, with a store that loses its newest writes in a crash.
+
+use super::*;
+
+/// The mirror of one scope: state machine, view, and what the store would hold after a crash.
+pub(super) struct Mirror {
+    pub(super) resync: Resync,
+    pub(super) view: View,
+    /// Snapshots as the store wrote them, newest last.
+    pub(super) stored: Vec<View>,
+    pub(super) request: Option<Request>,
+    /// The pages still to come.
+    pub(super) pages: Vec<Page>,
+    /// Up to which revision the open watch has delivered.
+    pub(super) watched: Option<i64>,
+    pub(super) connected: bool,
+    pub(super) canaries: bool,
+    /// When the etcd's clock was at zero.
+    pub(super) begun: Instant,
+}
+
+impl Mirror {
+    pub(super) fn new(canaries: bool) -> Self {
+        let view = View::starting_at(Sequence(0));
+        Self {
+            resync: Resync::new(scope(), None),
+            stored: vec![view.clone()],
+            view,
+            request: None,
+            pages: Vec::new(),
+            watched: None,
+            connected: false,
+            canaries,
+            begun: Instant::now(),
+        }
+    }
+
+    pub(super) fn feed(&mut self, input: Input) {
+        let step = self.resync.step(input);
+        for command in step.commands {
+            self.view.apply(command, SystemTime::UNIX_EPOCH);
+            self.stored.push(self.view.clone());
+        }
+        if step.request.is_some() {
+            self.request = step.request;
+            self.pages.clear();
+            self.watched = None;
+        }
+    }
+
+    pub(super) fn connect(&mut self, etcd: &Etcd) {
+        self.connected = true;
+        self.feed(Input::Connected(Source {
+            etcd_cluster_id: EtcdClusterId(etcd.id),
+            cached: etcd.cached,
+            canaries: self.canaries,
+            cluster_id: ClusterId(1),
+            max_connected_clusters: MaxConnectedClusters::Clusters255,
+        }));
+    }
+
+    /// kill -9: the store has everything up to one of its last writes, and the process starts again from there.
+    pub(super) fn crash(&mut self, lost: usize) {
+        let kept = self.stored.len() - lost.min(self.stored.len() - 1);
+        self.stored.truncate(kept);
+        let store = self.stored[kept - 1].clone();
+        self.view = View::starting_at(Sequence(self.view.sequence().0 + 1_000));
+        for record in store.in_scope(&scope()) {
+            self.view.restore(Record { generation: 0, ..(*record).clone() });
+        }
+        let cursor = store.cursor(&scope()).cloned();
+        if let Some(cursor) = &cursor {
+            self.view.restore_cursor(scope(), cursor.clone());
+        }
+        self.resync = Resync::new(scope(), cursor);
+        self.stored = vec![self.view.clone()];
+        self.connected = false;
+    }
+
+    /// Performs a piece of the present request. False: there is nothing to do.
+    pub(super) fn advance(&mut self, etcd: &Etcd) -> bool {
+        match self.request.clone() {
+            None => return false,
+            Some(Request::AwaitCanary) => match etcd.keys.get(etcd.canary()) {
+                Some(canary) => self.feed(Input::Canary(canary.clone())),
+                None => return false,
+            },
+            Some(Request::ReadTogether(keys)) => {
+                let found = keys.iter().map(|key| etcd.keys.get(key).cloned()).collect();
+                self.feed(Input::Together(found, Revision(etcd.revision)));
+            }
+            Some(Request::ReadAt(key, revision)) => self.feed(Input::At(etcd.at(&key, revision))),
+            Some(Request::ListChanges(after)) => {
+                let below = || etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes()));
+                let puts: Vec<KeyValue> = below().filter(|put| put.mod_revision > after).cloned().collect();
+                let new = puts.iter().filter(|put| !self.served().contains_key(&name_of(&put.key))).count();
+                let held_count = (self.served().len() + new) as u64;
+                let changed = ChangedKeys { revision: Revision(etcd.revision), total_count: below().count() as u64, puts };
+                // more than four changes count as too many for one answer here
+                let changed = (changed.puts.len() <= 4).then_some(changed);
+                self.feed(Input::Changes { changed, held_count });
+            }
+            Some(Request::ListKeys(revision)) => {
+                if revision.0 < etcd.compacted {
+                    self.feed(Input::HistoryLost);
+                    return true;
+                }
+                let keys: BTreeSet<&Vec<u8>> =
+                    etcd.log.iter().filter(|(at, _)| *at <= revision.0).map(|(_, event)| key_of(event)).collect();
+                let existing = keys
+                    .into_iter()
+                    .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
+                let listed = existing.cloned().collect();
+                let held: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
+                let signs = self.signs(etcd, &held);
+                self.feed(Input::Keys { listed, held, signs });
+            }
+            Some(Request::List) => self.list(etcd),
+            Some(Request::Compare) => {
+                let generation = self.view.scope(&scope()).map_or(0, |state| state.generation);
+                let scope = scope();
+                let unconfirmed = self.view.in_scope(&scope).filter(|record| record.generation < generation);
+                let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();
+                let signs = self.signs(etcd, &keys);
+                self.feed(Input::Absent { keys, signs });
+            }
+            Some(Request::Watch(from)) => return self.watch(etcd, from.0),
+        }
+        true
+    }
+
+    /// What the source says for the deletion of some keys.
+    pub(super) fn signs(&self, etcd: &Etcd, keys: &[EntryKey]) -> Signs {
+        let lost = |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.life(record.source.lease) == LeaseLife::Gone);
+        let lost = keys.iter().filter(lost).cloned().collect();
+        let sign = |key| if self.canaries { etcd.sign(key) } else { Sign::NotExpected };
+        Signs { config: sign(CONFIG), canary: sign(etcd.canary()), lost }
+    }
+
+    pub(super) fn list(&mut self, etcd: &Etcd) {
+        if self.pages.is_empty() {
+            let puts: Vec<KeyValue> = etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes())).cloned().collect();
+            let page = |key_values: &[KeyValue]| Page {
+                revision: Revision(etcd.revision),
+                key_values: key_values.to_vec(),
+                total_count: puts.len() as u64,
+            };
+            self.pages = if puts.is_empty() { vec![page(&[])] } else { puts.chunks(3).map(page).rev().collect() };
+        }
+        let page = self.pages.pop().unwrap();
+        let last = self.pages.is_empty();
+        self.feed(Input::Page(page));
+        if last {
+            self.feed(Input::ListEnd);
+        }
+    }
+
+    pub(super) fn watch(&mut self, etcd: &Etcd, from: i64) -> bool {
+        if from <= etcd.compacted {
+            self.feed(Input::HistoryLost);
+            return true;
+        }
+        let watched = self.watched.unwrap_or(from - 1);
+        let relevant = |event: &Event| key_of(event).starts_with(etcd.prefix().as_bytes());
+        let next = etcd.log.iter().find(|(at, event)| *at > watched && relevant(event)).map(|(revision, _)| *revision);
+        match next {
+            Some(revision) => {
+                self.watched = Some(revision);
+                let of_revision = etcd.log.iter().filter(|(at, event)| *at == revision && relevant(event));
+                let events: Vec<Event> = of_revision.map(|(_, event)| event.clone()).collect();
+                let keys: Vec<EntryKey> =
+                    events.iter().map(|event| EntryKey::new(Kind::Identity, scope().cluster, name_of(key_of(event)))).collect();
+                let signs = self.signs(etcd, &keys);
+                self.feed(Input::Events { events, revision: Revision(revision), signs });
+                true
+            }
+            None => {
+                self.watched = Some(etcd.revision.max(watched));
+                false
+            }
+        }
+    }
+
+    /// Lets the signs stand for a while; true if that ended the holds.
+    pub(super) fn outlives(&mut self, etcd: &Etcd, time: Duration) -> bool {
+        self.keep_vigil(etcd);
+        self.begun += time;
+        self.keep_vigil(etcd);
+        !matches!(self.request, Some(Request::Watch(_)))
+    }
+
+    pub(super) fn keep_vigil(&mut self, etcd: &Etcd) {
+        let signs = self.signs(etcd, &[]);
+        self.feed(Input::Vigil { signs, now: self.begun + etcd.clock, margin: MARGIN });
+    }
+
+    pub(super) fn served(&self) -> BTreeMap<String, Vec<u8>> {
+        self.view.in_scope(&scope()).map(|record| (record.key.name.to_string(), record.value.to_vec())).collect()
+    }
+
+    /// Runs until nothing is left to do.
+    pub(super) fn settle(&mut self, etcd: &Etcd) {
+        if !self.connected {
+            self.connect(etcd);
+        }
+        for _ in 0..10_000 {
+            if !self.advance(etcd) {
+                if self.resync.owes_prune() {
+                    self.feed(Input::Quiet);
+                    continue;
+                }
+                if self.resync.held_count() > 0 && self.outlives(etcd, LEASE_LIFE + MARGIN) {
+                    continue;
+                }
+                return;
+            }
+        }
+        panic!("the mirror never comes to rest");
+    }
+}

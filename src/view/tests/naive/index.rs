@@ -1,0 +1,78 @@
+//! The index of the naive mirror: ip entries by prefix.
+
+use std::net::IpAddr;
+
+use imbl::{OrdMap, OrdSet};
+use ipnet::IpNet;
+
+use crate::model::*;
+
+/// Keys of ip entries by the prefix that they stand for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct IpIndex {
+    keys: OrdSet<(ObjectPrefix, EntryKey)>,
+    /// How many entries of each length there are, so that lookups probe only lengths that exist.
+    ipv4_lengths: OrdMap<u8, u64>,
+    ipv6_lengths: OrdMap<u8, u64>,
+}
+
+impl IpIndex {
+    /// Adds an entry. Adding it twice changes nothing.
+    pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: EntryKey) {
+        if self.keys.insert((prefix, key)).is_none() {
+            *self.lengths_mut(&prefix.net).entry(prefix.net.prefix_len()).or_insert(0) += 1;
+        }
+    }
+
+    /// Removes an entry. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey) {
+        if self.keys.remove(&(prefix, key.clone())).is_none() {
+            return;
+        }
+        let lengths = self.lengths_mut(&prefix.net);
+        let length = prefix.net.prefix_len();
+        match lengths.get_mut(&length) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                lengths.remove(&length);
+            }
+        }
+    }
+
+    /// The keys of all entries for exactly this prefix, host entries first.
+    pub(super) fn exact(&self, net: IpNet) -> impl Iterator<Item = &EntryKey> {
+        [true, false].into_iter().flat_map(move |host| self.at(ObjectPrefix { net, host }))
+    }
+
+    /// The keys of all entries for the longest prefix that covers the address: host entries alone if there are any.
+    pub(super) fn longest_match(&self, ip: IpAddr) -> Vec<&EntryKey> {
+        self.covering(ip).next().unwrap_or_default()
+    }
+
+    /// The keys of the entries that cover the address, grouped by prefix, most specific first.
+    pub(super) fn covering(&self, ip: IpAddr) -> impl Iterator<Item = Vec<&EntryKey>> {
+        let lengths = match ip {
+            IpAddr::V4(_) => &self.ipv4_lengths,
+            IpAddr::V6(_) => &self.ipv6_lengths,
+        };
+        lengths
+            .keys()
+            .rev()
+            .filter_map(move |length| IpNet::new(ip, *length).ok())
+            .flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }))
+            .map(|prefix| self.at(prefix).collect::<Vec<_>>())
+            .filter(|keys| !keys.is_empty())
+    }
+
+    fn at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
+        let start = (prefix, EntryKey::lowest());
+        self.keys.range(start..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
+    }
+
+    fn lengths_mut(&mut self, net: &IpNet) -> &mut OrdMap<u8, u64> {
+        match net {
+            IpNet::V4(_) => &mut self.ipv4_lengths,
+            IpNet::V6(_) => &mut self.ipv6_lengths,
+        }
+    }
+}
