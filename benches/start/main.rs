@@ -34,7 +34,10 @@ const RUNS: u32 = 5;
 /// So long changes come before the kill: the log is full after some 4 s.
 const CHURN: Duration = Duration::from_secs(10);
 
-/// Changes in 25 ms, at 20,000 a second.
+/// How long a group gathers (`commit::persist`).
+const WINDOW: Duration = Duration::from_millis(25);
+
+/// Changes in a window, at 20,000 a second.
 const CHANGES_PER_GROUP: u64 = 500;
 
 /// How often a client asks again.
@@ -205,7 +208,7 @@ fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
         group.derived = Some(DERIVATION);
         group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
         store.apply(&group)?;
-        store.tend()?;
+        store.tend(Instant::now())?;
     }
     store.settle(Duration::from_secs(600))?;
     let disk = store.bytes_on_disk().unwrap_or(0);
@@ -235,7 +238,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     let (mut random, mut due) = (StdRng::seed_from_u64(1), Instant::now());
     println!("ready");
     loop {
-        due += Duration::from_millis(25);
+        due += WINDOW;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let (mut group, mut announced) = (Group::default(), Vec::new());
         for _ in 0..CHANGES_PER_GROUP {
@@ -259,7 +262,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
         journal.append(announced.iter().map(|(sequence, key)| (*sequence, Some(key))));
         store.apply(&group)?;
         journal.cut(Sequence(sequence));
-        store.tend()?;
+        store.tend(due + WINDOW)?;
     }
 }
 

@@ -48,8 +48,8 @@ pub trait Persistence: Send + 'static {
     /// Whatever the disk says; nothing of the group is stored then.
     fn persist(&self, group: &Group) -> Result<(), StoreError>;
 
-    /// Does what is due after a group was stored, before the next one.
-    fn tend(&self) {}
+    /// Does what is due after a group was stored, before the next one, which may come then.
+    fn tend(&self, _until: Instant) {}
 
     /// Does what can be done when nothing has come for 10 s. Returns whether there is more to do.
     fn tidy(&self) -> bool {
@@ -62,8 +62,8 @@ impl Persistence for Store {
         self.apply(group)
     }
 
-    fn tend(&self) {
-        if let Err(error) = Self::tend(self) {
+    fn tend(&self, until: Instant) {
+        if let Err(error) = Self::tend(self, until) {
             tracing::error!(%error, "cannot move changes within the store: it is opened anew");
         }
     }
@@ -238,10 +238,12 @@ impl<P: Persistence> PersistWorker<P> {
                 Next::End => break,
             };
             untidy = true;
+            // the window of the next group has begun
+            let next_at = Instant::now() + GROUP_WINDOW;
             match self.persistence.persist(&group) {
                 Ok(()) => {
                     self.succeeded(&group);
-                    self.persistence.tend();
+                    self.persistence.tend(next_at);
                 }
                 Err(error) => self.failed(group, &error),
             }

@@ -187,13 +187,14 @@ impl Store {
         }
     }
 
-    /// Does what is due between groups: moves changes from the log to where they stay, as fast as new ones come.
+    /// Does what is due between groups: moves changes from the log to where they stay, as fast as new ones come. What is not done by the
+    /// time when the next group may come is in part put off until behind it.
     ///
     /// # Errors
     /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.
-    pub fn tend(&self) -> Result<(), StoreError> {
+    pub fn tend(&self, until: Instant) -> Result<(), StoreError> {
         self.with_warm(|warm| {
-            warm.tend()?;
+            warm.tend(until)?;
             warm.slots.tend_cache()
         })
     }

@@ -294,8 +294,9 @@ impl<S: Slots> Warm<S> {
         Ok(())
     }
 
-    /// Folds as much as is due for what was committed since the last call.
-    pub(super) fn tend(&mut self) -> Result<(), EngineError> {
+    /// Folds as much as is due for what was committed since the last call: half of it in any case, so that folding keeps up wherever it can,
+    /// and the rest as long as nothing else is to be done.
+    pub(super) fn tend(&mut self, until: Instant) -> Result<(), EngineError> {
         let committed_raw_bytes = std::mem::take(&mut self.committed_bytes);
         let used_permille = self.log.raw_bytes() * 1000 / LOG_RAW_BYTES_MAX;
         let speed = used_permille.saturating_sub(FOLD_FROM_PERMILLE).min(1000) * FOLD_SPEED;
@@ -303,7 +304,8 @@ impl<S: Slots> Warm<S> {
         if speed == 0 {
             self.fold_credit = 0;
         }
-        while self.fold_credit >= 1000 && self.fold_oldest()? {
+        let left = self.fold_credit / 2;
+        while self.fold_credit >= 1000 && (self.fold_credit > left || Instant::now() < until) && self.fold_oldest()? {
             self.fold_credit -= 1000;
         }
         self.retire();

@@ -78,7 +78,7 @@ fn write_until_killed(store: &Store) {
     for number in first.. {
         store.apply(&group_of(number)).unwrap();
         eprintln!("applied {number}");
-        store.tend().unwrap();
+        store.tend(Instant::now()).unwrap();
         if number % 5 == 0 {
             store.settle(std::time::Duration::from_millis(5)).unwrap();
         }

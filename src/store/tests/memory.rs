@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -16,7 +17,7 @@ use crate::store::load::read;
 use crate::store::object;
 use crate::store::recover::{Found, recover};
 use crate::store::slots::{Slot, SlotKind, Slots, VALUE_BYTES_MAX};
-use crate::store::warm::Warm;
+use crate::store::warm::{LOG_RAW_BYTES_MAX, LogObject, Warm};
 
 #[derive(Debug, Default)]
 struct State {
@@ -217,7 +218,8 @@ pub(super) fn work(warm: &mut Warm<Disk>, random: &mut StdRng) -> Result<(), Eng
     for _ in 0..random.random_range(0..3) {
         match random.random_range(0..6) {
             0 => warm.fold_all()?,
-            1 => warm.tend()?,
+            // whatever the clock says, or the seed would not repeat it
+            1 => warm.tend(Instant::now() + Duration::from_secs(600))?,
             _ => warm.fold_some(random.random_range(0..3))?,
         }
     }
@@ -241,6 +243,25 @@ fn three_windows() -> (Disk, Model) {
 #[test]
 fn a_window_that_nothing_needs_stays_while_an_older_one_is_needed() {
     run(&mut StdRng::seed_from_u64(5_181_468_674_062_657_400));
+}
+
+/// However late the next group is, so that the log does not grow; and no more, so that it is not later still.
+#[test]
+fn half_of_what_is_due_is_folded_at_once_and_the_rest_if_there_is_time() {
+    let left_after = |time: Duration| {
+        let (disk, model) = three_windows();
+        let mut warm = reopen(&disk);
+        assert_eq!(warm.dirty.len(), 3);
+        // as if the log were full of what others need
+        let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_RAW_BYTES_MAX);
+        warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
+        warm.fold_credit = 2000;
+        warm.tend(Instant::now() + time).unwrap();
+        assert!(loaded(&warm) == model.loaded());
+        (warm.dirty.len(), warm.fold_credit)
+    };
+    assert_eq!(left_after(Duration::ZERO), (2, 1000));
+    assert_eq!(left_after(Duration::from_secs(600)), (1, 0));
 }
 
 #[test]
