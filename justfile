@@ -40,7 +40,7 @@ deny:
 container-trial:
     scripts/container-trial
 
-# the long run of the change stream's checkers: 10 million changes, or as many as given
+# the long runs: the store under power cuts and kills, then 10 million changes of the stream, or as many as given
 soak *events:
     scripts/soak {{ events }}
 

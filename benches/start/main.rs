@@ -1,4 +1,5 @@
-//! How long a start takes: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000; derived entries come on top).
+//! How long a start takes: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000; derived entries come on top). More than a
+//! million are of fewer, larger clusters: 3,160,000 are set XL of the plan, 200 clusters.
 //!
 //! The real binary in fresh processes over a store of its own making, asked through a unix socket: until the first lookup is answered, and until
 //! everything is in memory, each a median of five, after a clean stop, without the page cache, and after a kill in the middle of 20,000 changes a
@@ -14,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use meshkeep::commit::first_reservation;
@@ -54,7 +56,10 @@ fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["role:fill", directory, clusters] => fill(Path::new(directory), clusters.parse()?),
+        ["role:fill", directory, clusters, times] => {
+            data::TIMES.store(times.parse()?, Ordering::Relaxed);
+            fill(Path::new(directory), clusters.parse()?)
+        }
         ["role:churn", directory, clusters] => churn(Path::new(directory), clusters.parse()?),
         [] => ["100000", "1000000"].iter().try_for_each(|entries| measure(entries.parse()?)),
         entries => entries.iter().try_for_each(|entries| measure(entries.parse()?)),
@@ -62,7 +67,8 @@ fn main() -> Outcome<()> {
 }
 
 fn measure(entries: u64) -> Outcome<()> {
-    let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000)?.clamp(1, data::CLUSTERS).to_string();
+    let times = entries.div_ceil(1_000_000);
+    let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000 / times)?.clamp(1, data::CLUSTERS).to_string();
     let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
     let home = fs::canonicalize(parent)?.join(format!("bench-start-{}", std::process::id()));
     let data = home.join("data");
@@ -71,7 +77,7 @@ fn measure(entries: u64) -> Outcome<()> {
     for number in 1..=clusters.parse()? {
         fs::write(home.join("clustermesh").join(data::cluster(number).as_str()), "endpoints:\n- http://127.0.0.1:1\n")?;
     }
-    let filled = role("role:fill", &data, &clusters)?.wait_with_output()?;
+    let filled = role("role:fill", &data, &[&clusters, &times.to_string()])?.wait_with_output()?;
     println!("{entries} entries of {clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
     println!("  a flat file of as many bytes is read in {:.0} ms", millis(flat(&data)?));
     let count: u32 = clusters.parse()?;
@@ -99,9 +105,9 @@ fn measure(entries: u64) -> Outcome<()> {
     Ok(())
 }
 
-fn role(name: &str, directory: &Path, clusters: &str) -> Outcome<Child> {
+fn role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
     let directory = directory.to_str().ok_or("not a path")?;
-    Ok(Command::new(std::env::current_exe()?).args([name, directory, clusters]).stdout(Stdio::piped()).spawn()?)
+    Ok(Command::new(std::env::current_exe()?).args([name, directory]).args(words).stdout(Stdio::piped()).spawn()?)
 }
 
 /// What a start took.
@@ -267,7 +273,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
 }
 
 fn kill_in_churn(data: &Path, clusters: &str) -> Outcome<()> {
-    let mut child = role("role:churn", data, clusters)?;
+    let mut child = role("role:churn", data, &[clusters])?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
     std::thread::sleep(CHURN);

@@ -2,6 +2,7 @@
 //! 255 clusters, some 316 MB. Made one cluster at a time, so that making them leaves nothing behind.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use meshkeep::model::{
     Change, ClusterId, ClusterName, Command, EntryKey, IpEntry, Kind, LeaseId, MaxConnectedClusters, Object, Record, Revision, Scope,
@@ -17,6 +18,9 @@ pub(crate) const IPS: u32 = 3_529;
 const NODES: u32 = 196;
 const IDENTITIES: u32 = 157;
 const SERVICES: u32 = 39;
+
+/// How many times as much each cluster has, for sets that are larger than a million keys.
+pub(crate) static TIMES: AtomicU32 = AtomicU32::new(1);
 
 const SETS: [&str; 5] = ["cart", "checkout", "web", "payments-api", "search"];
 
@@ -124,6 +128,7 @@ pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
         Kind::Service => SERVICES,
         Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster => 0,
     };
+    let count = count * TIMES.load(Ordering::Relaxed);
     let made = (0..count).map(made).map(|(name, value)| (EntryKey::new(kind, cluster(number), name), value));
     let mut made: Vec<(EntryKey, String)> = made.collect();
     made.sort();
