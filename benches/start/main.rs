@@ -1,5 +1,5 @@
 //! How long a start takes: `cargo bench --bench start -- [entries...]` (default: 100,000 and 1,000,000; derived entries come on top). More than a
-//! million are of fewer, larger clusters: 3,160,000 are set XL of the plan, 200 clusters.
+//! million are of fewer, larger clusters: 3,160,000, as many as set XL has, of 201.
 //!
 //! The real binary in fresh processes over a store of its own making, asked through a unix socket: until the first lookup is answered, and until
 //! everything is in memory, each a median of five, after a clean stop, without the page cache, and after a kill in the middle of 20,000 changes a
@@ -60,7 +60,10 @@ fn main() -> Outcome<()> {
             data::TIMES.store(times.parse()?, Ordering::Relaxed);
             fill(Path::new(directory), clusters.parse()?)
         }
-        ["role:churn", directory, clusters] => churn(Path::new(directory), clusters.parse()?),
+        ["role:churn", directory, clusters, times] => {
+            data::TIMES.store(times.parse()?, Ordering::Relaxed);
+            churn(Path::new(directory), clusters.parse()?)
+        }
         [] => ["100000", "1000000"].iter().try_for_each(|entries| measure(entries.parse()?)),
         entries => entries.iter().try_for_each(|entries| measure(entries.parse()?)),
     }
@@ -69,6 +72,7 @@ fn main() -> Outcome<()> {
 fn measure(entries: u64) -> Outcome<()> {
     let times = entries.div_ceil(1_000_000);
     let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000 / times)?.clamp(1, data::CLUSTERS).to_string();
+    let times = times.to_string();
     let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
     let home = fs::canonicalize(parent)?.join(format!("bench-start-{}", std::process::id()));
     let data = home.join("data");
@@ -77,7 +81,7 @@ fn measure(entries: u64) -> Outcome<()> {
     for number in 1..=clusters.parse()? {
         fs::write(home.join("clustermesh").join(data::cluster(number).as_str()), "endpoints:\n- http://127.0.0.1:1\n")?;
     }
-    let filled = role("role:fill", &data, &[&clusters, &times.to_string()])?.wait_with_output()?;
+    let filled = role("role:fill", &data, &[&clusters, &times])?.wait_with_output()?;
     println!("{entries} entries of {clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
     println!("  a flat file of as many bytes is read in {:.0} ms", millis(flat(&data)?));
     let count: u32 = clusters.parse()?;
@@ -92,7 +96,7 @@ fn measure(entries: u64) -> Outcome<()> {
         Ok(()) => report("without the page cache", (1..=RUNS).map(without_cache))?,
         Err(error) => println!("  without the page cache: cannot drop it ({error})"),
     }
-    kill_in_churn(&data, &clusters)?;
+    kill_in_churn(&data, &[&clusters, &times])?;
     let copy = home.join("copy");
     let killed = |run| {
         copy_tree(&data, &copy)?;
@@ -248,12 +252,9 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let (mut group, mut announced) = (Group::default(), Vec::new());
         for _ in 0..CHANGES_PER_GROUP {
-            let Order::Apply { changes, .. } = data::change(&mut random, i64::try_from(sequence)?) else { continue };
+            let Order::Apply { changes, .. } = data::change(&mut random, i64::try_from(sequence)?, clusters) else { continue };
             for change in changes {
                 let Change::Put { key, value, decoded, source } = change else { continue };
-                if key.cluster.as_str().trim_start_matches("cluster-").parse::<u32>()? > clusters {
-                    continue;
-                }
                 sequence += 1;
                 announced.push((Sequence(sequence), key.clone()));
                 let (create_sequence, last_sequence) = (Sequence(1), Sequence(sequence));
@@ -272,8 +273,8 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     }
 }
 
-fn kill_in_churn(data: &Path, clusters: &str) -> Outcome<()> {
-    let mut child = role("role:churn", data, &[clusters])?;
+fn kill_in_churn(data: &Path, words: &[&str]) -> Outcome<()> {
+    let mut child = role("role:churn", data, words)?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
     std::thread::sleep(CHURN);

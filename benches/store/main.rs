@@ -24,6 +24,9 @@ const FILL_GROUP: u64 = 10_000;
 /// The reference: what one write and one sync of this size cost, some of a commit at 20,000 changes/s.
 const SYNC_BYTES: usize = 32 << 10;
 
+/// How long changes gather at high rates (`commit::persist`).
+const GROUP_WINDOW: Duration = Duration::from_millis(25);
+
 /// How many of a group's changes the wait of each group stands for.
 const SAMPLES: u32 = 8;
 
@@ -130,7 +133,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         let stored = due.elapsed();
         durable.extend((1..=SAMPLES).map(|part| stored + window * part / SAMPLES));
         oldest.push(stored + window);
-        store.tend(due + window)?;
+        store.tend(due + GROUP_WINDOW)?;
         busy += began.elapsed();
         if oldest.len() % 40 == 0 {
             disk_max = disk_max.max(store.bytes_on_disk().unwrap_or(0));

@@ -70,7 +70,8 @@ fn node_value(random: &mut StdRng, cluster: u32, index: u32, name: &str) -> Stri
         ),
         name = name,
         c = cluster,
-        h = 16 + cluster / 250,
+        // another network for each 250
+        h = 16 + cluster / 250 + index / 250 * 2,
         l = cluster % 250,
         b = b,
         d = d,
@@ -185,9 +186,9 @@ pub(crate) fn clusters_in_key_order() -> Vec<u32> {
     numbers
 }
 
-/// A change of a random ip entry: another pod has the address.
-pub(crate) fn change(random: &mut StdRng, revision: i64) -> Command {
-    let (number, index) = (random.random_range(1..=CLUSTERS), random.random_range(0..IPS));
+/// A change of a random ip entry of the first so many clusters: another pod has the address.
+pub(crate) fn change(random: &mut StdRng, revision: i64, clusters: u32) -> Command {
+    let (number, index) = (random.random_range(1..=clusters), random.random_range(0..IPS * TIMES.load(Ordering::Relaxed)));
     let key = EntryKey::new(Kind::Ip, cluster(number), address(number, index).to_string());
     let value = ip_value(number, index, &format!("cart-7-{}-{}", letters(random, 9), letters(random, 5))).into_bytes();
     let decoded = Ok(decode(&key, &value));

@@ -187,7 +187,7 @@ fn churn(mut view: View) {
     let mut snapshot = (view.clone(), feed.clone());
     let total = 60 * CHANGES_PER_SECOND;
     for done in 0..total {
-        for announcement in view.apply(change(&mut random, i64::from(done) + 5_000_000), now).announcements {
+        for announcement in view.apply(change(&mut random, i64::from(done) + 5_000_000, CLUSTERS), now).announcements {
             feed.announce(announcement, now);
         }
         if done % CHANGES_PER_BATCH == 0 {
@@ -266,7 +266,7 @@ fn write(mut view: View, published: &ArcSwap<View>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         for _ in 0..CHANGES_PER_BATCH {
             done += 1;
-            view.apply(change(&mut random, i64::from(done) + 5_000_000), SystemTime::UNIX_EPOCH);
+            view.apply(change(&mut random, i64::from(done) + 5_000_000, CLUSTERS), SystemTime::UNIX_EPOCH);
         }
         published.store(Arc::new(view.clone()));
         let due = Duration::from_secs(1) * done / CHANGES_PER_SECOND;
@@ -283,7 +283,7 @@ pub(crate) fn apply() {
     let mut snapshots = (view.clone(), map.clone());
     let rounds = 2_500;
     for round in 0..rounds {
-        let commands: Vec<_> = (0..CHANGES_PER_BATCH).map(|_| change(&mut random, round)).collect();
+        let commands: Vec<_> = (0..CHANGES_PER_BATCH).map(|_| change(&mut random, round, CLUSTERS)).collect();
         let begun = thread_time();
         let effects: Vec<_> = commands.into_iter().map(|command| view.apply(command, SystemTime::UNIX_EPOCH)).collect();
         ours += thread_time() - begun;

@@ -238,7 +238,7 @@ impl<P: Persistence> PersistWorker<P> {
                 Next::End => break,
             };
             untidy = true;
-            // the window of the next group has begun
+            // the window of the next group begins with its first change, no earlier than now
             let next_at = Instant::now() + GROUP_WINDOW;
             match self.persistence.persist(&group) {
                 Ok(()) => {

@@ -127,7 +127,10 @@ impl Opening {
             begun = start;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn Early>));
         };
-        let (store, opened) = Store::open_offering(&directory, wait, &mut offer)?;
+        let outcome = Store::open_offering(&directory, wait, &mut offer);
+        // where nothing could be answered early: they are read again once the store is there, with what it knows
+        drop(journals.map(JoinHandle::join));
+        let (store, opened) = outcome?;
         Ok(OpenedStore { store, opened, begun, early })
     }
 }

@@ -117,7 +117,8 @@ impl Store {
     }
 
     /// The same; meanwhile `offer` gets `None` when opening begins, the directory being locked, and what lookups can be answered from before
-    /// everything is read, if all is well. `None` once more says that opening begins anew: what was offered before then counts no more.
+    /// everything is read, if all is well. `None` once more says that nothing can be, or that opening begins anew: what was offered
+    /// before then counts no more.
     ///
     /// # Errors
     /// As [`Store::open`].

@@ -112,14 +112,14 @@ impl Object {
         }
     }
 
-    /// The changes of an object of the log, and how long they are as they are stored. `None` where it is damaged or was never finished.
-    fn take_changes(&mut self) -> (Option<Pairs>, usize) {
-        if let Some(Unpacked::Changes { pairs, stored_bytes }) = self.unpacked.take() {
-            return (Some(pairs), stored_bytes);
-        }
-        let is_whole = self.is_complete() && !self.is_damaged();
-        let pairs = if is_whole { read_pairs(&self.body()).ok() } else { None };
-        (pairs, self.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum())
+    /// The changes of an object of the log that was not taken apart. `None` where it is damaged or was never finished.
+    fn changes(&self) -> Option<Pairs> {
+        if self.is_complete() && !self.is_damaged() { read_pairs(&self.body()).ok() } else { None }
+    }
+
+    /// Lets go of the body. Returns how long it was.
+    fn drop_body(&mut self) -> usize {
+        self.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum()
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -244,7 +244,7 @@ impl<S: Slots> Reading<S> {
             }
         }
         reading.take_manifest(manifest, manifest_damaged);
-        reading.take_log(log);
+        reading.take_log(log)?;
         Ok(reading)
     }
 
@@ -282,9 +282,15 @@ impl<S: Slots> Reading<S> {
         self.garbage.extend(garbage);
     }
 
-    fn take_log(&mut self, objects: BTreeMap<(SlotKind, u64), Object>) {
+    fn take_log(&mut self, objects: BTreeMap<(SlotKind, u64), Object>) -> Result<(), EngineError> {
+        // those of several slots, as a list that was being read leaves
+        let whole: Vec<&Object> = objects.values().filter(|object| object.unpacked.is_none()).collect();
+        let mut apart = in_threads(&whole, |object| object.changes())?.into_iter();
         for ((kind, _), mut object) in objects {
-            let (pairs, stored_bytes) = object.take_changes();
+            let (pairs, stored_bytes) = match object.unpacked.take() {
+                Some(Unpacked::Changes { pairs, stored_bytes }) => (Some(pairs), stored_bytes),
+                Some(Unpacked::Entries(_)) | None => (apart.next().flatten(), object.drop_body()),
+            };
             if pairs.is_some() {
                 self.floor = self.floor.max(object.head.floor);
                 self.group_number = self.group_number.max(object.head.last_group);
@@ -292,6 +298,7 @@ impl<S: Slots> Reading<S> {
             self.log.push(LogRead { kind, object, stored_bytes, pairs: pairs.map(Arc::new) });
         }
         self.log.sort_by_key(|read| (read.groups().1, std::cmp::Reverse(read.groups().0)));
+        Ok(())
     }
 
     /// What lookups need, where the manifest and the log are whole, and reach up to a group.
