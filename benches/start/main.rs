@@ -56,12 +56,12 @@ fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["role:fill", directory, clusters, times] => {
-            data::TIMES.store(times.parse()?, Ordering::Relaxed);
+        ["role:fill", directory, clusters, scale] => {
+            data::SCALE.store(scale.parse()?, Ordering::Relaxed);
             fill(Path::new(directory), clusters.parse()?)
         }
-        ["role:churn", directory, clusters, times] => {
-            data::TIMES.store(times.parse()?, Ordering::Relaxed);
+        ["role:churn", directory, clusters, scale] => {
+            data::SCALE.store(scale.parse()?, Ordering::Relaxed);
             churn(Path::new(directory), clusters.parse()?)
         }
         [] => ["100000", "1000000"].iter().try_for_each(|entries| measure(entries.parse()?)),
@@ -70,9 +70,9 @@ fn main() -> Outcome<()> {
 }
 
 fn measure(entries: u64) -> Outcome<()> {
-    let times = entries.div_ceil(1_000_000);
-    let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000 / times)?.clamp(1, data::CLUSTERS).to_string();
-    let times = times.to_string();
+    let scale = entries.div_ceil(1_000_000);
+    let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000 / scale)?.clamp(1, data::CLUSTERS).to_string();
+    let scale = scale.to_string();
     let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
     let home = fs::canonicalize(parent)?.join(format!("bench-start-{}", std::process::id()));
     let data = home.join("data");
@@ -81,7 +81,7 @@ fn measure(entries: u64) -> Outcome<()> {
     for number in 1..=clusters.parse()? {
         fs::write(home.join("clustermesh").join(data::cluster(number).as_str()), "endpoints:\n- http://127.0.0.1:1\n")?;
     }
-    let filled = role("role:fill", &data, &[&clusters, &times])?.wait_with_output()?;
+    let filled = role("role:fill", &data, &[&clusters, &scale])?.wait_with_output()?;
     println!("{entries} entries of {clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
     println!("  a flat file of as many bytes is read in {:.0} ms", millis(flat(&data)?));
     let count: u32 = clusters.parse()?;
@@ -96,7 +96,7 @@ fn measure(entries: u64) -> Outcome<()> {
         Ok(()) => report("without the page cache", (1..=RUNS).map(without_cache))?,
         Err(error) => println!("  without the page cache: cannot drop it ({error})"),
     }
-    kill_in_churn(&data, &[&clusters, &times])?;
+    kill_in_churn(&data, &[&clusters, &scale])?;
     let copy = home.join("copy");
     let killed = |run| {
         copy_tree(&data, &copy)?;

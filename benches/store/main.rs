@@ -24,8 +24,9 @@ const FILL_GROUP: u64 = 10_000;
 /// The reference: what one write and one sync of this size cost, some of a commit at 20,000 changes/s.
 const SYNC_BYTES: usize = 32 << 10;
 
-/// How long changes gather at high rates (`commit::persist`).
+/// How long changes gather, at high rates and at low ones (`commit::persist`).
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
+const CALM_GROUP_WINDOW: Duration = Duration::from_millis(40);
 
 /// How many of a group's changes the wait of each group stands for.
 const SAMPLES: u32 = 8;
@@ -108,7 +109,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     let store = open(directory)?;
     drop(store.load()?);
     // as the process does (`commit::persist`)
-    let window = Duration::from_millis(if rate > 5_000 { 25 } else { 40 });
+    let window = if rate > 5_000 { GROUP_WINDOW } else { CALM_GROUP_WINDOW };
     let per_window = rate * u64::try_from(window.as_millis())? / 1_000;
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
     let (mut durable, mut oldest) = (Vec::new(), Vec::new());

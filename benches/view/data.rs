@@ -20,7 +20,7 @@ const IDENTITIES: u32 = 157;
 const SERVICES: u32 = 39;
 
 /// How many times as much each cluster has, for sets that are larger than a million keys.
-pub(crate) static TIMES: AtomicU32 = AtomicU32::new(1);
+pub(crate) static SCALE: AtomicU32 = AtomicU32::new(1);
 
 const SETS: [&str; 5] = ["cart", "checkout", "web", "payments-api", "search"];
 
@@ -129,7 +129,7 @@ pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
         Kind::Service => SERVICES,
         Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster => 0,
     };
-    let count = count * TIMES.load(Ordering::Relaxed);
+    let count = count * SCALE.load(Ordering::Relaxed);
     let made = (0..count).map(made).map(|(name, value)| (EntryKey::new(kind, cluster(number), name), value));
     let mut made: Vec<(EntryKey, String)> = made.collect();
     made.sort();
@@ -188,7 +188,7 @@ pub(crate) fn clusters_in_key_order() -> Vec<u32> {
 
 /// A change of a random ip entry of the first so many clusters: another pod has the address.
 pub(crate) fn change(random: &mut StdRng, revision: i64, clusters: u32) -> Command {
-    let (number, index) = (random.random_range(1..=clusters), random.random_range(0..IPS * TIMES.load(Ordering::Relaxed)));
+    let (number, index) = (random.random_range(1..=clusters), random.random_range(0..IPS * SCALE.load(Ordering::Relaxed)));
     let key = EntryKey::new(Kind::Ip, cluster(number), address(number, index).to_string());
     let value = ip_value(number, index, &format!("cart-7-{}-{}", letters(random, 9), letters(random, 5))).into_bytes();
     let decoded = Ok(decode(&key, &value));

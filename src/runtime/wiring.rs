@@ -100,7 +100,7 @@ pub(super) fn opening(settings: &Settings) -> Opening {
     }
 }
 
-fn in_background(directory: &Path) -> JoinHandle<Vec<JournalRun>> {
+fn read_journals_in_background(directory: &Path) -> JoinHandle<Vec<JournalRun>> {
     let directory = directory.to_owned();
     std::thread::spawn(move || restore::runs(&directory))
 }
@@ -114,7 +114,7 @@ impl Opening {
             let begin = match cold {
                 // the directory is ours from now on: its journals are read while the engine opens, which takes one core
                 None => {
-                    journals.get_or_insert_with(|| in_background(&directory));
+                    journals.get_or_insert_with(|| read_journals_in_background(&directory));
                     None
                 }
                 Some(cold) => {
