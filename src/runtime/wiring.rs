@@ -85,10 +85,10 @@ pub(super) fn store_report(opened: &Opened) -> StoreReport {
 
 /// What opening the store takes.
 pub(super) struct Opening {
-    directory: PathBuf,
-    wait: Duration,
-    max_connected_clusters: MaxConnectedClusters,
-    retention: Retention,
+    pub(super) directory: PathBuf,
+    pub(super) wait: Duration,
+    pub(super) max_connected_clusters: MaxConnectedClusters,
+    pub(super) retention: Retention,
 }
 
 pub(super) fn opening(settings: &Settings) -> Opening {

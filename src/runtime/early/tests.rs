@@ -18,6 +18,7 @@ use crate::model::{
     Revision, Scope, Sequence, SourceStamp,
 };
 use crate::runtime::restore::{restore, runs};
+use crate::runtime::wiring::Opening;
 use crate::store::{Group, Journal, Store};
 use crate::view::entries_of;
 use crate::wire::{self, Context};
@@ -187,6 +188,21 @@ fn ask(address: &str, path: &str) -> String {
 async fn answers(address: String) -> Vec<(&'static str, String)> {
     let asked = move || PATHS.map(|path| (path, ask(&address, path))).to_vec();
     tokio::task::spawn_blocking(asked).await.unwrap()
+}
+
+/// What was announced and not stored is announced anew, so its keys are known before any position is given out.
+#[test]
+fn an_early_start_begins_with_the_journals_that_were_read_while_the_store_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    stored(directory.path());
+    let expected = runs(directory.path());
+    let opening =
+        Opening { directory: directory.path().to_owned(), wait: Duration::ZERO, max_connected_clusters: MAX, retention: retention() };
+    let opened = opening.open(watch::channel(None).0).unwrap();
+    let begun = opened.begun.expect("must begin early");
+    assert_eq!(begun.runs, expected);
+    let announced: Vec<&EntryKey> = begun.plan.announced.iter().map(|(key, _)| key).collect();
+    assert_eq!(announced, [&key(Kind::Ip, "paris", "10.9.0.7"), &key(Kind::Ip, "rome", "10.200.0.1")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
