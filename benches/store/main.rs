@@ -110,16 +110,19 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     drop(store.load()?);
     // as the process does (`commit::persist`)
     let window = if rate > 5_000 { GROUP_WINDOW } else { CALM_GROUP_WINDOW };
-    let per_window = rate * u64::try_from(window.as_millis())? / 1_000;
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
     let (mut durable, mut oldest) = (Vec::new(), Vec::new());
     let (began_written, started, mut busy) = (write_bytes()?, Instant::now(), Duration::ZERO);
-    let mut due = started;
+    // changes come all the time; whatever came until a group is taken is of it, so one that follows a slow one is larger
+    let (mut taken, mut came) = (started, 0);
     while started.elapsed() < Duration::from_secs(seconds) {
-        due += window;
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let since = taken;
+        std::thread::sleep((since + window).saturating_duration_since(Instant::now()));
+        taken = Instant::now();
+        let all = rate * u64::try_from((taken - started).as_millis())? / 1_000;
+        let coming = all - std::mem::replace(&mut came, all);
         let mut group = Group::default();
-        for _ in 0..per_window {
+        for _ in 0..coming {
             sequence += 1;
             let number = data::mix(sequence) % count;
             let record = data::shared(number, sequence, sequence);
@@ -130,11 +133,11 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         group.covered = Some(Sequence(sequence));
         let began = Instant::now();
         store.apply(&group)?;
-        // changes came all through the window, and the oldest has waited all of it, and longer if the group before was late
-        let stored = due.elapsed();
-        durable.extend((1..=SAMPLES).map(|part| stored + window * part / SAMPLES));
-        oldest.push(stored + window);
-        store.tend(due + GROUP_WINDOW)?;
+        let stored = Instant::now();
+        let arrivals = (1..).map(|part| since + window * part / SAMPLES).take_while(|arrival| *arrival <= taken);
+        durable.extend(arrivals.map(|arrival| stored - arrival));
+        oldest.push(stored - since);
+        store.tend(taken + GROUP_WINDOW)?;
         busy += began.elapsed();
         if oldest.len() % 40 == 0 {
             disk_max = disk_max.max(store.bytes_on_disk().unwrap_or(0));
