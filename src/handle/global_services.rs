@@ -1,6 +1,6 @@
 //! Global services as one snapshot has them, and which backends of them a cluster would use.
 
-use std::sync::Arc;
+use smol_str::SmolStr;
 
 use super::{Filter, Reading};
 use crate::model::{ClusterName, Kind, Scope};
@@ -12,7 +12,7 @@ pub struct ServicePage {
     /// In order of `<namespace>/<name>`.
     pub services: Vec<GlobalService>,
     /// `<namespace>/<name>` of the first service of the next page, if there is one.
-    pub next: Option<Arc<str>>,
+    pub next: Option<SmolStr>,
 }
 
 /// What one cluster's agents would use of a global service.
@@ -42,7 +42,7 @@ impl Reading {
         });
         let mut found = named.filter_map(|service| Some((service, view.global_service(service).filter(|one| passes(filter, one))?)));
         let services: Vec<GlobalService> = found.by_ref().take(limit).map(|(_, service)| service).collect();
-        let next = found.next().map(|(service, _)| Arc::clone(service));
+        let next = found.next().map(|(service, _)| service.clone());
         ServicePage { services, next }
     }
 

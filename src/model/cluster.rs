@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+
+use smol_str::SmolStr;
 
 use super::{Kind, Revision};
 
@@ -12,7 +13,7 @@ const CLUSTER_NAME_LENGTH_MAX: usize = 32;
 
 /// A valid cluster name: at most 32 characters, lower-case letters, digits and `-`, ending in a letter or digit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClusterName(Arc<str>);
+pub struct ClusterName(SmolStr);
 
 /// A text that cannot be a cluster's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+
+use smol_str::SmolStr;
 
 use super::ClusterName;
 
@@ -141,12 +142,12 @@ pub struct EntryKey {
     pub cluster: ClusterName,
     /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length, or
     /// `<node>#<address>`.
-    pub name: Arc<str>,
+    pub name: SmolStr,
 }
 
 impl EntryKey {
     /// Builds a key from its parts.
-    pub fn new(kind: Kind, cluster: ClusterName, name: impl Into<Arc<str>>) -> Self {
+    pub fn new(kind: Kind, cluster: ClusterName, name: impl Into<SmolStr>) -> Self {
         Self { kind, cluster, name: name.into() }
     }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use smol_str::SmolStr;
 
 use super::{EndpointSlice, EntryKey, Kind, Phase, ServiceExport};
 
@@ -47,10 +48,10 @@ impl Object {
     /// (`NewSharedServicesObserver`, Cilium's `pkg/clustermesh/common/services.go`), nor has a slice that names no service
     /// (`ParseEndpointSliceID`, `pkg/k8s/endpoints.go`).
     #[must_use]
-    pub fn shared_service(&self, key: &EntryKey) -> Option<Arc<str>> {
+    pub fn shared_service(&self, key: &EntryKey) -> Option<SmolStr> {
         match self {
-            Self::Service(service) => service.shared.then(|| Arc::clone(&key.name)),
-            Self::ServiceExport(_) => Some(Arc::clone(&key.name)),
+            Self::Service(service) => service.shared.then(|| key.name.clone()),
+            Self::ServiceExport(_) => Some(key.name.clone()),
             Self::EndpointSlice(slice) => {
                 let name = slice.labels.get(SERVICE_NAME_LABEL).filter(|name| !name.is_empty())?;
                 Some(format!("{}/{name}", slice.namespace).into())

@@ -1,9 +1,9 @@
 //! What an index needs to know of a record, as a chunk notes it, so that a start decodes no value.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use ipnet::IpNet;
+use smol_str::SmolStr;
 
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
 
@@ -29,7 +29,7 @@ pub enum Meaning {
     /// An identity of this number.
     Identity(u32),
     /// A service, a service export or an endpoint slice, and the global service that it has a share in.
-    Service(Option<Arc<str>>),
+    Service(Option<SmolStr>),
 }
 
 impl Meaning {

@@ -13,6 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use imbl::OrdSet;
+use smol_str::SmolStr;
 
 use super::View;
 use crate::model::{ClusterName, EntryKey, Kind, Record};
@@ -25,23 +26,23 @@ pub use selection::{Affinity, LocalService, Selection, SelectionRule, select};
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceIndex {
     /// `<namespace>/<name>` of a service, and a key that has a share in it.
-    shares: OrdSet<(Arc<str>, EntryKey)>,
+    shares: OrdSet<(SmolStr, EntryKey)>,
     /// How many services have a share.
     service_count: u64,
 }
 
 impl ServiceIndex {
     /// Takes in a key that has a share in a service. Adding it twice changes nothing.
-    pub(super) fn add(&mut self, key: &EntryKey, service: &Arc<str>) {
+    pub(super) fn add(&mut self, key: &EntryKey, service: &SmolStr) {
         let is_first = self.shares_in(service).next().is_none();
-        if self.shares.insert((Arc::clone(service), key.clone())).is_none() && is_first {
+        if self.shares.insert((service.clone(), key.clone())).is_none() && is_first {
             self.service_count += 1;
         }
     }
 
     /// Takes out a key that had a share in a service. Removing one that is not there changes nothing.
-    pub(super) fn remove(&mut self, key: &EntryKey, service: &Arc<str>) {
-        let share = (Arc::clone(service), key.clone());
+    pub(super) fn remove(&mut self, key: &EntryKey, service: &SmolStr) {
+        let share = (service.clone(), key.clone());
         if self.shares.remove(&share).is_some() && self.shares_in(&share.0).next().is_none() {
             self.service_count -= 1;
         }
@@ -49,14 +50,14 @@ impl ServiceIndex {
 
     /// The keys that have a share in a service, in key order: endpoint slices, exports, services.
     fn shares_in<'a>(&'a self, service: &'a str) -> impl Iterator<Item = &'a EntryKey> {
-        let start: (Arc<str>, EntryKey) = (service.into(), EntryKey::lowest());
+        let start: (SmolStr, EntryKey) = (service.into(), EntryKey::lowest());
         self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
     }
 
     /// Every service from a name on, that one included, in order of names.
-    fn services_from(&self, start: &str) -> impl Iterator<Item = &Arc<str>> {
-        let start: (Arc<str>, EntryKey) = (start.into(), EntryKey::lowest());
-        let mut last: Option<&Arc<str>> = None;
+    fn services_from(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
+        let start: (SmolStr, EntryKey) = (start.into(), EntryKey::lowest());
+        let mut last: Option<&SmolStr> = None;
         self.shares.range(start..).filter_map(move |(service, _)| {
             let is_new = last != Some(service);
             last = Some(service);
@@ -73,7 +74,7 @@ impl View {
     }
 
     /// `<namespace>/<name>` of every global service from a name on, that one included, in order.
-    pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &Arc<str>> {
+    pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
         self.indices.services.services_from(start)
     }
 

@@ -1,10 +1,10 @@
 //! The indices over what records mean: who has an address, which clusters have an identity, what is rejected.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use imbl::OrdSet;
 use ipnet::IpNet;
+use smol_str::SmolStr;
 
 use super::global_services::ServiceIndex;
 use super::ipcache::{Held, IpIndex, usual_name};
@@ -22,7 +22,7 @@ pub(super) struct Indices {
     /// Entries derived from nodes by address.
     node_ips: NodeIndex,
     /// The name of the node that the last of them came of: those of one node come one after another, and share it.
-    last_node: Option<Arc<str>>,
+    last_node: Option<SmolStr>,
     /// Usable identities: numeric id and cluster. The id is the name in the key.
     identities: OrdSet<(u32, u32)>,
     /// Nodes by each of their addresses.
@@ -54,7 +54,7 @@ impl Indices {
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
                     let shared = self.last_node.take().filter(|last| **last == *node);
-                    let node = Arc::clone(self.last_node.insert(shared.unwrap_or_else(|| node.into())));
+                    let node = self.last_node.insert(shared.unwrap_or_else(|| node.into())).clone();
                     self.node_ips.insert(prefix.net.addr(), NodeName { cluster, node });
                 }
             }
@@ -62,7 +62,7 @@ impl Indices {
             Meaning::Identity(id) => drop(self.identities.insert((*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.node_addresses.insert(*ip, NodeName { cluster, node: Arc::clone(&key.name) });
+                    self.node_addresses.insert(*ip, NodeName { cluster, node: key.name.clone() });
                 }
             }
             Meaning::Service(Some(service)) => self.services.add(key, service),
@@ -87,7 +87,7 @@ impl Indices {
             Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.node_addresses.remove(*ip, NodeName { cluster, node: Arc::clone(&key.name) });
+                    self.node_addresses.remove(*ip, NodeName { cluster, node: key.name.clone() });
                 }
             }
             Meaning::Service(Some(service)) => self.services.remove(key, service),
@@ -138,8 +138,8 @@ impl Indices {
     /// The keys of the identities of a number, in order.
     pub(super) fn identities(&self, id: u32) -> Vec<EntryKey> {
         let clusters = self.identities.range((id, 0)..=(id, u32::MAX)).filter_map(|(_, cluster)| self.clusters.name(*cluster));
-        let name: Arc<str> = id.to_string().into();
-        let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Identity, cluster.clone(), Arc::clone(&name))).collect();
+        let name = SmolStr::from(id.to_string());
+        let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Identity, cluster.clone(), name.clone())).collect();
         keys.sort();
         keys
     }
@@ -152,7 +152,7 @@ impl Indices {
     }
 
     fn node_key(&self, name: &NodeName) -> Option<EntryKey> {
-        Some(EntryKey::new(Kind::Node, self.clusters.name(name.cluster)?.clone(), Arc::clone(&name.node)))
+        Some(EntryKey::new(Kind::Node, self.clusters.name(name.cluster)?.clone(), name.node.clone()))
     }
 
     /// The longest prefix that covers an address and has an entry.
@@ -180,9 +180,9 @@ impl Indices {
     pub(super) fn ips_of(&self, prefix: ObjectPrefix) -> Vec<EntryKey> {
         let mut keys = Vec::new();
         if let Some(held) = self.ipcache.exact(prefix) {
-            let name: Arc<str> = usual_name(prefix).into();
+            let name = SmolStr::from(usual_name(prefix));
             let clusters = held.into_clusters().filter_map(|cluster| self.clusters.name(cluster));
-            keys.extend(clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), Arc::clone(&name))));
+            keys.extend(clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), name.clone())));
         }
         keys.extend(self.ipcache.odd(prefix).cloned());
         if prefix == (ObjectPrefix { net: prefix.net.addr().into(), host: true }) {

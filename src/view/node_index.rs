@@ -1,7 +1,8 @@
 //! Which nodes have an address.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+
+use smol_str::SmolStr;
 
 use super::paged::PagedSet;
 
@@ -16,7 +17,7 @@ pub(super) struct NodeIndex {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeName {
     pub(super) cluster: u32,
-    pub(super) node: Arc<str>,
+    pub(super) node: SmolStr,
 }
 
 impl NodeIndex {
