@@ -29,6 +29,7 @@ mod scan;
 mod scopes;
 mod shelf;
 mod side;
+mod sieve;
 #[cfg(test)]
 mod tests;
 mod wide;

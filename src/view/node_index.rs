@@ -1,16 +1,19 @@
 //! Which nodes have an address.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smol_str::SmolStr;
 
 use super::paged::PagedSet;
+use super::sieve::Sieve;
 
 /// Nodes by addresses: their own, or those that entries are derived for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeIndex {
     ipv4: PagedSet<u32, NodeName>,
     ipv6: PagedSet<u128, NodeName>,
+    /// What either of them may have.
+    sieve: Sieve,
 }
 
 /// The number of a node's cluster, and its name: one that all its addresses share, as memory is what an index costs.
@@ -23,6 +26,10 @@ pub(super) struct NodeName {
 impl NodeIndex {
     /// Adds an address of a node. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, ip: IpAddr, node: NodeName) {
+        if self.sieve.is_full() {
+            self.sieve_anew();
+        }
+        self.sieve.insert(ip);
         match ip {
             IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), node)),
             IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), node)),
@@ -40,6 +47,13 @@ impl NodeIndex {
         }
         self.ipv4.fill(ipv4);
         self.ipv6.fill(ipv6);
+        self.sieve_anew();
+    }
+
+    fn sieve_anew(&mut self) {
+        let ipv4 = self.ipv4.addresses().map(|ip| Ipv4Addr::from(ip).into());
+        let ipv6 = self.ipv6.addresses().map(|ip| Ipv6Addr::from(ip).into());
+        self.sieve = Sieve::of(ipv4.chain(ipv6), self.ipv4.len() + self.ipv6.len());
     }
 
     /// Removes an address of a node. Removing one that is not there changes nothing.
@@ -53,6 +67,7 @@ impl NodeIndex {
     /// The nodes that have an address.
     pub(super) fn at(&self, ip: IpAddr) -> &[NodeName] {
         match ip {
+            ip if !self.sieve.may_hold(ip) => &[],
             IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
             IpAddr::V6(ip) => self.ipv6.at(ip.to_bits()),
         }

@@ -141,6 +141,11 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
         self.length
     }
 
+    /// Every address in order, as often as it has entries.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = A> {
+        self.pages.iter().flat_map(|(_, page)| page.addresses.iter().copied())
+    }
+
     /// Who has an address, in order.
     pub(super) fn at(&self, address: A) -> &[H] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
