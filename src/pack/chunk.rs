@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use ipnet::IpNet;
 
 use super::bytes::Reader;
-use super::column::{Column, Row};
+use super::column::{Column, Row, parse_ipv4};
+use super::ipv4_order::Marks;
 use super::meaning::{Meaning, prefix_of_name, read_addresses};
 use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
 use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
@@ -31,6 +32,7 @@ pub(super) struct Packed {
     extras: Box<[Extra]>,
     /// The rows in order of last sequence, once somebody asks.
     order: OnceLock<Box<[u16]>>,
+    marks: Marks,
 }
 
 /// What a record says of its own life.
@@ -135,7 +137,7 @@ impl Chunk {
             Err(at) => return Err(packed.groups.get(at).map_or(packed.count, |group| group.start)),
         };
         if key.kind == Kind::Ip
-            && let Some(row) = packed.names.find_ipv4(&packed.bytes, group.start..group.end, key.name.as_bytes())
+            && let Some(row) = packed.find_ipv4(group.start..group.end, key.name.as_bytes())
         {
             return Ok(row);
         }
@@ -318,6 +320,14 @@ impl Chunk {
         (0..self.len()).any(|row| self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::UNKNOWN)
     }
 
+    /// The prefix that a row's last usable value stands for, where it is an ip entry and that is noted.
+    #[must_use]
+    pub fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
+        let packed = &self.0;
+        let usable = packed.numbers.flags.at(&packed.bytes, row) & flag::MEANING == flag::USABLE;
+        if usable { packed.prefix(row) } else { None }
+    }
+
     /// What a row's last usable value means.
     #[must_use]
     pub fn meaning(&self, row: usize) -> Meaning {
@@ -353,8 +363,8 @@ impl Packed {
         if !reader.is_at_end() {
             return Err(PackError::Field("end"));
         }
-        let (bytes, order) = (Arc::clone(bytes), OnceLock::new());
-        Ok(Self { bytes, count, max_sequence, groups, names, numbers, addresses, templates, verbatim, extras, order })
+        let (bytes, order, marks) = (Arc::clone(bytes), OnceLock::new(), Marks::default());
+        Ok(Self { bytes, count, max_sequence, groups, names, numbers, addresses, templates, verbatim, extras, order, marks })
     }
 
     pub(super) fn group(&self, row: usize) -> &Group {
@@ -364,6 +374,12 @@ impl Packed {
 
     pub(super) fn append_name(&self, row: usize, out: &mut Vec<u8>) {
         self.names.append(Row { bytes: &self.bytes, name: &[], index: row }, out);
+    }
+
+    /// The row among those of a group that has an address, where all rows have one and nothing else.
+    fn find_ipv4(&self, rows: Range<usize>, name: &[u8]) -> Option<usize> {
+        let addresses = self.names.ipv4_addresses(&self.bytes, self.count)?;
+        self.marks.find(addresses, rows, parse_ipv4(name)?.to_bits())
     }
 
     fn append_value(&self, row: usize, name: &[u8], out: &mut Vec<u8>) {
@@ -421,14 +437,20 @@ impl Packed {
             Kind::Cluster => None,
             Kind::Identity => self.name(row).parse().ok().map(Meaning::Identity),
             Kind::Node => Some(Meaning::Node { addresses: read_addresses(&self.addresses_of(row)) }),
-            kind @ (Kind::Ip | Kind::NodeIp) => {
+            Kind::Ip | Kind::NodeIp => {
                 let identity = u32::try_from(self.numbers.identity.at(&self.bytes, row)).ok()?;
-                let prefix = match self.names.ipv4(&self.bytes, row) {
-                    Some(ip) => ObjectPrefix { net: IpNet::from(IpAddr::V4(ip)), host: true },
-                    None => prefix_of_name(kind, &self.name(row))?,
-                };
-                Some(Meaning::Ip { prefix, identity })
+                Some(Meaning::Ip { prefix: self.prefix(row)?, identity })
             }
+        }
+    }
+
+    /// What the name of a row stands for, where it is an ip entry.
+    fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
+        let kind = self.group(row).kind;
+        match self.names.ipv4(&self.bytes, row) {
+            Some(ip) if kind == Kind::Ip => Some(ObjectPrefix { net: IpNet::from(IpAddr::V4(ip)), host: true }),
+            _ if matches!(kind, Kind::Ip | Kind::NodeIp) => prefix_of_name(kind, &self.name(row)),
+            _ => None,
         }
     }
 

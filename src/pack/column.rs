@@ -37,9 +37,6 @@ pub(super) const SPLIT: u8 = 8;
 pub(super) const TEXTS: u8 = 9;
 pub(super) const SAME: u8 = 10;
 
-/// How many addresses are compared before one is looked for: 4 cache lines.
-const ROWS_COMPARED: usize = 64;
-
 /// A UUID as text: 8, 4, 4, 4 and 12 hexadecimal digits.
 pub(super) const UUID_TEXT_LENGTH: usize = 36;
 
@@ -233,22 +230,12 @@ impl Column {
         }
     }
 
-    /// The row among some that has this address as its text, where the column holds addresses. All are compared, block by block: each step
-    /// of a search in order would wait for memory, which this one asks for ahead.
-    pub(super) fn find_ipv4(&self, bytes: &[u8], rows: Range<usize>, text: &[u8]) -> Option<usize> {
-        let Form::Ipv4(start) = self.form else { return None };
-        let wanted = parse_ipv4(text)?.to_bits().to_le_bytes();
-        let start = start as usize;
-        let addresses = bytes.get(start + rows.start * 4..start + rows.end * 4)?.as_chunks::<4>().0;
-        let mut first = rows.start;
-        for block in addresses.chunks(ROWS_COMPARED) {
-            if block.iter().fold(false, |found, address| found | (*address == wanted)) {
-                let at = first + block.iter().position(|address| *address == wanted)?;
-                return self.exception(at).is_none().then_some(at);
-            }
-            first += block.len();
+    /// The addresses of all `count` rows, little-endian, where the column holds nothing else.
+    pub(super) fn ipv4_addresses<'a>(&self, bytes: &'a [u8], count: usize) -> Option<&'a [[u8; 4]]> {
+        match self.form {
+            Form::Ipv4(start) if self.exceptions.is_empty() => Some(bytes.get(start as usize..start as usize + count * 4)?.as_chunks().0),
+            _ => None,
         }
-        None
     }
 
     /// The exceptions among some rows.

@@ -38,6 +38,7 @@ mod chunk;
 mod column;
 mod edit;
 mod encode;
+mod ipv4_order;
 mod meaning;
 mod number;
 mod parts;

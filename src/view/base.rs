@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
-use super::first::First;
+use super::first::{First, Sought};
 use super::place::Place;
 use super::shelf::Shelf;
 use super::side::Side;
@@ -182,7 +182,8 @@ impl Base {
 
     /// The chunk that a key belongs to, if it is not below all.
     pub(super) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
-        self.chunks.floor(&First::from(key.clone())).map(|(first, chunk)| (&first.key, chunk))
+        let sought = Sought::from(key);
+        self.chunks.last_where(|first| sought.is_from(first)).map(|(first, chunk)| (&*first.key, chunk))
     }
 
     /// Chunks from a first key on, in key order.
@@ -194,24 +195,24 @@ impl Base {
     /// The first key of the chunk behind the one that begins with `first`.
     pub(super) fn next_first(&self, first: &EntryKey) -> Option<&EntryKey> {
         let mut range = self.chunks.from(&First::from(first.clone()));
-        range.next().filter(|(found, _)| found.key == *first)?;
-        range.next().map(|(next, _)| &next.key)
+        range.next().filter(|(found, _)| *found.key == *first)?;
+        range.next().map(|(next, _)| &*next.key)
     }
 
     pub(super) fn lowest_first(&self) -> Option<&EntryKey> {
-        self.chunks.first().map(|(first, _)| &first.key)
+        self.chunks.first().map(|(first, _)| &*first.key)
     }
 
     /// The chunk that folding gains most from, by its first key.
     pub(super) fn dirtiest(&self) -> Option<&EntryKey> {
         let dirt = |id: &ChunkId| self.side(*id).map_or(0, Side::dirt);
         let (first, dirt) = self.chunks.iter().map(|(first, (id, _))| (first, dirt(id))).max_by_key(|(_, dirt)| *dirt)?;
-        (dirt > 0).then_some(&first.key)
+        (dirt > 0).then_some(&*first.key)
     }
 
     /// How much folding the chunks that begin from one key on and below another would gain.
     pub(super) fn dirt_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> usize {
-        let chunks = self.chunks.from(&First::from(start.clone())).take_while(|(first, _)| end.is_none_or(|end| first.key < *end));
+        let chunks = self.chunks.from(&First::from(start.clone())).take_while(|(first, _)| end.is_none_or(|end| *first.key < *end));
         chunks.filter_map(|(_, (id, _))| self.side(*id)).map(Side::dirt).sum()
     }
 

@@ -4,28 +4,80 @@
 //! change. What decides nearly every comparison is in the tree's own nodes here.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::model::EntryKey;
 
 /// How many bytes of a key stand beside it: the kind, a cluster's name of up to 14 characters, `/` and any IPv4 address fit.
 const HEAD_LENGTH: usize = 32;
 
-/// A key that is quickly compared with others.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The kind, the cluster, `/` and the name, cut or filled up with zeros: bytes that sort as keys do, as far as they go, by eights, so that
+/// comparing them is no call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Head([u64; HEAD_LENGTH / 8]);
+
+/// The lowest key of a chunk, quickly compared with others. The less room it takes, the more of them stay in the processor's cache.
+#[derive(Debug, Clone)]
 pub(super) struct First {
-    /// The kind, the cluster, `/` and the name, cut or filled up with zeros: bytes that sort as keys do, as far as they go.
-    head: [u8; HEAD_LENGTH],
-    pub(super) key: EntryKey,
+    head: Head,
+    pub(super) key: Arc<EntryKey>,
+}
+
+/// A key that is looked for among [`First`]s.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sought<'a> {
+    head: Head,
+    key: &'a EntryKey,
+}
+
+impl Head {
+    fn of(key: &EntryKey) -> Self {
+        let mut bytes = [0; HEAD_LENGTH];
+        let (cluster, name) = (key.cluster.as_str().as_bytes(), key.name.as_bytes());
+        let mut rest = bytes.as_mut_slice();
+        for part in [&[key.kind as u8], cluster, b"/", name] {
+            let length = part.len().min(rest.len());
+            let (place, behind) = rest.split_at_mut(length);
+            place.copy_from_slice(&part[..length]);
+            rest = behind;
+        }
+        let (eights, _) = bytes.as_chunks::<8>();
+        Self(std::array::from_fn(|at| u64::from_be_bytes(eights[at])))
+    }
 }
 
 impl From<EntryKey> for First {
     fn from(key: EntryKey) -> Self {
-        let mut head = [0; HEAD_LENGTH];
-        let text = key.cluster.as_str().bytes().chain([b'/']).chain(key.name.bytes());
-        head.iter_mut().zip([key.kind as u8].into_iter().chain(text)).for_each(|(place, byte)| *place = byte);
-        Self { head, key }
+        Self { head: Head::of(&key), key: Arc::new(key) }
     }
 }
+
+impl<'a> From<&'a EntryKey> for Sought<'a> {
+    fn from(key: &'a EntryKey) -> Self {
+        Self { head: Head::of(key), key }
+    }
+}
+
+impl Sought<'_> {
+    /// Whether this key is a first one or above it.
+    pub(super) fn is_from(&self, first: &First) -> bool {
+        first.order(&self.head, self.key).is_le()
+    }
+}
+
+impl First {
+    fn order(&self, head: &Head, key: &EntryKey) -> Ordering {
+        self.head.cmp(head).then_with(|| (*self.key).cmp(key))
+    }
+}
+
+impl PartialEq for First {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for First {}
 
 impl PartialOrd for First {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
@@ -36,7 +88,7 @@ impl PartialOrd for First {
 impl Ord for First {
     /// That of the keys.
     fn cmp(&self, other: &Self) -> Ordering {
-        self.head.cmp(&other.head).then_with(|| self.key.cmp(&other.key))
+        self.order(&other.head, &other.key)
     }
 }
 
@@ -58,7 +110,9 @@ mod tests {
         }
         for left in &keys {
             for right in &keys {
-                assert_eq!(First::from(left.clone()).cmp(&First::from(right.clone())), left.cmp(right), "{left} {right}");
+                let first = First::from(left.clone());
+                assert_eq!(first.cmp(&First::from(right.clone())), left.cmp(right), "{left} {right}");
+                assert_eq!(Sought::from(right).is_from(&first), left <= right, "{left} {right}");
             }
         }
     }

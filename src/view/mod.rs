@@ -126,10 +126,10 @@ impl View {
 
     /// Holds a record in place of another one of its key. An index is touched only where it would see a difference: as a rule none does.
     fn exchange(&mut self, place: &Place, record: Arc<Record>) {
-        let (before, after) = (place.meaning(), Meaning::of(&record));
+        let after = Meaning::of(&record);
         let (was_rejected, is_rejected) = (place.is_rejected(), record.rejection.is_some());
-        if was_rejected != is_rejected || !Indices::same(&before, &after) {
-            self.indices.remove(&record.key, &before, was_rejected);
+        if was_rejected != is_rejected || !place.means_the_same(&after) {
+            self.indices.remove(&record.key, &place.meaning(), was_rejected);
             self.indices.add(&record.key, &after, is_rejected);
         }
         self.put_at(place, record);

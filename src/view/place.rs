@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::View;
 use super::base::PackedRow;
+use super::index::Indices;
 use super::scan::Scan;
 use crate::model::{ClusterId, EntryKey, Former, Kind, MaxConnectedClusters, Object, Recall, Record, Scope, SourceStamp};
 use crate::pack::{Chunk, History, Meaning};
@@ -52,6 +53,15 @@ impl Place {
     /// What the indices know of it.
     pub(super) fn meaning(&self) -> Meaning {
         self.record().map_or_else(|at| Self::meaning_of_row(&at.chunk, at.row), |record| Meaning::of(record))
+    }
+
+    /// Whether another meaning of its key looks the same to every index. Most changes do not touch what an entry stands for, so that is asked
+    /// first.
+    pub(super) fn means_the_same(&self, other: &Meaning) -> bool {
+        match (self.record(), other) {
+            (Err(at), Meaning::Ip { prefix, .. }) if let Some(before) = at.chunk.prefix(at.row) => before == *prefix,
+            _ => Indices::same(&self.meaning(), other),
+        }
     }
 
     /// The same of a row; decoded where the chunk does not say.

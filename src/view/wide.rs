@@ -63,8 +63,13 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
 
     /// The entry with the highest key up to this one.
     pub(super) fn floor(&self, key: &K) -> Option<(&K, &V)> {
-        let group = &self.groups[self.firsts.partition_point(|first| first <= key).checked_sub(1)?];
-        let at = group.keys.partition_point(|other| other <= key) - 1;
+        self.last_where(|other| other <= key)
+    }
+
+    /// The entry with the highest key that passes a test, which keys up to some do.
+    pub(super) fn last_where(&self, test: impl Fn(&K) -> bool) -> Option<(&K, &V)> {
+        let group = &self.groups[self.firsts.partition_point(&test).checked_sub(1)?];
+        let at = group.keys.partition_point(&test) - 1;
         Some((&group.keys[at], &group.values[at]))
     }
 
@@ -76,9 +81,7 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
 
     /// The entry with the highest key below this one.
     pub(super) fn below(&self, key: &K) -> Option<(&K, &V)> {
-        let group = &self.groups[self.firsts.partition_point(|first| first < key).checked_sub(1)?];
-        let at = group.keys.partition_point(|other| other < key) - 1;
-        Some((&group.keys[at], &group.values[at]))
+        self.last_where(|other| other < key)
     }
 
     /// Entries from a key on, that one included, in order.
