@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use smol_str::SmolStr;
 
 use super::global_services::ServiceIndex;
-use super::ipcache::{Held, IpIndex, usual_name};
+use super::ipcache::{Held, HostEntries, IpIndex, usual_name};
 use super::node_index::{NodeIndex, NodeName};
 use super::numbers::ClusterNumbers;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
@@ -96,22 +96,22 @@ impl Indices {
         self.object_counts[key.kind as usize] -= 1;
     }
 
-    /// Takes in many host entries at once whose keys are the addresses, each with the number of its cluster.
-    pub(super) fn fill_hosts(&mut self, ipv4: Vec<(u32, u32)>, ipv6: Vec<(u128, u32)>) {
-        self.object_counts[Kind::Ip as usize] += (ipv4.len() + ipv6.len()) as u64;
-        self.ipcache.fill_hosts(ipv4, ipv6);
+    /// Takes in so many host entries at once whose keys are the addresses.
+    pub(super) fn take_hosts(&mut self, count: usize, hosts: HostEntries) {
+        self.object_counts[Kind::Ip as usize] += count as u64;
+        self.ipcache.take_hosts(hosts);
     }
 
-    /// Takes in many entries derived from nodes at once.
-    pub(super) fn fill_node_ips(&mut self, entries: Vec<(IpAddr, NodeName)>) {
-        self.object_counts[Kind::NodeIp as usize] += entries.len() as u64;
-        self.node_ips.fill(entries);
+    /// Takes in so many entries derived from nodes at once.
+    pub(super) fn take_node_ips(&mut self, count: usize, node_ips: NodeIndex) {
+        self.object_counts[Kind::NodeIp as usize] += count as u64;
+        self.node_ips.absorb(node_ips);
     }
 
-    /// Takes in many usable nodes at once, with each of their addresses.
-    pub(super) fn fill_nodes(&mut self, count: u64, addresses: Vec<(IpAddr, NodeName)>) {
-        self.object_counts[Kind::Node as usize] += count;
-        self.node_addresses.fill(addresses);
+    /// Takes in so many usable nodes at once, with their addresses.
+    pub(super) fn take_nodes(&mut self, count: usize, addresses: NodeIndex) {
+        self.object_counts[Kind::Node as usize] += count as u64;
+        self.node_addresses.absorb(addresses);
     }
 
     /// The number of a cluster in all indices.

@@ -21,6 +21,13 @@ pub(super) struct IpIndex {
     odd: OrdSet<(ObjectPrefix, EntryKey)>,
 }
 
+/// Host entries whose keys are the addresses, each with the number of its cluster.
+#[derive(Debug, Default)]
+pub(super) struct HostEntries {
+    ipv4: PagedSet<u32>,
+    ipv6: PagedSet<u128>,
+}
+
 /// One set for each prefix length that exists, hosts apart, most specific first.
 type Family<A> = Arc<Vec<(Rank, PagedSet<A>)>>;
 
@@ -136,6 +143,16 @@ fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
     None
 }
 
+impl HostEntries {
+    /// Of many in any order.
+    pub(super) fn of(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
+        // as one number each, which needs no branch
+        ipv4.sort_unstable_by_key(|(address, cluster)| u64::from(*address) << 32 | u64::from(*cluster));
+        ipv6.sort_unstable();
+        Self { ipv4: PagedSet::of_ordered(ipv4), ipv6: PagedSet::of_ordered(ipv6) }
+    }
+}
+
 impl IpIndex {
     /// Adds the entry of a key; `cluster` is the number of its cluster. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
@@ -164,9 +181,9 @@ impl IpIndex {
     }
 
     /// Takes in many host entries at once whose keys are the addresses.
-    pub(super) fn fill_hosts(&mut self, ipv4: Vec<(u32, u32)>, ipv6: Vec<(u128, u32)>) {
-        fill(&mut self.ipv4, ipv4);
-        fill(&mut self.ipv6, ipv6);
+    pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
+        fill(&mut self.ipv4, hosts.ipv4);
+        fill(&mut self.ipv6, hosts.ipv6);
     }
 
     /// The entries for exactly this prefix that have the usual key.
@@ -204,9 +221,9 @@ impl IpIndex {
     }
 }
 
-fn fill<A: Address>(family: &mut Family<A>, entries: Vec<(A, u32)>) {
-    if !entries.is_empty() {
-        sets_mut(family, Rank::of_hosts(A::BITS)).fill(entries);
+fn fill<A: Address>(family: &mut Family<A>, entries: PagedSet<A>) {
+    if entries.len() > 0 {
+        sets_mut(family, Rank::of_hosts(A::BITS)).absorb(entries);
     }
 }
 

@@ -23,6 +23,31 @@ pub(super) struct NodeName {
     pub(super) node: SmolStr,
 }
 
+/// Addresses of nodes, to be indexed all at once.
+#[derive(Debug, Default)]
+pub(super) struct NodeAddresses {
+    ipv4: Vec<(u32, NodeName)>,
+    ipv6: Vec<(u128, NodeName)>,
+}
+
+impl NodeAddresses {
+    /// With room for so many of either family.
+    pub(super) fn with_capacity(count: usize) -> Self {
+        Self { ipv4: Vec::with_capacity(count), ipv6: Vec::with_capacity(count) }
+    }
+
+    pub(super) fn push(&mut self, ip: IpAddr, node: NodeName) {
+        match ip {
+            IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), node)),
+            IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), node)),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ipv4.len() + self.ipv6.len()
+    }
+}
+
 impl NodeIndex {
     /// Adds an address of a node. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, ip: IpAddr, node: NodeName) {
@@ -36,17 +61,25 @@ impl NodeIndex {
         };
     }
 
-    /// Takes in many at once, quickly where there are none yet.
-    pub(super) fn fill(&mut self, entries: Vec<(IpAddr, NodeName)>) {
-        let (mut ipv4, mut ipv6) = (Vec::with_capacity(entries.len()), Vec::new());
-        for (ip, node) in entries {
-            match ip {
-                IpAddr::V4(ip) => ipv4.push((ip.to_bits(), node)),
-                IpAddr::V6(ip) => ipv6.push((ip.to_bits(), node)),
-            }
+    /// Makes an index of many at once.
+    pub(super) fn of(entries: NodeAddresses) -> Self {
+        let NodeAddresses { mut ipv4, mut ipv6 } = entries;
+        ipv4.sort_unstable();
+        ipv6.sort_unstable();
+        let (ipv4, ipv6) = (PagedSet::of_ordered(ipv4), PagedSet::of_ordered(ipv6));
+        let mut index = Self { ipv4, ipv6, sieve: Sieve::default() };
+        index.sieve_anew();
+        index
+    }
+
+    /// Takes in another index: quickly where nothing is in this one.
+    pub(super) fn absorb(&mut self, other: Self) {
+        if self.ipv4.len() + self.ipv6.len() == 0 {
+            *self = other;
+            return;
         }
-        self.ipv4.fill(ipv4);
-        self.ipv6.fill(ipv6);
+        self.ipv4.absorb(other.ipv4);
+        self.ipv6.absorb(other.ipv6);
         self.sieve_anew();
     }
 
@@ -97,10 +130,13 @@ mod tests {
                 entry("10.0.0.1", 1, "c"),
             ]
         };
-        let (mut at_once, mut twice, mut singly) = (NodeIndex::default(), NodeIndex::default(), NodeIndex::default());
-        at_once.fill(entries());
-        twice.fill(entries());
-        twice.fill(entries());
+        let index_of = |entries: Vec<(IpAddr, NodeName)>| {
+            let mut addresses = NodeAddresses::default();
+            entries.into_iter().for_each(|(ip, name)| addresses.push(ip, name));
+            NodeIndex::of(addresses)
+        };
+        let (at_once, mut twice, mut singly) = (index_of(entries()), index_of(entries()), NodeIndex::default());
+        twice.absorb(index_of(entries()));
         entries().into_iter().for_each(|(ip, name)| singly.insert(ip, name));
         for index in [&at_once, &twice, &singly] {
             assert_eq!(nodes(index, "10.0.0.1"), ["1/a", "1/c", "2/b"]);

@@ -122,19 +122,23 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
         Self { pages: WideMap::of_sorted(&pages), length: entries.len() }
     }
 
-    /// Takes in many entries at once, in any order: quickly where there are none yet.
-    pub(super) fn fill(&mut self, mut entries: Vec<(A, H)>) {
-        if self.length > 0 {
-            for entry in entries {
-                self.insert(entry);
-            }
+    /// Makes a set of entries in order, perhaps with repetitions.
+    pub(super) fn of_ordered(mut entries: Vec<(A, H)>) -> Self {
+        entries.dedup();
+        Self::of_sorted(&entries)
+    }
+
+    /// Takes in another set: quickly where nothing is in this one.
+    pub(super) fn absorb(&mut self, other: Self) {
+        if self.length == 0 {
+            *self = other;
             return;
         }
-        if !entries.is_sorted() {
-            entries.sort_unstable();
+        for (_, page) in other.pages.iter() {
+            for entry in page.entries() {
+                self.insert(entry);
+            }
         }
-        entries.dedup();
-        *self = Self::of_sorted(&entries);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -238,8 +242,9 @@ mod tests {
                 (address, if (step / 400).is_multiple_of(2) { address / 200 } else { random.random_range(0..3) })
             };
             let mut truth: BTreeSet<(u32, u32)> = (0..random.random_range(0..600)).map(|_| entry(&mut random, 0)).collect();
-            let mut set = PagedSet::default();
-            set.fill(truth.iter().copied().collect());
+            let (lower, upper): (Vec<_>, Vec<_>) = truth.iter().copied().partition(|_| random.random_bool(0.9));
+            let mut set = PagedSet::of_ordered(lower.iter().flat_map(|entry| [*entry; 2]).collect());
+            set.absorb(PagedSet::of_ordered(upper));
             for step in 0..2_000 {
                 let entry = entry(&mut random, step);
                 if random.random_bool(if step / 500 % 2 == 0 { 0.8 } else { 0.2 }) {

@@ -6,14 +6,15 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
-use super::node_index::NodeName;
+use super::ipcache::HostEntries;
+use super::node_index::{NodeAddresses, NodeIndex, NodeName};
 use super::place::Place;
 use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
 use crate::pack::{Chunk, Meaning, build_noted};
 
-/// Rows of a scope that belong to the ipcache, in a chunk, with the number of their cluster.
-struct IpRows {
+/// Rows of a scope, in a chunk, with the number of their cluster.
+struct ScopeRows {
     chunk: Chunk,
     rows: Range<usize>,
     cluster: u32,
@@ -23,7 +24,7 @@ impl View {
     /// Takes in chunks that do not overlap each other or anything that is held. Nothing is decoded but what they do not note for the indices.
     pub fn restore_chunks(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
         let chunks: Vec<Chunk> = chunks.into_iter().flat_map(noted).collect();
-        let mut ip_rows = Vec::new();
+        let (mut announced, mut derived, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for chunk in &chunks {
             for (rows, cluster) in chunk.clusters() {
                 let (kind, _) = chunk.scope(rows.start);
@@ -33,45 +34,48 @@ impl View {
                     scope.restored_count += rows.len() as u64;
                     self.entry_count += rows.len();
                 }
-                let cluster = self.indices.cluster_number(cluster);
-                if kind.listed_as() == Kind::Ip {
-                    ip_rows.push(IpRows { chunk: chunk.clone(), rows, cluster });
+                let rows = ScopeRows { chunk: chunk.clone(), rows, cluster: self.indices.cluster_number(cluster) };
+                match kind {
+                    Kind::Ip => announced.push(rows),
+                    Kind::NodeIp => derived.push(rows),
+                    _ => others.push(rows),
                 }
             }
+            self.base.add(chunk.clone());
         }
-        // a start waits for it: the ipcache, which is most, is gathered beside the rest
-        let hosts = thread::scope(|scope| {
-            let gathered = scope.spawn(|| Hosts::of(&ip_rows));
-            let mut nodes = Nodes::default();
-            for chunk in &chunks {
-                self.restore_others(chunk, &mut nodes);
-                self.base.add(chunk.clone());
-            }
-            self.indices.fill_nodes(nodes.count, nodes.addresses);
-            gathered.join()
+        // a start waits for it: the indices of the ipcache, which are most, are made beside the rest
+        let (announced, derived) = thread::scope(|scope| {
+            let threads = (scope.spawn(|| Announced::of(&announced)), scope.spawn(|| Derived::of(&derived)));
+            self.restore_others(&others);
+            (threads.0.join(), threads.1.join())
         });
-        let hosts = hosts.unwrap_or_else(|panic| resume_unwind(panic));
+        let announced = announced.unwrap_or_else(|panic| resume_unwind(panic));
+        let derived = derived.unwrap_or_else(|panic| resume_unwind(panic));
         // before any other: many at once go only into an empty index
-        self.indices.fill_hosts(hosts.ipv4, hosts.ipv6);
-        self.indices.fill_node_ips(hosts.node_ips);
-        for (at, row) in hosts.others {
-            let IpRows { chunk, .. } = &ip_rows[at];
-            self.indices.add(&chunk.key(row), &Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
+        self.indices.take_hosts(announced.count, announced.hosts);
+        self.indices.take_node_ips(derived.count, derived.index);
+        for (chunk, row) in announced.others.into_iter().chain(derived.others) {
+            self.indices.add(&chunk.key(row), &Place::meaning_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
     /// Takes in what is not of the ipcache.
-    fn restore_others(&mut self, chunk: &Chunk, nodes: &mut Nodes) {
-        for (rows, cluster) in chunk.clusters().filter(|(rows, _)| chunk.scope(rows.start).0.listed_as() != Kind::Ip) {
-            let cluster = self.indices.cluster_number(cluster);
-            for row in rows {
+    fn restore_others(&mut self, others: &[ScopeRows]) {
+        let (mut nodes, mut addresses) = (0, NodeAddresses::default());
+        for ScopeRows { chunk, rows, cluster } in others {
+            for row in rows.clone() {
                 let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
                 match meaning {
-                    Meaning::Node { addresses } if !rejected => nodes.take(&addresses, NodeName { cluster, node: chunk.key(row).name }),
+                    Meaning::Node { addresses: own } if !rejected => {
+                        nodes += 1;
+                        let name = NodeName { cluster: *cluster, node: chunk.key(row).name };
+                        own.into_iter().for_each(|ip| addresses.push(ip, name.clone()));
+                    }
                     meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
                 }
             }
         }
+        self.indices.take_nodes(nodes, NodeIndex::of(addresses));
     }
 
     /// Takes in a record: a new one, or a newer one of a key that is held.
@@ -122,73 +126,73 @@ pub(super) fn noted(chunk: Chunk) -> Vec<Chunk> {
     build_noted(records.iter().map(|(record, meaning)| (record, meaning.clone())))
 }
 
-/// Usable nodes, to be indexed all at once.
-#[derive(Default)]
-struct Nodes {
-    count: u64,
-    addresses: Vec<(IpAddr, NodeName)>,
+fn count_of(rows: &[ScopeRows]) -> usize {
+    rows.iter().map(|rows| rows.rows.len()).sum()
 }
 
-impl Nodes {
-    fn take(&mut self, addresses: &[IpAddr], name: NodeName) {
-        self.count += 1;
-        self.addresses.extend(addresses.iter().map(|ip| (*ip, name.clone())));
-    }
+/// What clusters announce for the ipcache, indexed.
+struct Announced {
+    count: usize,
+    hosts: HostEntries,
+    /// Rows that are no hosts, or not usable.
+    others: Vec<(Chunk, usize)>,
 }
 
-/// Host entries, to be indexed all at once, in order.
-#[derive(Default)]
-struct Hosts {
-    ipv4: Vec<(u32, u32)>,
-    ipv6: Vec<(u128, u32)>,
-    node_ips: Vec<(IpAddr, NodeName)>,
-    /// All other rows, by the place of their [`IpRows`].
-    others: Vec<(usize, usize)>,
-    /// Room for a name.
-    name: Vec<u8>,
-}
-
-impl Hosts {
-    fn of(ip_rows: &[IpRows]) -> Self {
-        let mut hosts = Self::default();
-        for (at, IpRows { chunk, rows, cluster }) in ip_rows.iter().enumerate() {
-            rows.clone().for_each(|row| hosts.take(chunk, row, *cluster, at));
-        }
-        // here, beside the other thread, and not when they are filled in
-        hosts.ipv4.sort_unstable();
-        hosts.ipv6.sort_unstable();
-        hosts.node_ips.sort_unstable();
-        hosts
-    }
-
-    fn take(&mut self, chunk: &Chunk, row: usize, cluster: u32, at: usize) {
-        if chunk.is_rejected(row) {
-            self.others.push((at, row));
-        } else if let Some(ip) = chunk.ipv4_host(row) {
-            self.ipv4.push((ip.to_bits(), cluster));
-        } else if let Some(ip) = chunk.node_ip(row, &mut self.name) {
-            let name = self.node_name(cluster);
-            self.node_ips.push((ip, name));
-        } else {
-            let (is_announced, meaning) = (chunk.scope(row).0 == Kind::Ip, chunk.meaning(row));
-            match meaning {
-                Meaning::Ip { prefix: ObjectPrefix { net, host: true }, .. }
-                    if is_announced && net.addr().to_string() == *chunk.key(row).name =>
-                {
-                    match net.addr() {
-                        IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), cluster)),
-                        IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), cluster)),
-                    }
+impl Announced {
+    fn of(all: &[ScopeRows]) -> Self {
+        // room that is not used is no memory
+        let (mut ipv4, mut ipv6) = (Vec::with_capacity(count_of(all)), Vec::with_capacity(count_of(all)));
+        let mut others = Vec::new();
+        for ScopeRows { chunk, rows, cluster } in all {
+            for row in rows.clone() {
+                match host_at(chunk, row) {
+                    Some(IpAddr::V4(ip)) => ipv4.push((ip.to_bits(), *cluster)),
+                    Some(IpAddr::V6(ip)) => ipv6.push((ip.to_bits(), *cluster)),
+                    None => others.push((chunk.clone(), row)),
                 }
-                _ => self.others.push((at, row)),
             }
         }
+        Self { count: ipv4.len() + ipv6.len(), hosts: HostEntries::of(ipv4, ipv6), others }
     }
+}
 
-    /// The name at hand: that of the entry before, where they are of one node.
-    fn node_name(&self, cluster: u32) -> NodeName {
-        let before = self.node_ips.last().map(|(_, before)| before);
-        let same = before.filter(|before| before.cluster == cluster && before.node.as_bytes() == self.name);
-        same.cloned().unwrap_or_else(|| NodeName { cluster, node: String::from_utf8_lossy(&self.name).into() })
+/// The address of a row whose newest value is a usable host entry with that address as its key.
+fn host_at(chunk: &Chunk, row: usize) -> Option<IpAddr> {
+    if chunk.is_rejected(row) {
+        return None;
+    }
+    if let Some(ip) = chunk.ipv4_host(row) {
+        return Some(ip.into());
+    }
+    let ObjectPrefix { net, host } = chunk.prefix(row)?;
+    (host && net.addr().to_string() == *chunk.key(row).name).then(|| net.addr())
+}
+
+/// What is derived from nodes, indexed.
+struct Derived {
+    count: usize,
+    index: NodeIndex,
+    /// Rows that are not usable.
+    others: Vec<(Chunk, usize)>,
+}
+
+impl Derived {
+    fn of(all: &[ScopeRows]) -> Self {
+        let (mut addresses, mut others) = (NodeAddresses::with_capacity(count_of(all)), Vec::new());
+        let (mut name, mut last): (Vec<u8>, Option<NodeName>) = (Vec::new(), None);
+        for ScopeRows { chunk, rows, cluster } in all {
+            for row in rows.clone() {
+                match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
+                    Some(ip) => {
+                        // those of one node follow each other, and share its name
+                        let same = last.take().filter(|last| last.cluster == *cluster && last.node.as_bytes() == name);
+                        let node = same.unwrap_or_else(|| NodeName { cluster: *cluster, node: String::from_utf8_lossy(&name).into() });
+                        addresses.push(ip, last.insert(node).clone());
+                    }
+                    None => others.push((chunk.clone(), row)),
+                }
+            }
+        }
+        Self { count: addresses.len(), index: NodeIndex::of(addresses), others }
     }
 }
