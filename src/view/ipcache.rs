@@ -146,10 +146,9 @@ fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
 impl HostEntries {
     /// Of many in any order.
     pub(super) fn of(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
-        // as one number each, which needs no branch
-        ipv4.sort_unstable_by_key(|(address, cluster)| u64::from(*address) << 32 | u64::from(*cluster));
-        ipv6.sort_unstable();
-        Self { ipv4: PagedSet::of_ordered(ipv4), ipv6: PagedSet::of_ordered(ipv6) }
+        ipv4.sort_unstable_by_key(|(address, _)| *address);
+        ipv6.sort_unstable_by_key(|(address, _)| *address);
+        Self { ipv4: PagedSet::of_sorted(&ipv4, |cluster| cluster), ipv6: PagedSet::of_sorted(&ipv6, |cluster| cluster) }
     }
 }
 

@@ -26,20 +26,23 @@ pub(super) struct NodeName {
 /// Addresses of nodes, to be indexed all at once.
 #[derive(Debug, Default)]
 pub(super) struct NodeAddresses {
-    ipv4: Vec<(u32, NodeName)>,
-    ipv6: Vec<(u128, NodeName)>,
+    names: Vec<NodeName>,
+    /// Each with the place of its name.
+    ipv4: Vec<(u32, u32)>,
+    ipv6: Vec<(u128, u32)>,
 }
 
 impl NodeAddresses {
-    /// With room for so many of either family.
-    pub(super) fn with_capacity(count: usize) -> Self {
-        Self { ipv4: Vec::with_capacity(count), ipv6: Vec::with_capacity(count) }
-    }
-
-    pub(super) fn push(&mut self, ip: IpAddr, node: NodeName) {
+    /// Adds an address of a node. As a rule those of one node follow each other, and share its name.
+    pub(super) fn push(&mut self, ip: IpAddr, cluster: u32, node: &[u8]) {
+        if self.names.last().is_none_or(|last| last.cluster != cluster || last.node.as_bytes() != node) {
+            self.names.push(NodeName { cluster, node: String::from_utf8_lossy(node).into() });
+        }
+        // there are fewer than 2^32 nodes
+        let name = u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX);
         match ip {
-            IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), node)),
-            IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), node)),
+            IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), name)),
+            IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), name)),
         }
     }
 
@@ -62,11 +65,12 @@ impl NodeIndex {
     }
 
     /// Makes an index of many at once.
-    pub(super) fn of(entries: NodeAddresses) -> Self {
-        let NodeAddresses { mut ipv4, mut ipv6 } = entries;
-        ipv4.sort_unstable();
-        ipv6.sort_unstable();
-        let (ipv4, ipv6) = (PagedSet::of_ordered(ipv4), PagedSet::of_ordered(ipv6));
+    pub(super) fn of(addresses: NodeAddresses) -> Self {
+        let NodeAddresses { names, mut ipv4, mut ipv6 } = addresses;
+        ipv4.sort_unstable_by_key(|(address, _)| *address);
+        ipv6.sort_unstable_by_key(|(address, _)| *address);
+        let name = |place: u32| names[place as usize].clone();
+        let (ipv4, ipv6) = (PagedSet::of_sorted(&ipv4, name), PagedSet::of_sorted(&ipv6, name));
         let mut index = Self { ipv4, ipv6, sieve: Sieve::default() };
         index.sieve_anew();
         index
@@ -132,7 +136,7 @@ mod tests {
         };
         let index_of = |entries: Vec<(IpAddr, NodeName)>| {
             let mut addresses = NodeAddresses::default();
-            entries.into_iter().for_each(|(ip, name)| addresses.push(ip, name));
+            entries.iter().for_each(|(ip, name)| addresses.push(*ip, name.cluster, name.node.as_bytes()));
             NodeIndex::of(addresses)
         };
         let (at_once, mut twice, mut singly) = (index_of(entries()), index_of(entries()), NodeIndex::default());

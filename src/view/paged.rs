@@ -111,21 +111,20 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
 }
 
 impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
-    /// Makes a set of sorted entries without repetition.
-    fn of_sorted(entries: &[(A, H)]) -> Self {
-        let (mut pages, mut rest) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries);
+    /// Makes a set of entries in order of address; `holder` says whom a number stands for.
+    pub(super) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> H) -> Self {
+        let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(boundary(rest, PAGE_LENGTH_FILLED));
-            pages.push((page[0].0, Page::of(page)));
+            let mut page: Vec<(A, H)> = page.iter().map(|(address, number)| (*address, holder(*number))).collect();
+            // all of one address are in one page, so that they are in order here is enough
+            page.sort_unstable();
+            page.dedup();
+            length += page.len();
+            pages.push((page[0].0, Page::of(&page)));
             rest = tail;
         }
-        Self { pages: WideMap::of_sorted(&pages), length: entries.len() }
-    }
-
-    /// Makes a set of entries in order, perhaps with repetitions.
-    pub(super) fn of_ordered(mut entries: Vec<(A, H)>) -> Self {
-        entries.dedup();
-        Self::of_sorted(&entries)
+        Self { pages: WideMap::of_sorted(&pages), length }
     }
 
     /// Takes in another set: quickly where nothing is in this one.
@@ -242,9 +241,15 @@ mod tests {
                 (address, if (step / 400).is_multiple_of(2) { address / 200 } else { random.random_range(0..3) })
             };
             let mut truth: BTreeSet<(u32, u32)> = (0..random.random_range(0..600)).map(|_| entry(&mut random, 0)).collect();
-            let (lower, upper): (Vec<_>, Vec<_>) = truth.iter().copied().partition(|_| random.random_bool(0.9));
-            let mut set = PagedSet::of_ordered(lower.iter().flat_map(|entry| [*entry; 2]).collect());
-            set.absorb(PagedSet::of_ordered(upper));
+            // in order of address alone, some twice, and in two parts
+            let (some, others): (Vec<_>, Vec<_>) = truth.iter().rev().copied().partition(|_| random.random_bool(0.9));
+            let made = |entries: Vec<(u32, u32)>| {
+                let mut entries: Vec<(u32, u32)> = entries.into_iter().flat_map(|entry| [entry; 2]).collect();
+                entries.sort_by_key(|(address, _)| *address);
+                PagedSet::of_sorted(&entries, |holder| holder)
+            };
+            let mut set = made(some);
+            set.absorb(made(others));
             for step in 0..2_000 {
                 let entry = entry(&mut random, step);
                 if random.random_bool(if step / 500 % 2 == 0 { 0.8 } else { 0.2 }) {

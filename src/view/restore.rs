@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::ipcache::HostEntries;
-use super::node_index::{NodeAddresses, NodeIndex, NodeName};
+use super::node_index::{NodeAddresses, NodeIndex};
 use super::place::Place;
 use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
@@ -68,8 +68,8 @@ impl View {
                 match meaning {
                     Meaning::Node { addresses: own } if !rejected => {
                         nodes += 1;
-                        let name = NodeName { cluster: *cluster, node: chunk.key(row).name };
-                        own.into_iter().for_each(|ip| addresses.push(ip, name.clone()));
+                        let name = chunk.key(row).name;
+                        own.into_iter().for_each(|ip| addresses.push(ip, *cluster, name.as_bytes()));
                     }
                     meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
                 }
@@ -178,17 +178,11 @@ struct Derived {
 
 impl Derived {
     fn of(all: &[ScopeRows]) -> Self {
-        let (mut addresses, mut others) = (NodeAddresses::with_capacity(count_of(all)), Vec::new());
-        let (mut name, mut last): (Vec<u8>, Option<NodeName>) = (Vec::new(), None);
+        let (mut addresses, mut others, mut name) = (NodeAddresses::default(), Vec::new(), Vec::new());
         for ScopeRows { chunk, rows, cluster } in all {
             for row in rows.clone() {
                 match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
-                    Some(ip) => {
-                        // those of one node follow each other, and share its name
-                        let same = last.take().filter(|last| last.cluster == *cluster && last.node.as_bytes() == name);
-                        let node = same.unwrap_or_else(|| NodeName { cluster: *cluster, node: String::from_utf8_lossy(&name).into() });
-                        addresses.push(ip, last.insert(node).clone());
-                    }
+                    Some(ip) => addresses.push(ip, *cluster, &name),
                     None => others.push((chunk.clone(), row)),
                 }
             }
