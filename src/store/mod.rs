@@ -20,6 +20,7 @@ mod manifest;
 mod migrate;
 mod object;
 mod offline;
+mod pace;
 mod packing;
 mod pairs;
 mod pending;
@@ -188,8 +189,8 @@ impl Store {
         }
     }
 
-    /// Does what is due between groups: moves changes from the log to where they stay, as fast as new ones come. What is not done by the
-    /// time when the next group may come is in part put off until behind it.
+    /// Does what is due between groups: moves changes from the log to where they stay, as fast as new ones come. It ends when
+    /// the next group may come, or up to 25 ms later if much waits to be moved.
     ///
     /// # Errors
     /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.

@@ -22,6 +22,7 @@ use super::codec;
 use super::error::EngineError;
 use super::manifest::{Entry, Manifest};
 use super::object::{self, Head};
+use super::pace::{Pace, overtime};
 use super::packing::{self, Content, Packed};
 use super::pairs::PairsWriter;
 use super::pending::Pending;
@@ -38,12 +39,6 @@ const HOT_COUNT_MAX: usize = 64;
 /// The log that is kept has at most this many bytes of keys and values, uncompressed (measurements.md §1.1): it bounds the time that a start takes
 /// to read it, and how much folds can gather. With 24 MB a start after a kill takes a tenth less, and a byte of change a sixth more writing.
 pub(super) const LOG_RAW_BYTES_MAX: u64 = 32 << 20;
-
-/// From this much on, folding begins, in thousandths of [`LOG_RAW_BYTES_MAX`]; its speed grows with what the log has above it, by this many times
-/// one round of all chunks for each [`LOG_RAW_BYTES_MAX`] that is committed. With these two, the first round ends as the log is
-/// full, and later ones settle where it is three quarters full.
-const FOLD_FROM_PERMILLE: u64 = 700;
-const FOLD_SPEED: u64 = 22;
 
 /// One range of keys.
 #[derive(Debug)]
@@ -111,8 +106,8 @@ pub(super) struct Warm<S> {
     pub(super) stamp: u64,
     /// The last group that is stored.
     pub(super) group_number: u64,
-    /// Thousandths of chunks that are due to be folded.
-    pub(super) fold_credit: u64,
+    /// How many folds are due.
+    pub(super) pace: Pace,
     /// What was committed since folding was thought of, in bytes before compression.
     pub(super) committed_bytes: u64,
 }
@@ -177,7 +172,7 @@ impl<S: Slots> Warm<S> {
             manifest: Manifest::default(),
             stamp: 0,
             group_number: 0,
-            fold_credit: 0,
+            pace: Pace::default(),
             committed_bytes: 0,
         }
     }
@@ -294,19 +289,14 @@ impl<S: Slots> Warm<S> {
         Ok(())
     }
 
-    /// Folds as much as is due for what was committed since the last call: half of it in any case, so that folding keeps up wherever it can,
-    /// and the rest as long as nothing else is to be done.
+    /// Folds as much as is due for what was committed since the last call, as long as nothing else is to be done, and somewhat longer the
+    /// fuller the log is, so that folding keeps up.
     pub(super) fn tend(&mut self, until: Instant) -> Result<(), EngineError> {
-        let committed_raw_bytes = std::mem::take(&mut self.committed_bytes);
-        let used_permille = self.log.raw_bytes() * 1000 / LOG_RAW_BYTES_MAX;
-        let speed = used_permille.saturating_sub(FOLD_FROM_PERMILLE).min(1000) * FOLD_SPEED;
-        self.fold_credit += committed_raw_bytes * self.dirty.len() as u64 / 1024 * speed / (LOG_RAW_BYTES_MAX / 1024);
-        if speed == 0 {
-            self.fold_credit = 0;
-        }
-        let left = self.fold_credit / 2;
-        while self.fold_credit >= 1000 && (self.fold_credit > left || Instant::now() < until) && self.fold_oldest()? {
-            self.fold_credit -= 1000;
+        let began = Instant::now();
+        self.pace.earn(std::mem::take(&mut self.committed_bytes), self.log.raw_bytes(), self.dirty.len());
+        let until = until.max(began + overtime(self.log.raw_bytes()));
+        while self.pace.is_due() && Instant::now() < until && self.fold_oldest()? {
+            self.pace.folded();
         }
         self.retire();
         Ok(())

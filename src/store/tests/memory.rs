@@ -245,23 +245,23 @@ fn a_window_that_nothing_needs_stays_while_an_older_one_is_needed() {
     run(&mut StdRng::seed_from_u64(5_181_468_674_062_657_400));
 }
 
-/// However late the next group is, so that the log does not grow; and no more, so that it is not later still.
 #[test]
-fn half_of_what_is_due_is_folded_at_once_and_the_rest_if_there_is_time() {
-    let left_after = |time: Duration| {
+fn what_is_due_is_folded_and_no_more() {
+    let dirty_after = |used_permille: u64, committed_bytes: u64| {
         let (disk, model) = three_windows();
         let mut warm = reopen(&disk);
-        assert_eq!(warm.dirty.len(), 3);
-        // as if the log were full of what others need
-        let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_RAW_BYTES_MAX);
+        // as if the log had so much that others need
+        let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_RAW_BYTES_MAX * used_permille / 1000);
         warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
-        warm.fold_credit = 2000;
-        warm.tend(Instant::now() + time).unwrap();
+        warm.committed_bytes = committed_bytes;
+        warm.tend(Instant::now() + Duration::from_secs(600)).unwrap();
         assert!(loaded(&warm) == model.loaded());
-        (warm.dirty.len(), warm.fold_credit)
+        warm.dirty.len()
     };
-    assert_eq!(left_after(Duration::ZERO), (2, 1000));
-    assert_eq!(left_after(Duration::from_secs(600)), (1, 0));
+    assert_eq!(
+        [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes << 20)),
+        [3, 3, 2, 0]
+    );
 }
 
 #[test]
