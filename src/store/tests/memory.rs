@@ -15,9 +15,10 @@ use super::model::{Model, random_group};
 use crate::store::error::EngineError;
 use crate::store::load::read;
 use crate::store::object;
+use crate::store::pace::LOG_FULL_BYTES;
 use crate::store::recover::{Found, recover};
 use crate::store::slots::{Slot, SlotKind, Slots, VALUE_BYTES_MAX};
-use crate::store::warm::{LOG_RAW_BYTES_MAX, LogObject, Warm};
+use crate::store::warm::{LogObject, Warm};
 
 #[derive(Debug, Default)]
 struct State {
@@ -251,7 +252,7 @@ fn what_is_due_is_folded_and_no_more() {
         let (disk, model) = three_windows();
         let mut warm = reopen(&disk);
         // as if the log had so much that others need
-        let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_RAW_BYTES_MAX * used_permille / 1000);
+        let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
         warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
         warm.committed_bytes = committed_bytes;
         warm.tend(Instant::now() + Duration::from_secs(600)).unwrap();
