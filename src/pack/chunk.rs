@@ -376,9 +376,9 @@ impl Packed {
         self.names.append(Row { bytes: &self.bytes, name: &[], index: row }, out);
     }
 
-    /// The row among those of a group that has an address, where all rows have one and nothing else.
+    /// The row among those of a group that has an address, where all of them have one and nothing else.
     fn find_ipv4(&self, rows: Range<usize>, name: &[u8]) -> Option<usize> {
-        let addresses = self.names.ipv4_addresses(&self.bytes, self.count)?;
+        let addresses = self.names.ipv4_addresses(&self.bytes, self.count, rows.clone())?;
         self.marks.find(addresses, rows, parse_ipv4(name)?.to_bits())
     }
 

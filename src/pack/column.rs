@@ -230,10 +230,12 @@ impl Column {
         }
     }
 
-    /// The addresses of all `count` rows, little-endian, where the column holds nothing else.
-    pub(super) fn ipv4_addresses<'a>(&self, bytes: &'a [u8], count: usize) -> Option<&'a [[u8; 4]]> {
+    /// The addresses of all `count` rows, little-endian, where some of them hold nothing else.
+    pub(super) fn ipv4_addresses<'a>(&self, bytes: &'a [u8], count: usize, rows: Range<usize>) -> Option<&'a [[u8; 4]]> {
         match self.form {
-            Form::Ipv4(start) if self.exceptions.is_empty() => Some(bytes.get(start as usize..start as usize + count * 4)?.as_chunks().0),
+            Form::Ipv4(start) if self.exceptions_in(rows).is_empty() => {
+                Some(bytes.get(start as usize..start as usize + count * 4)?.as_chunks().0)
+            }
             _ => None,
         }
     }

@@ -190,7 +190,7 @@ impl Store {
     }
 
     /// Does what is due between groups: moves changes from the log to where they stay, as fast as new ones come. It ends when
-    /// the next group may come, or up to 25 ms later if much waits to be moved.
+    /// the next group may come, but takes up to 20 ms in any case, the longer the more waits to be moved.
     ///
     /// # Errors
     /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.

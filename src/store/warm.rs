@@ -36,9 +36,9 @@ const HOT_BYTES_MAX: usize = 40 << 10;
 /// Or this many: more would make a start slower without need.
 const HOT_COUNT_MAX: usize = 64;
 
-/// A group waits while the log has more than this, in bytes of keys and values: a quarter above full, so that the first round of folds, which lets
+/// A group waits while the log has more than this, in bytes of keys and values, which bounds what a start reads of it: a quarter above full, so that the first round of folds, which lets
 /// nothing go before it ends, ends without. With groups that waited as it was full three in a row came 150 to 400 ms late.
-const LOG_RAW_BYTES_MAX: u64 = LOG_FULL_BYTES / 4 * 5;
+pub(super) const LOG_RAW_BYTES_MAX: u64 = LOG_FULL_BYTES / 4 * 5;
 
 /// One range of keys.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The lowest key of a chunk, with its first bytes beside it.
 //!
 //! A search among a thousand chunks compares ten keys, and the texts of each are elsewhere in memory: waiting for them took a sixth of a
-//! change. What decides nearly every comparison is in the tree's own nodes here.
+//! change. What decides nearly every comparison is beside the key here.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ pub(super) struct Indices {
     ipcache: IpIndex,
     /// Entries derived from nodes by address.
     node_ips: NodeIndex,
-    /// The name of the node that the last of them came of: those of one node come one after another, and share it.
+    /// The name of the node that the last of them came of: those of one node come one after another, and share it where it is long.
     last_node: Option<SmolStr>,
     /// Usable identities: numeric id and cluster. The id is the name in the key.
     identities: OrdSet<(u32, u32)>,

@@ -16,7 +16,7 @@ pub(super) struct NodeIndex {
     sieve: Sieve,
 }
 
-/// The number of a node's cluster, and its name: one that all its addresses share, as memory is what an index costs.
+/// The number of a node's cluster, and its name, which all its addresses share where it is longer than 23 bytes, as memory is what an index costs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeName {
     pub(super) cluster: u32,
@@ -76,15 +76,19 @@ impl NodeIndex {
         index
     }
 
-    /// Takes in another index: quickly where nothing is in this one.
+    /// Takes in another index: quickly where one of them is small.
     pub(super) fn absorb(&mut self, other: Self) {
-        if self.ipv4.len() + self.ipv6.len() == 0 {
+        if self.is_empty() {
             *self = other;
             return;
         }
         self.ipv4.absorb(other.ipv4);
         self.ipv6.absorb(other.ipv6);
         self.sieve_anew();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ipv4.len() + self.ipv6.len() == 0
     }
 
     fn sieve_anew(&mut self) {
@@ -151,5 +155,30 @@ mod tests {
         singly.remove(ip, name.clone());
         singly.remove(ip, name);
         assert_eq!(nodes(&singly, "10.0.0.1"), ["1/a", "2/b"]);
+    }
+
+    /// More than a first sieve has room for, several times; a copy from before has what it had.
+    #[test]
+    fn an_index_that_grows_finds_all_that_it_has() {
+        let ip = |number: u32| match number % 2 {
+            0 => IpAddr::from(Ipv4Addr::from(10 << 24 | number)),
+            _ => IpAddr::from(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(number))),
+        };
+        let name = |number: u32| NodeName { cluster: number % 3, node: format!("n{number}").into() };
+        let (mut index, mut copy) = (NodeIndex::default(), NodeIndex::default());
+        for number in 0..2_000 {
+            if number == 700 {
+                copy = index.clone();
+            }
+            index.insert(ip(number), name(number));
+            if number % 5 == 4 {
+                index.remove(ip(number - 3), name(number - 3));
+            }
+        }
+        for number in 0..2_000 {
+            let is_removed = |upto: u32| number % 5 == 1 && number + 3 < upto;
+            assert_eq!(index.at(ip(number)).len(), usize::from(!is_removed(2_000)), "{number}");
+            assert_eq!(copy.at(ip(number)).len(), usize::from(number < 700 && !is_removed(700)), "{number} of the copy");
+        }
     }
 }

@@ -127,11 +127,10 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
         Self { pages: WideMap::of_sorted(&pages), length }
     }
 
-    /// Takes in another set: quickly where nothing is in this one.
-    pub(super) fn absorb(&mut self, other: Self) {
-        if self.length == 0 {
-            *self = other;
-            return;
+    /// Takes in another set: quickly where one of them is small.
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        if self.length < other.length {
+            std::mem::swap(self, &mut other);
         }
         for (_, page) in other.pages.iter() {
             for entry in page.entries() {

@@ -55,15 +55,6 @@ impl Place {
         self.record().map_or_else(|at| Self::meaning_of_row(&at.chunk, at.row), |record| Meaning::of(record))
     }
 
-    /// Whether another meaning of its key looks the same to every index. Most changes do not touch what an entry stands for, so that is asked
-    /// first.
-    pub(super) fn means_the_same(&self, other: &Meaning) -> bool {
-        match (self.record(), other) {
-            (Err(at), Meaning::Ip { prefix, .. }) if let Some(before) = at.chunk.prefix(at.row) => before == *prefix,
-            _ => Indices::same(&self.meaning(), other),
-        }
-    }
-
     /// The same of a row; decoded where the chunk does not say.
     pub(super) fn meaning_of_row(chunk: &Chunk, row: usize) -> Meaning {
         match chunk.meaning(row) {
@@ -73,6 +64,15 @@ impl Place {
                 Meaning::of(&record)
             }
             known => known,
+        }
+    }
+
+    /// Whether another meaning of its key looks the same to every index. Most changes do not touch what an entry stands for, so that is asked
+    /// first.
+    pub(super) fn means_the_same(&self, other: &Meaning) -> bool {
+        match (self.record(), other) {
+            (Err(at), Meaning::Ip { prefix, .. }) if let Some(before) = at.chunk.prefix(at.row) => before == *prefix,
+            _ => Indices::same(&self.meaning(), other),
         }
     }
 

@@ -13,6 +13,10 @@ use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
 use crate::pack::{Chunk, Meaning, build_noted};
 
+/// With fewer rows of the ipcache than ten chunks have, two threads would take longer to begin than what they do: so it is with each early
+/// answer of a start, for which a few chunks are read.
+const ROWS_BESIDE_MIN: usize = 10_240;
+
 /// Rows of a scope, in a chunk, with the number of their cluster.
 struct ScopeRows {
     chunk: Chunk,
@@ -43,15 +47,19 @@ impl View {
             }
             self.base.add(chunk.clone());
         }
-        // a start waits for it: the indices of the ipcache, which are most, are made beside the rest
-        let (announced, derived) = thread::scope(|scope| {
-            let threads = (scope.spawn(|| Announced::of(&announced)), scope.spawn(|| Derived::of(&derived)));
+        let (announced, derived) = if count_of(&announced) + count_of(&derived) < ROWS_BESIDE_MIN {
             self.restore_others(&others);
-            (threads.0.join(), threads.1.join())
-        });
-        let announced = announced.unwrap_or_else(|panic| resume_unwind(panic));
-        let derived = derived.unwrap_or_else(|panic| resume_unwind(panic));
-        // before any other: many at once go only into an empty index
+            (Announced::of(&announced), Derived::of(&derived))
+        } else {
+            // a start waits for it: the indices of the ipcache, which are most, are made beside the rest
+            let made = thread::scope(|scope| {
+                let threads = (scope.spawn(|| Announced::of(&announced)), scope.spawn(|| Derived::of(&derived)));
+                self.restore_others(&others);
+                (threads.0.join(), threads.1.join())
+            });
+            (made.0.unwrap_or_else(|panic| resume_unwind(panic)), made.1.unwrap_or_else(|panic| resume_unwind(panic)))
+        };
+        // before any other: many at once go quickly into an index that has few
         self.indices.take_hosts(announced.count, announced.hosts);
         self.indices.take_node_ips(derived.count, derived.index);
         for (chunk, row) in announced.others.into_iter().chain(derived.others) {

@@ -18,7 +18,7 @@ use crate::store::object;
 use crate::store::pace::LOG_FULL_BYTES;
 use crate::store::recover::{Found, recover};
 use crate::store::slots::{Slot, SlotKind, Slots, VALUE_BYTES_MAX};
-use crate::store::warm::{LogObject, Warm};
+use crate::store::warm::{LOG_RAW_BYTES_MAX, LogObject, Warm};
 
 #[derive(Debug, Default)]
 struct State {
@@ -248,21 +248,38 @@ fn a_window_that_nothing_needs_stays_while_an_older_one_is_needed() {
 
 #[test]
 fn what_is_due_is_folded_and_no_more() {
-    let dirty_after = |used_permille: u64, committed_bytes: u64| {
+    let dirty_after = |used_permille: u64, committed_bytes: u64, time: Duration| {
         let (disk, model) = three_windows();
         let mut warm = reopen(&disk);
         // as if the log had so much that others need
         let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
         warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
         warm.committed_bytes = committed_bytes;
-        warm.tend(Instant::now() + Duration::from_secs(600)).unwrap();
+        warm.tend(Instant::now() + time).unwrap();
         assert!(loaded(&warm) == model.loaded());
         warm.dirty.len()
     };
-    assert_eq!(
-        [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes << 20)),
-        [3, 3, 2, 0]
-    );
+    let long = Duration::from_secs(600);
+    let left = [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes << 20, long));
+    assert_eq!(left, [3, 3, 2, 0]);
+    // where the next group is late already
+    assert!(dirty_after(1_000, 64 << 20, Duration::ZERO) < 3, "folding goes on where the log is full");
+}
+
+/// The bound of what a start reads, and of memory, holds whatever the pace.
+#[test]
+fn a_group_waits_where_the_log_has_outgrown_all_measure() {
+    for (raw_bytes, is_folded) in [(LOG_RAW_BYTES_MAX + 1, true), (LOG_RAW_BYTES_MAX / 2, false)] {
+        let (disk, mut model) = three_windows();
+        let mut warm = reopen(&disk);
+        let (first_group, last_group) = (u64::MAX, u64::MAX);
+        warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
+        let group = random_group(&mut StdRng::seed_from_u64(2), &mut model, 1);
+        model.take(&group);
+        warm.commit(group.changes()).unwrap();
+        assert!(loaded(&warm) == model.loaded());
+        assert_eq!(warm.dirty.iter().all(|(since, _)| *since > 3), is_folded, "{raw_bytes}");
+    }
 }
 
 #[test]
