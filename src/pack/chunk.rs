@@ -203,15 +203,13 @@ impl Chunk {
     /// The address of a row, where it is a usable host entry of IPv4 and its key is that address: most are.
     #[must_use]
     pub fn ipv4_host(&self, row: usize) -> Option<Ipv4Addr> {
-        let usable = self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::USABLE;
-        self.0.names.ipv4(&self.0.bytes, row).filter(|_| usable && self.scope(row).0 == Kind::Ip)
+        if self.0.is_usable(row) { self.0.ipv4_host(row) } else { None }
     }
 
     /// The address of a row, where it is a usable entry derived from a node; `node` is then the name of that.
     #[must_use]
     pub fn node_ip(&self, row: usize, node: &mut Vec<u8>) -> Option<IpAddr> {
-        let usable = self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::USABLE;
-        if !usable || self.scope(row).0 != Kind::NodeIp {
+        if !self.0.is_usable(row) || self.scope(row).0 != Kind::NodeIp {
             return None;
         }
         node.clear();
@@ -323,9 +321,7 @@ impl Chunk {
     /// The prefix that a row's last usable value stands for, where it is an ip entry and that is noted.
     #[must_use]
     pub fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
-        let packed = &self.0;
-        let usable = packed.numbers.flags.at(&packed.bytes, row) & flag::MEANING == flag::USABLE;
-        if usable { packed.prefix(row) } else { None }
+        if self.0.is_usable(row) { self.0.prefix(row) } else { None }
     }
 
     /// What a row's last usable value means.
@@ -444,14 +440,23 @@ impl Packed {
         }
     }
 
+    /// Whether it is noted what the last usable value of a row means.
+    fn is_usable(&self, row: usize) -> bool {
+        self.numbers.flags.at(&self.bytes, row) & flag::MEANING == flag::USABLE
+    }
+
+    /// The address in the name of a row, where it is an ip entry and its name is stored as that.
+    fn ipv4_host(&self, row: usize) -> Option<Ipv4Addr> {
+        self.names.ipv4(&self.bytes, row).filter(|_| self.group(row).kind == Kind::Ip)
+    }
+
     /// What the name of a row stands for, where it is an ip entry.
     fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
-        let kind = self.group(row).kind;
-        match self.names.ipv4(&self.bytes, row) {
-            Some(ip) if kind == Kind::Ip => Some(ObjectPrefix { net: IpNet::from(IpAddr::V4(ip)), host: true }),
-            _ if matches!(kind, Kind::Ip | Kind::NodeIp) => prefix_of_name(kind, &self.name(row)),
-            _ => None,
+        if let Some(ip) = self.ipv4_host(row) {
+            return Some(ObjectPrefix { net: IpNet::from(IpAddr::V4(ip)), host: true });
         }
+        let kind = self.group(row).kind;
+        if matches!(kind, Kind::Ip | Kind::NodeIp) { prefix_of_name(kind, &self.name(row)) } else { None }
     }
 
     fn addresses_of(&self, row: usize) -> Vec<u8> {

@@ -110,7 +110,7 @@ impl Upgrade {
         }
         if self.group.len() >= GROUP_KEYS {
             let group = std::mem::take(&mut self.group);
-            self.failed = self.warm.commit(group).and_then(|()| self.warm.tend(Instant::now() + SETTLE_MAX)).err();
+            self.failed = self.warm.commit(group).and_then(|()| self.warm.tend(Instant::now(), Instant::now() + SETTLE_MAX)).err();
         }
     }
 

@@ -196,7 +196,7 @@ impl Store {
     /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.
     pub fn tend(&self, until: Instant) -> Result<(), StoreError> {
         self.with_warm(|warm| {
-            warm.tend(until)?;
+            warm.tend(Instant::now(), until)?;
             warm.slots.tend_cache()
         })
     }

@@ -36,8 +36,9 @@ const HOT_BYTES_MAX: usize = 40 << 10;
 /// Or this many: more would make a start slower without need.
 const HOT_COUNT_MAX: usize = 64;
 
-/// A group waits while the log has more than this, in bytes of keys and values, which bounds what a start reads of it: a quarter above full, so that the first round of folds, which lets
-/// nothing go before it ends, ends without. With groups that waited as it was full three in a row came 150 to 400 ms late.
+/// A group waits while the log has more than this, in bytes of keys and values, which bounds what a start reads of it: a quarter above full, so
+/// that the first round of folds, which lets nothing go before it ends, ends without. With groups that waited as it was full three in a row
+/// came 150 to 400 ms late.
 pub(super) const LOG_RAW_BYTES_MAX: u64 = LOG_FULL_BYTES / 4 * 5;
 
 /// One range of keys.
@@ -289,12 +290,11 @@ impl<S: Slots> Warm<S> {
         Ok(())
     }
 
-    /// Folds as much as is due for what was committed since the last call, as long as nothing else is to be done, and somewhat longer the
-    /// fuller the log is, so that folding keeps up.
-    pub(super) fn tend(&mut self, until: Instant) -> Result<(), EngineError> {
-        let began = Instant::now();
+    /// Folds as much as is due for what was committed since the last call, as long as nothing else is to be done, and from now on for a time in
+    /// any case, the longer the fuller the log is, so that folding keeps up.
+    pub(super) fn tend(&mut self, now: Instant, until: Instant) -> Result<(), EngineError> {
         self.pace.earn(std::mem::take(&mut self.committed_bytes), self.log.raw_bytes(), self.dirty.len());
-        let until = until.max(began + overtime(self.log.raw_bytes()));
+        let until = until.max(now + overtime(self.log.raw_bytes()));
         while self.pace.is_due() && Instant::now() < until && self.fold_oldest()? {
             self.pace.folded();
         }

@@ -11,6 +11,7 @@
 pub mod agent;
 mod apply;
 mod base;
+mod bloom_filter;
 mod derived;
 mod first;
 mod fold;
@@ -29,7 +30,6 @@ mod scan;
 mod scopes;
 mod shelf;
 mod side;
-mod sieve;
 #[cfg(test)]
 mod tests;
 mod wide;

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smol_str::SmolStr;
 
+use super::bloom_filter::BloomFilter;
 use super::paged::PagedSet;
-use super::sieve::Sieve;
 
 /// Nodes by addresses: their own, or those that entries are derived for.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +13,7 @@ pub(super) struct NodeIndex {
     ipv4: PagedSet<u32, NodeName>,
     ipv6: PagedSet<u128, NodeName>,
     /// What either of them may have.
-    sieve: Sieve,
+    filter: BloomFilter,
 }
 
 /// The number of a node's cluster, and its name, which all its addresses share where it is longer than 23 bytes, as memory is what an index costs.
@@ -54,10 +54,10 @@ impl NodeAddresses {
 impl NodeIndex {
     /// Adds an address of a node. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, ip: IpAddr, node: NodeName) {
-        if self.sieve.is_full() {
-            self.sieve_anew();
+        if self.filter.is_full() {
+            self.renew_filter();
         }
-        self.sieve.insert(ip);
+        self.filter.insert(ip);
         match ip {
             IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), node)),
             IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), node)),
@@ -71,8 +71,8 @@ impl NodeIndex {
         ipv6.sort_unstable_by_key(|(address, _)| *address);
         let name = |place: u32| names[place as usize].clone();
         let (ipv4, ipv6) = (PagedSet::of_sorted(&ipv4, name), PagedSet::of_sorted(&ipv6, name));
-        let mut index = Self { ipv4, ipv6, sieve: Sieve::default() };
-        index.sieve_anew();
+        let mut index = Self { ipv4, ipv6, filter: BloomFilter::default() };
+        index.renew_filter();
         index
     }
 
@@ -84,17 +84,17 @@ impl NodeIndex {
         }
         self.ipv4.absorb(other.ipv4);
         self.ipv6.absorb(other.ipv6);
-        self.sieve_anew();
+        self.renew_filter();
     }
 
     fn is_empty(&self) -> bool {
         self.ipv4.len() + self.ipv6.len() == 0
     }
 
-    fn sieve_anew(&mut self) {
+    fn renew_filter(&mut self) {
         let ipv4 = self.ipv4.addresses().map(|ip| Ipv4Addr::from(ip).into());
         let ipv6 = self.ipv6.addresses().map(|ip| Ipv6Addr::from(ip).into());
-        self.sieve = Sieve::of(ipv4.chain(ipv6), self.ipv4.len() + self.ipv6.len());
+        self.filter = BloomFilter::of(ipv4.chain(ipv6), self.ipv4.len() + self.ipv6.len());
     }
 
     /// Removes an address of a node. Removing one that is not there changes nothing.
@@ -108,7 +108,7 @@ impl NodeIndex {
     /// The nodes that have an address.
     pub(super) fn at(&self, ip: IpAddr) -> &[NodeName] {
         match ip {
-            ip if !self.sieve.may_hold(ip) => &[],
+            ip if !self.filter.may_hold(ip) => &[],
             IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
             IpAddr::V6(ip) => self.ipv6.at(ip.to_bits()),
         }
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(nodes(&singly, "10.0.0.1"), ["1/a", "2/b"]);
     }
 
-    /// More than a first sieve has room for, several times; a copy from before has what it had.
+    /// More than a first filter has room for, several times; a copy from before has what it had.
     #[test]
     fn an_index_that_grows_finds_all_that_it_has() {
         let ip = |number: u32| match number % 2 {

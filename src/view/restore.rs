@@ -70,17 +70,15 @@ impl View {
     /// Takes in what is not of the ipcache.
     fn restore_others(&mut self, others: &[ScopeRows]) {
         let (mut nodes, mut addresses) = (0, NodeAddresses::default());
-        for ScopeRows { chunk, rows, cluster } in others {
-            for row in rows.clone() {
-                let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
-                match meaning {
-                    Meaning::Node { addresses: own } if !rejected => {
-                        nodes += 1;
-                        let name = chunk.key(row).name;
-                        own.into_iter().for_each(|ip| addresses.push(ip, *cluster, name.as_bytes()));
-                    }
-                    meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
+        for (chunk, row, cluster) in each(others) {
+            let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
+            match meaning {
+                Meaning::Node { addresses: own } if !rejected => {
+                    nodes += 1;
+                    let name = chunk.key(row).name;
+                    own.into_iter().for_each(|ip| addresses.push(ip, cluster, name.as_bytes()));
                 }
+                meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
             }
         }
         self.indices.take_nodes(nodes, NodeIndex::of(addresses));
@@ -138,6 +136,11 @@ fn count_of(rows: &[ScopeRows]) -> usize {
     rows.iter().map(|rows| rows.rows.len()).sum()
 }
 
+/// Each row with its chunk and the number of its cluster.
+fn each(all: &[ScopeRows]) -> impl Iterator<Item = (&Chunk, usize, u32)> {
+    all.iter().flat_map(|ScopeRows { chunk, rows, cluster }| rows.clone().map(move |row| (chunk, row, *cluster)))
+}
+
 /// What clusters announce for the ipcache, indexed.
 struct Announced {
     count: usize,
@@ -151,13 +154,11 @@ impl Announced {
         // room that is not used is no memory
         let (mut ipv4, mut ipv6) = (Vec::with_capacity(count_of(all)), Vec::with_capacity(count_of(all)));
         let mut others = Vec::new();
-        for ScopeRows { chunk, rows, cluster } in all {
-            for row in rows.clone() {
-                match host_at(chunk, row) {
-                    Some(IpAddr::V4(ip)) => ipv4.push((ip.to_bits(), *cluster)),
-                    Some(IpAddr::V6(ip)) => ipv6.push((ip.to_bits(), *cluster)),
-                    None => others.push((chunk.clone(), row)),
-                }
+        for (chunk, row, cluster) in each(all) {
+            match host_at(chunk, row) {
+                Some(IpAddr::V4(ip)) => ipv4.push((ip.to_bits(), cluster)),
+                Some(IpAddr::V6(ip)) => ipv6.push((ip.to_bits(), cluster)),
+                None => others.push((chunk.clone(), row)),
             }
         }
         Self { count: ipv4.len() + ipv6.len(), hosts: HostEntries::of(ipv4, ipv6), others }
@@ -187,12 +188,10 @@ struct Derived {
 impl Derived {
     fn of(all: &[ScopeRows]) -> Self {
         let (mut addresses, mut others, mut name) = (NodeAddresses::default(), Vec::new(), Vec::new());
-        for ScopeRows { chunk, rows, cluster } in all {
-            for row in rows.clone() {
-                match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
-                    Some(ip) => addresses.push(ip, *cluster, &name),
-                    None => others.push((chunk.clone(), row)),
-                }
+        for (chunk, row, cluster) in each(all) {
+            match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
+                Some(ip) => addresses.push(ip, cluster, &name),
+                None => others.push((chunk.clone(), row)),
             }
         }
         Self { count: addresses.len(), index: NodeIndex::of(addresses), others }

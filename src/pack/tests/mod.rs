@@ -170,6 +170,22 @@ fn records_come_back_whole_whatever_they_hold() {
     }
 }
 
+/// A column of addresses has zeros where a name is none.
+#[test]
+fn a_name_between_addresses_is_found_and_not_taken_for_one() {
+    let mut random = StdRng::seed_from_u64(9);
+    let mut names: Vec<String> = (1..200).map(|last| format!("10.1.2.{last}")).collect();
+    names.push("10.1.2.0/24".to_owned());
+    names.sort();
+    let key = |name: &str| EntryKey::new(Kind::Ip, cluster(2), name);
+    let records: Vec<Record> = names.iter().map(|name| record(key(name), b"x", &mut random)).collect();
+    let chunks = build(&records);
+    for (row, name) in names.iter().enumerate() {
+        assert_eq!(chunks[0].find(&key(name)), Ok(row), "{name}");
+    }
+    assert_eq!(chunks[0].find(&key("0.0.0.0")), Err(0));
+}
+
 #[test]
 fn a_record_longer_than_a_chunk_stands_alone() {
     let mut random = StdRng::seed_from_u64(1);

@@ -220,12 +220,15 @@ pub(super) fn work(warm: &mut Warm<Disk>, random: &mut StdRng) -> Result<(), Eng
         match random.random_range(0..6) {
             0 => warm.fold_all()?,
             // whatever the clock says, or the seed would not repeat it
-            1 => warm.tend(Instant::now() + Duration::from_secs(600))?,
+            1 => warm.tend(Instant::now(), Instant::now() + LONG)?,
             _ => warm.fold_some(random.random_range(0..3))?,
         }
     }
     Ok(())
 }
+
+/// So long no test takes.
+const LONG: Duration = Duration::from_secs(600);
 
 /// Three groups in windows of their own.
 fn three_windows() -> (Disk, Model) {
@@ -248,22 +251,22 @@ fn a_window_that_nothing_needs_stays_while_an_older_one_is_needed() {
 
 #[test]
 fn what_is_due_is_folded_and_no_more() {
-    let dirty_after = |used_permille: u64, committed_bytes: u64, time: Duration| {
+    let (now, later) = (Instant::now(), Instant::now() + LONG);
+    let dirty_after = |used_permille: u64, committed_megabytes: u64, (began, until): (Instant, Instant)| {
         let (disk, model) = three_windows();
         let mut warm = reopen(&disk);
         // as if the log had so much that others need
         let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
         warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
-        warm.committed_bytes = committed_bytes;
-        warm.tend(Instant::now() + time).unwrap();
+        warm.committed_bytes = committed_megabytes << 20;
+        warm.tend(began, until).unwrap();
         assert!(loaded(&warm) == model.loaded());
         warm.dirty.len()
     };
-    let long = Duration::from_secs(600);
-    let left = [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes << 20, long));
+    let left = [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes, (now, later)));
     assert_eq!(left, [3, 3, 2, 0]);
-    // where the next group is late already
-    assert!(dirty_after(1_000, 64 << 20, Duration::ZERO) < 3, "folding goes on where the log is full");
+    assert_eq!(dirty_after(900, 64, (now - LONG, now)), 3, "the next group is due, and the time that folding has in any case is over");
+    assert_eq!(dirty_after(900, 64, (later, now)), 0, "the next group is due, and that time is not over");
 }
 
 /// The bound of what a start reads, and of memory, holds whatever the pace.

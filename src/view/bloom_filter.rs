@@ -1,9 +1,9 @@
-//! Says quickly of most addresses that an index does not have them.
+//! A Bloom filter with one hash: it says quickly of most addresses that an index does not have them.
 //!
 //! A lookup asks two indices for an address: who announces it, and which node it was derived from. Few have the second, and a search that
 //! finds nothing waits for memory as often as one that does. One bit, at the place that the address's hash names, answers before.
 //!
-//! All snapshots share the bits, as they are only ever set: one too many costs a search. What was taken out goes with the next sieve.
+//! All snapshots share the bits, as they are only ever set: one too many costs a search. What was taken out goes with the next filter.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// So many bits for each address: one of 16 that are not there passes, half a megabyte for 250,000.
 const BITS_PER_ADDRESS: usize = 16;
 
-/// A sieve is replaced when it has so few bits for each address that was put in: one of 8 passes then.
+/// A filter is replaced when it has so few bits for each address that was put in: one of 8 passes then.
 const BITS_PER_ADDRESS_MIN: usize = 8;
 
-/// What a sieve has room for at least, so that the first few addresses do not each make a new one.
+/// What a filter has room for at least, so that the first few addresses do not each make a new one.
 const ADDRESSES_MIN: usize = 64;
 
 /// The golden ratio in 64 bits, the usual multiplier: what is low in a number moves the upper bits of the product.
@@ -23,23 +23,23 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A set of addresses that may say of some others that it has them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sieve {
+pub(super) struct BloomFilter {
     /// None, or a power of two of them.
     words: Arc<[AtomicU64]>,
     /// How many addresses were put in.
     count: usize,
 }
 
-impl Sieve {
+impl BloomFilter {
     /// One with these addresses, of which there are about `count`, and room for as many more.
     pub(super) fn of(addresses: impl Iterator<Item = IpAddr>, count: usize) -> Self {
         let words = (count.max(ADDRESSES_MIN) * BITS_PER_ADDRESS / 64).next_power_of_two();
-        let mut sieve = Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), count: 0 };
-        addresses.for_each(|ip| sieve.insert(ip));
-        sieve
+        let mut filter = Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), count: 0 };
+        addresses.for_each(|ip| filter.insert(ip));
+        filter
     }
 
-    /// Whether another address needs a new sieve.
+    /// Whether another address needs a new filter.
     pub(super) fn is_full(&self) -> bool {
         self.count >= self.words.len() * 64 / BITS_PER_ADDRESS_MIN
     }
@@ -101,20 +101,21 @@ mod tests {
     #[test]
     fn what_was_put_in_passes_and_most_else_does_not() {
         for count in [0, 1, 40, 5_000, 60_000] {
-            let mut sieve = Sieve::of(addresses(count), 2 * count as usize);
-            assert!(addresses(count).all(|ip| sieve.may_hold(ip)), "{count}");
-            let passing = |sieve: &Sieve| addresses(2 * count + 1_000).skip(2 * count as usize).filter(|ip| sieve.may_hold(*ip)).count();
+            let mut filter = BloomFilter::of(addresses(count), 2 * count as usize);
+            assert!(addresses(count).all(|ip| filter.may_hold(ip)), "{count}");
+            let passing =
+                |filter: &BloomFilter| addresses(2 * count + 1_000).skip(2 * count as usize).filter(|ip| filter.may_hold(*ip)).count();
             let others = 2 * (count + 1_000) as usize;
-            assert!(passing(&sieve) <= others / 8, "{count}: {} of {others}", passing(&sieve));
-            let copy = sieve.clone();
+            assert!(passing(&filter) <= others / 8, "{count}: {} of {others}", passing(&filter));
+            let copy = filter.clone();
             let added: Vec<IpAddr> = addresses(3 * count + 1_000).skip(2 * count as usize).take(2 * count as usize).collect();
             for ip in &added {
-                assert!(!sieve.is_full(), "{count}: room for as many more");
-                sieve.insert(*ip);
+                assert!(!filter.is_full(), "{count}: room for as many more");
+                filter.insert(*ip);
             }
-            assert!(added.into_iter().chain(addresses(count)).all(|ip| sieve.may_hold(ip) && copy.may_hold(ip)), "{count}");
+            assert!(added.into_iter().chain(addresses(count)).all(|ip| filter.may_hold(ip) && copy.may_hold(ip)), "{count}");
         }
-        assert!(!Sieve::default().may_hold(Ipv4Addr::LOCALHOST.into()));
-        assert!(Sieve::default().is_full());
+        assert!(!BloomFilter::default().may_hold(Ipv4Addr::LOCALHOST.into()));
+        assert!(BloomFilter::default().is_full());
     }
 }
