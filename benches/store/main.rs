@@ -4,11 +4,11 @@
 //! `churn` changes random ones at a rate, `load` reads everything back. Deliberately lacks: thresholds, etcd and HTTP.
 
 mod data;
+mod syncs;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,13 +16,12 @@ use std::time::{Duration, Instant};
 use meshkeep::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
 use meshkeep::store::{Group, Store};
 
+use syncs::{SYNC_BYTES, Syncs, Wait, tell_slowest};
+
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A list comes in pages of 256 keys from many clusters at once; so many reach the store together.
 const FILL_GROUP: u64 = 10_000;
-
-/// The reference: what one write and one sync of this size cost, some of a commit at 20,000 changes/s.
-const SYNC_BYTES: usize = 32 << 10;
 
 /// How long changes gather, at high rates and at low ones (`commit::persist`).
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
@@ -105,13 +104,13 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
 }
 
 fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
-    let reference = sync_loop(directory)?;
     let store = open(directory)?;
     drop(store.load()?);
+    let syncs = Syncs::begin(directory)?;
     // as the process does (`commit::persist`)
     let window = if rate > 5_000 { GROUP_WINDOW } else { CALM_GROUP_WINDOW };
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
-    let (mut durable, mut oldest) = (Vec::new(), Vec::new());
+    let (mut durable, mut oldest, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     let (began_written, started, mut busy) = (write_bytes()?, Instant::now(), Duration::ZERO);
     // changes come all the time; whatever came until a group is taken is of it, so one that follows a slow one is larger
     let (mut taken, mut came) = (started, 0);
@@ -139,13 +138,17 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         oldest.push(stored - since);
         store.tend(taken + GROUP_WINDOW)?;
         busy += began.elapsed();
+        waits.push(Wait { taken, since: taken - since, storing: stored - began, tending: stored.elapsed() });
         if oldest.len() % 40 == 0 {
             disk_max = disk_max.max(store.bytes_on_disk().unwrap_or(0));
             resident_max = resident_max.max(resident()?);
         }
     }
+    let syncs = syncs.end()?;
+    // what the loop beside the store wrote is not the store's
+    let before = began_written + (syncs.len() * SYNC_BYTES) as u64;
     println!(
-        "churn {rate}/s for {seconds} s: durable p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms, p99 of each group's oldest {:.1} ms (a window of {} ms included); sync loop {reference}; busy {:.0} %; {}; \
+        "churn {rate}/s for {seconds} s: durable p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms, p99 of each group's oldest {:.1} ms (a window of {} ms included); busy {:.0} %; {}; \
          disk at most {} MB; resident at most {resident_max} MB",
         millis(&mut durable, 50),
         millis(&mut durable, 99),
@@ -153,9 +156,10 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         millis(&mut oldest, 99),
         window.as_millis(),
         busy.as_secs_f64() * 100.0 / started.elapsed().as_secs_f64(),
-        written(began_written, raw as u64)?,
+        written(before, raw as u64)?,
         disk_max >> 20
     );
+    tell_slowest(waits, &syncs, started);
     // as a kill would
     std::process::exit(0);
 }
@@ -205,22 +209,6 @@ fn flat(directory: &Path) -> Outcome<Duration> {
     }
     fs::remove_file(&path)?;
     times.pop_first().map(|(time, _)| time).ok_or_else(|| "nothing was read".into())
-}
-
-/// The median and 99th percentile of writing and syncing one block, for two seconds.
-fn sync_loop(directory: &Path) -> Outcome<String> {
-    let path = directory.join("sync");
-    let file = File::create(&path)?;
-    let (started, mut times) = (Instant::now(), Vec::new());
-    while started.elapsed() < Duration::from_secs(2) {
-        let began = Instant::now();
-        file.write_all_at(&[7; SYNC_BYTES], times.len() as u64 * SYNC_BYTES as u64)?;
-        file.sync_data()?;
-        times.push(began.elapsed());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    fs::remove_file(&path)?;
-    Ok(format!("p50 {:.1} ms, p99 {:.1} ms", millis(&mut times, 50), millis(&mut times, 99)))
 }
 
 fn millis(times: &mut [Duration], percent: usize) -> f64 {

@@ -1,7 +1,7 @@
 //! The packed part of the mirror: chunks in key order, and beside each what changed of its rows since it was built.
 //!
-//! A chunk never changes. A row that was replaced or deleted is *shadowed*, and what replaced it is beside the chunk (`side`), as is what
-//! the source confirms and the revisions and leases that equal bytes come with.
+//! A chunk never changes. What stands for a row that was replaced, or that its key is gone, is beside the chunk (`side`), as is what the
+//! source confirms and the revisions and leases that equal bytes come with.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use super::first::{First, Sought};
 use super::place::Place;
-use super::shelf::Shelf;
-use super::side::Side;
+use super::side::{Changes, Removed, Row, Side, Sides};
 use super::wide::WideMap;
 use crate::model::{EntryKey, Object, Record, Scope, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning};
@@ -25,16 +24,12 @@ pub(super) struct ChunkId(usize);
 pub(super) struct Base {
     /// By the lowest key of each.
     chunks: WideMap<First, (ChunkId, Chunk)>,
-    sides: Shelf<Side>,
+    sides: Sides,
     /// Numbers of chunks that were taken out.
     free: Vec<ChunkId>,
-    /// How many records stand for rows.
-    replacement_count: usize,
-    /// How many rows have a revision and lease beside their chunk.
-    stamped_count: usize,
 }
 
-/// The generation and source of a row that is live; `None` of one that is shadowed.
+/// The generation and source of a row that is as it was packed; `None` of one that is not.
 pub(super) type Settled = Option<(u64, SourceStamp)>;
 
 /// One row of a chunk.
@@ -45,29 +40,29 @@ pub(super) struct PackedRow {
     pub(super) row: usize,
 }
 
-/// The rows of a chunk that are live and above a position, in order of sequence.
+/// The rows of a chunk that are as they were packed and above a position, in order of sequence.
 struct Run<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    side: Option<&'a Side>,
+    changes: Changes,
     rest: &'a [u16],
 }
 
 impl<'a> Run<'a> {
-    fn after(position: Sequence, id: ChunkId, chunk: &'a Chunk, side: Option<&'a Side>) -> Option<Self> {
+    fn after(position: Sequence, id: ChunkId, chunk: &'a Chunk, side: Side<'a>) -> Option<Self> {
         if chunk.max_sequence() <= position {
             return None;
         }
         let rows = chunk.by_sequence();
         let start = rows.partition_point(|row| chunk.last_sequence(usize::from(*row)) <= position);
-        Some(Self { id, chunk, side, rest: &rows[start..] })
+        Some(Self { id, chunk, changes: side.changes(), rest: &rows[start..] })
     }
 
     /// The sequence of the next row.
     fn head(&mut self) -> Option<Sequence> {
         loop {
             let row = usize::from(*self.rest.first()?);
-            if !self.side.is_some_and(|side| side.is_shadowed(row)) {
+            if matches!(self.changes.at(row), Row::Packed) {
                 return Some(self.chunk.last_sequence(row));
             }
             self.rest = &self.rest[1..];
@@ -89,18 +84,10 @@ impl PackedRow {
 }
 
 impl Base {
-    /// Adds a chunk with what is beside its rows: which are live, and the records that stand for some that are not.
+    /// Adds a chunk with what is beside its rows: which are as they were packed, and the records that stand for some that are not.
     pub(super) fn add_with(&mut self, chunk: Chunk, rows: &[Settled], replacements: Vec<(usize, Arc<Record>)>) {
-        let mut side = Side::of(&chunk, rows);
-        for (row, record) in replacements {
-            side.replace(row, record, rows.len());
-        }
-        let id = self.add(chunk);
-        self.stamped_count += side.stamped_count();
-        self.replacement_count += side.replacement_count();
-        if side.differs() {
-            self.sides.set(id.0, side);
-        }
+        let id = self.add(chunk.clone());
+        self.sides.add(id.0, &chunk, rows, replacements);
     }
 
     /// Adds a chunk none of whose rows were confirmed. It must not overlap others.
@@ -111,13 +98,10 @@ impl Base {
     }
 
     /// Takes a chunk out, with what is beside its rows.
-    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, Arc<Side>)> {
+    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<Removed> {
         let (id, chunk) = self.chunks.remove(&First::from(first.clone()))?;
-        let side = self.sides.take(id.0).unwrap_or_default();
         self.free.push(id);
-        self.stamped_count -= side.stamped_count();
-        self.replacement_count -= side.replacement_count();
-        Some((chunk, side))
+        Some(self.sides.remove(id.0, chunk))
     }
 
     /// The row of a key, whatever became of it.
@@ -129,45 +113,42 @@ impl Base {
 
     /// What is at a row: itself, or what stands for it; `None` where its key is gone.
     pub(super) fn place_at(&self, at: PackedRow) -> Option<Place> {
-        let Some(side) = self.side(at.id).filter(|side| side.is_shadowed(at.row)) else { return Some(Place::Packed(at)) };
-        side.replacement(at.row).map(|record| Place::Replaced(at, Arc::clone(record)))
+        match self.side(at.id).at(at.row) {
+            Row::Packed => Some(Place::Packed(at)),
+            Row::Replaced(record) => Some(Place::Replaced(at, Arc::clone(record))),
+            Row::Gone => None,
+        }
     }
 
-    pub(super) fn side(&self, id: ChunkId) -> Option<&Side> {
-        self.sides.get(id.0)
+    pub(super) fn side(&self, id: ChunkId) -> Side<'_> {
+        self.sides.at(id.0)
     }
 
     pub(super) fn generation(&self, at: &PackedRow) -> u64 {
-        self.side(at.id).map_or(0, |side| side.generation(at.row))
+        self.side(at.id).generation(at.row)
     }
 
     pub(super) fn source(&self, at: &PackedRow) -> SourceStamp {
-        self.side(at.id).and_then(|side| side.stamp(at.row)).unwrap_or_else(|| at.chunk.source(at.row))
+        self.side(at.id).source(at.row).unwrap_or_else(|| at.chunk.source(at.row))
     }
 
     /// Puts a record in place of a row, whatever became of that.
     pub(super) fn replace(&mut self, at: &PackedRow, record: Arc<Record>) {
-        let new = self.sides.change(at.id.0).replace(at.row, record, at.chunk.len());
-        self.replacement_count += usize::from(new);
+        self.sides.replace(at.id.0, at.row, record);
     }
 
     /// Takes a row, and what stands for it, away.
     pub(super) fn shadow(&mut self, at: &PackedRow) {
-        let replaced = self.sides.change(at.id.0).shadow(at.row, at.chunk.len());
-        self.replacement_count -= usize::from(replaced);
+        self.sides.shadow(at.id.0, at.row);
     }
 
     pub(super) fn confirm(&mut self, at: &PackedRow, generation: u64) {
-        if self.generation(at) != generation {
-            self.sides.change(at.id.0).confirm(at.row, generation, at.chunk.len());
-        }
+        self.sides.confirm(at.id.0, at.row, generation, at.chunk.len());
     }
 
     pub(super) fn put_stamp(&mut self, at: &PackedRow, stamp: SourceStamp) {
         if self.source(at) != stamp {
-            let new = self.side(at.id).and_then(|side| side.stamp(at.row)).is_none();
-            self.stamped_count += usize::from(new);
-            self.sides.change(at.id.0).put_stamp(at.row, stamp, at.chunk.len());
+            self.sides.put_source(at.id.0, at.row, stamp, at.chunk.len());
         }
     }
 
@@ -176,7 +157,7 @@ impl Base {
         let lowest = || self.chunks.first().map(|(_, (id, _))| *id);
         let id = self.chunk_of(key).map(|(_, (id, _))| *id).or_else(lowest);
         if let Some(id) = id {
-            self.sides.change(id.0).count_insert();
+            self.sides.count_insert(id.0);
         }
     }
 
@@ -205,20 +186,19 @@ impl Base {
 
     /// The chunk that folding gains most from, by its first key.
     pub(super) fn dirtiest(&self) -> Option<&EntryKey> {
-        let dirt = |id: &ChunkId| self.side(*id).map_or(0, Side::dirt);
-        let (first, dirt) = self.chunks.iter().map(|(first, (id, _))| (first, dirt(id))).max_by_key(|(_, dirt)| *dirt)?;
+        let (first, dirt) = self.chunks.iter().map(|(first, (id, _))| (first, self.side(*id).dirt())).max_by_key(|(_, dirt)| *dirt)?;
         (dirt > 0).then_some(&*first.key)
     }
 
     /// How much folding the chunks that begin from one key on and below another would gain.
     pub(super) fn dirt_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> usize {
         let chunks = self.chunks.from(&First::from(start.clone())).take_while(|(first, _)| end.is_none_or(|end| *first.key < *end));
-        chunks.filter_map(|(_, (id, _))| self.side(*id)).map(Side::dirt).sum()
+        chunks.map(|(_, (id, _))| self.side(*id).dirt()).sum()
     }
 
     /// How many of the rows of a chunk are held, as they are or replaced.
     pub(super) fn live_rows(&self, id: ChunkId, chunk: &Chunk) -> usize {
-        chunk.len() - self.side(id).map_or(0, |side| side.shadowed_count() - side.replacement_count())
+        chunk.len() - self.side(id).gone_count()
     }
 
     /// What has the lowest sequences above one, `count` of the rows at most and some of what stands for rows, in no particular order.
@@ -240,8 +220,12 @@ impl Base {
         }
         let last = found.last().filter(|_| found.len() >= count).map_or(Sequence(u64::MAX), |(last, _)| *last);
         for (id, chunk) in self.chunks.iter().map(|(_, chunk)| chunk) {
-            let Some(side) = self.side(*id).filter(|side| side.has_replacements_within(position, last)) else { continue };
-            let within = side.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
+            let side = self.side(*id);
+            if !side.has_replacements_within(position, last) {
+                continue;
+            }
+            let changes = side.changes();
+            let within = changes.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
             let at = |row| PackedRow { id: *id, chunk: chunk.clone(), row };
             found.extend(within.map(|(row, record)| (record.last_sequence, Place::Replaced(at(row), Arc::clone(record)))));
         }
@@ -258,15 +242,15 @@ impl Base {
 
     /// The same of one chunk.
     fn naming_in(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<Place> {
-        let (side, mut found) = (self.side(id), Vec::new());
+        let (changes, mut found) = (self.side(id).changes(), Vec::new());
         let at = |row| PackedRow { id, chunk: chunk.clone(), row };
         if chunk.may_name_identity(identity) {
-            let named = (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && !side.is_some_and(|side| side.is_shadowed(*row)));
+            let named = (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && matches!(changes.at(*row), Row::Packed));
             let named = named.filter(|row| matches!(chunk.meaning(*row), Meaning::Ip { .. }));
             found.extend(named.map(|row| Place::Packed(at(row))));
         }
         let names = |record: &Record| matches!(record.object.as_deref(), Some(Object::Ip(entry)) if entry.identity == identity);
-        let replacements = side.into_iter().flat_map(Side::replacements).filter(|(_, record)| names(record));
+        let replacements = changes.replacements().filter(|(_, record)| names(record));
         let packed = found.len();
         found.extend(replacements.map(|(row, record)| Place::Replaced(at(row), Arc::clone(record))));
         if packed < found.len() {
@@ -282,21 +266,26 @@ impl Base {
         let chunks = self.chunks_from(first).map(|(id, chunk)| (self.side(*id), chunk, chunk.rows_of(scope.kind, &scope.cluster)));
         // the first may have keys before these alone
         let chunks = chunks.enumerate().take_while(|(at, (_, _, rows))| *at == 0 || !rows.is_empty()).map(|(_, found)| found);
-        let held = |side: Option<&Side>, chunk: &Chunk, row| match side.filter(|side| side.is_shadowed(row)) {
-            Some(side) => side.replacement(row).is_some_and(|record| record.source.held),
-            None => side.and_then(|side| side.stamp(row)).unwrap_or_else(|| chunk.source(row)).held,
+        let chunks = chunks.filter(|(side, chunk, _)| !side.is_empty() || chunk.may_be_held());
+        let held = |(side, chunk, rows): (Side<'_>, &Chunk, std::ops::Range<usize>)| {
+            let changes = side.changes();
+            let is_held = |row: &usize| match changes.at(*row) {
+                Row::Packed => side.source(*row).unwrap_or_else(|| chunk.source(*row)).held,
+                Row::Replaced(record) => record.source.held,
+                Row::Gone => false,
+            };
+            rows.filter(is_held).count()
         };
-        let chunks = chunks.filter(|(side, chunk, _)| side.is_some() || chunk.may_be_held());
-        chunks.map(|(side, chunk, rows)| rows.filter(|row| held(side, chunk, *row)).count()).sum()
+        chunks.map(held).sum()
     }
 
     /// How many rows have a revision and lease beside their chunk.
     pub(super) fn stamped_count(&self) -> usize {
-        self.stamped_count
+        self.sides.stamped_count()
     }
 
     /// How many records stand for rows.
     pub(super) fn replacement_count(&self) -> usize {
-        self.replacement_count
+        self.sides.replacement_count()
     }
 }

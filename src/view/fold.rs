@@ -9,7 +9,7 @@ use super::View;
 use super::base::Settled;
 use super::place::{Place, object_of};
 use super::restore::noted;
-use super::side::Side;
+use super::side::{Changes, Removed, Row, Side};
 use crate::model::{EntryKey, Record, SourceStamp};
 use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
 
@@ -56,7 +56,8 @@ impl FoldJob {
         let start = self.start.clone().unwrap_or_else(EntryKey::lowest);
         let fresh: Vec<&Arc<Record>> = self.view.fresh_within(&start, self.end.as_ref()).filter(|record| is_packable(record)).collect();
         let side = self.view.base.side(*id);
-        let mut edits: Vec<Edit<'_>> = side.into_iter().flat_map(|side| side_edits(side, chunk)).collect();
+        let changes = side.changes();
+        let mut edits: Vec<Edit<'_>> = side_edits(side, &changes, chunk).collect();
         for record in fresh {
             let before = chunk.find(&record.key).err()?;
             edits.push(Edit::Insert { before, record, meaning: Meaning::of(record) });
@@ -90,13 +91,14 @@ fn is_packable(record: &Record) -> bool {
 }
 
 /// What became of the rows of a chunk.
-fn side_edits<'a>(side: &'a Side, chunk: &Chunk) -> Vec<Edit<'a>> {
-    let edit = |row: usize| match (side.is_shadowed(row), side.replacement(row)) {
-        (false, _) => side.stamp(row).map(|source| Edit::Restamp { row, source }),
-        (true, Some(record)) if is_packable(record) => Some(Edit::Replace { row, record, meaning: Meaning::of(record) }),
-        (true, _) => Some(Edit::Remove { row }),
-    };
-    (0..chunk.len()).filter_map(edit).collect()
+fn side_edits<'a>(side: Side<'a>, changes: &'a Changes, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
+    let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
+    let restamped = restamped.filter(|(row, _)| matches!(changes.at(*row), Row::Packed));
+    let changed = changes.rows().map(|(row, change)| match change {
+        Row::Replaced(record) if is_packable(record) => Edit::Replace { row, record, meaning: Meaning::of(record) },
+        _ => Edit::Remove { row },
+    });
+    restamped.map(|(row, source)| Edit::Restamp { row, source }).chain(changed)
 }
 
 /// What is held of a key in the range of the chunks that are replaced.
@@ -114,7 +116,7 @@ enum Held {
 /// All that is held in a range, in key order. A thousand rows are gone through on the writer's way, so nothing is copied of those that stay.
 struct AllHeld {
     /// The chunks that are replaced, with what was beside them.
-    chunks: Vec<(Chunk, Arc<Side>)>,
+    chunks: Vec<Removed>,
     /// The next row: of which chunk, and which.
     at: (usize, usize),
     /// Its key as bytes, which sort as keys do; only right if `is_row_known`.
@@ -146,30 +148,30 @@ impl AllHeld {
         if !is_row_next {
             return self.fresh.next().map(|(_, record)| Held::Whole(record));
         }
-        let (chunk, side) = &self.chunks[self.at.0];
+        let removed = &self.chunks[self.at.0];
         let row = self.at.1;
         self.at.1 += 1;
         self.is_row_known = false;
-        if let Some(record) = side.replacement(row).filter(|_| side.is_shadowed(row)) {
+        if let Row::Replaced(record) = removed.changes.at(row) {
             return Some(Held::Whole(Arc::clone(record)));
         }
-        let source = side.stamp(row).unwrap_or_else(|| chunk.source(row));
-        Some(Held::Packed { chunk: chunk.clone(), row, generation: side.generation(row), source })
+        let (generation, source) = removed.settled(row);
+        Some(Held::Packed { chunk: removed.chunk.clone(), row, generation, source })
     }
 
     /// Goes to the next row that is held, itself or what stands for it.
     fn find_row(&mut self) {
         while !self.is_row_known
-            && let Some((chunk, side)) = self.chunks.get(self.at.0)
+            && let Some(removed) = self.chunks.get(self.at.0)
         {
             let row = self.at.1;
-            if row == chunk.len() {
+            if row == removed.chunk.len() {
                 self.at = (self.at.0 + 1, 0);
-            } else if side.is_shadowed(row) && side.replacement(row).is_none() {
+            } else if matches!(removed.changes.at(row), Row::Gone) {
                 self.at.1 += 1;
             } else {
                 self.row_key.clear();
-                chunk.append_key(row, &mut self.row_key);
+                removed.chunk.append_key(row, &mut self.row_key);
                 self.is_row_known = true;
             }
         }

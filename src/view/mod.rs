@@ -12,6 +12,7 @@ pub mod agent;
 mod apply;
 mod base;
 mod bloom_filter;
+mod change_log;
 mod derived;
 mod first;
 mod fold;
@@ -30,6 +31,7 @@ mod scan;
 mod scopes;
 mod shelf;
 mod side;
+mod stamps;
 #[cfg(test)]
 mod tests;
 mod wide;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::base::{Base, ChunkId, PackedRow};
 use super::overlay::Fresh;
 use super::place::Place;
-use super::side::Side;
+use super::side::{Changes, Row};
 use crate::model::EntryKey;
 use crate::pack::Chunk;
 
@@ -22,7 +22,7 @@ pub(super) struct Scan<'a> {
 struct Current<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    side: Option<&'a Side>,
+    changes: Changes,
     row: usize,
     /// The row before which the next record of the overlay belongs.
     fresh_before: usize,
@@ -41,7 +41,11 @@ impl<'a> Scan<'a> {
 
     /// Goes on with the next chunk.
     fn advance(&mut self) {
-        self.current = self.chunks.next().map(|(id, chunk)| Current { id: *id, chunk, side: self.base.side(*id), row: 0, fresh_before: 0 });
+        let current = |(id, chunk): &'a (ChunkId, Chunk)| {
+            let changes = self.base.side(*id).changes();
+            Current { id: *id, chunk, changes, row: 0, fresh_before: 0 }
+        };
+        self.current = self.chunks.next().map(current);
         self.find_fresh();
     }
 
@@ -72,10 +76,10 @@ impl Iterator for Scan<'_> {
                 let row = current.row;
                 current.row += 1;
                 let at = || PackedRow { id: current.id, chunk: current.chunk.clone(), row };
-                match current.side.filter(|side| side.is_shadowed(row)).map(|side| side.replacement(row)) {
-                    None => return Some(Place::Packed(at())),
-                    Some(Some(record)) => return Some(Place::Replaced(at(), Arc::clone(record))),
-                    Some(None) => {}
+                match current.changes.at(row) {
+                    Row::Packed => return Some(Place::Packed(at())),
+                    Row::Replaced(record) => return Some(Place::Replaced(at(), Arc::clone(record))),
+                    Row::Gone => {}
                 }
             }
         }

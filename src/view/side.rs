@@ -1,283 +1,403 @@
-//! What changed of a chunk's rows since it was built: which are gone or replaced, and by what; in which listing each was last confirmed;
-//! the revision and lease that equal bytes came with.
+//! What changed of the chunks' rows since these were built: which are gone or replaced, and by what (`change_log`); what the source said
+//! of others (`stamps`).
 //!
-//! A change makes a new version of a side, as readers hold the old one. It copies a few hundred bytes of numbers; the records
-//! themselves are in a log that all versions share.
+//! A change adds to what all versions of the mirror share. What each version has of its own is a few numbers for each chunk, copied as
+//! a whole once for each snapshot.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::base::Settled;
+use super::change_log::{Change, ChangeLog};
+use super::shelf::Shelf;
+use super::stamps::Stamps;
 use crate::model::{Record, Sequence, SourceStamp};
 use crate::pack::Chunk;
 
-/// How many records a new log has room for: a chunk is folded when about 65 of its rows have changed (`commit::folding`).
-const LOG_LENGTH_MIN: usize = 32;
+/// What a row is now.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Row<'a> {
+    /// As it was packed.
+    Packed,
+    /// A record stands for it.
+    Replaced(&'a Arc<Record>),
+    /// Its key is gone.
+    Gone,
+}
 
-/// What changed of a chunk's rows.
+/// What one version knows of a chunk's log, and of what came between its rows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    /// One bit for every 64th row: whether any of them is in the log. Most rows are not, and need not be looked for there.
+    touched: u64,
+    /// How many changes of the log are this version's.
+    length: u16,
+    /// How many rows are not as they were packed, and for how many of these a record stands.
+    shadowed: u16,
+    replaced: u16,
+    /// How many new keys between the chunk's first and the next chunk's first came since.
+    inserted: u16,
+}
+
+/// What is beside all chunks, by their numbers. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Side {
-    /// One bit a row: replaced or deleted.
-    shadowed: Vec<u64>,
-    shadowed_count: usize,
-    replaced: Replaced,
-    /// How many new keys between its first and the next chunk's first came since.
-    inserted_count: usize,
-    generations: Generations,
-    /// The revision and lease of rows whose equal bytes came again; empty where none did.
-    stamps: Arc<Vec<Option<SourceStamp>>>,
+pub(super) struct Sides {
+    tallies: Arc<Vec<Tally>>,
+    logs: Shelf<ChangeLog>,
+    stamps: Shelf<Stamps>,
+    /// How many records stand for rows.
+    replacement_count: usize,
+    /// How many rows have a revision and lease beside their chunk.
     stamped_count: usize,
 }
 
-/// The records that stand for rows of the chunk.
+/// What is beside one chunk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Side<'a> {
+    tally: Tally,
+    log: Option<&'a ChangeLog>,
+    stamps: Option<&'a Stamps>,
+}
+
+/// What became of a chunk's rows, for those who go through all of them.
 #[derive(Debug, Default)]
-struct Replaced {
-    /// In order: the row, and the place of its record in `log`.
-    rows: Vec<(u16, u16)>,
-    /// In the order in which they came. All versions of a side share it: one that is older knows nothing of what follows `length`.
-    log: Arc<[OnceLock<Arc<Record>>]>,
-    length: u16,
-    /// Every sequence of them is from one to the other.
-    oldest: Sequence,
-    newest: Sequence,
+pub(super) struct Changes(Vec<(u16, Change)>);
+
+/// A chunk that was taken out, with what was beside it.
+#[derive(Debug)]
+pub(super) struct Removed {
+    pub(super) chunk: Chunk,
+    pub(super) changes: Changes,
+    stamps: Option<Arc<Stamps>>,
 }
 
-/// In which listing each row was last confirmed.
-#[derive(Debug, Clone, Default)]
-struct Generations {
-    /// Of every row, or the highest of those in `rows`.
-    newest: u32,
-    /// By row; empty where all have `newest`.
-    rows: Arc<Vec<u32>>,
-    /// How many rows that are not shadowed have another than `newest`.
-    behind: usize,
-}
-
-impl Clone for Replaced {
-    /// With room for one more, which is what a version is made for.
-    fn clone(&self) -> Self {
-        let mut rows = Vec::with_capacity(self.rows.len() + 1);
-        rows.extend_from_slice(&self.rows);
-        Self { rows, log: Arc::clone(&self.log), length: self.length, oldest: self.oldest, newest: self.newest }
-    }
-}
-
-impl Replaced {
-    fn get(&self, row: usize) -> Option<&Arc<Record>> {
-        let at = self.find(row).ok()?;
-        self.log.get(usize::from(self.rows[at].1))?.get()
-    }
-
-    fn find(&self, row: usize) -> Result<usize, usize> {
-        self.rows.binary_search_by_key(&row, |(row, _)| usize::from(*row))
-    }
-
-    /// Puts a record in place of a row. Returns whether there was none before.
-    fn put(&mut self, row: usize, record: Arc<Record>) -> bool {
-        self.oldest = if self.rows.is_empty() { record.last_sequence } else { self.oldest.min(record.last_sequence) };
-        self.newest = self.newest.max(record.last_sequence);
-        let place = self.push(record);
-        match self.find(row) {
-            Ok(at) => {
-                self.rows[at].1 = place;
-                false
-            }
-            Err(at) => {
-                self.rows.insert(at, (u16::try_from(row).unwrap_or(u16::MAX), place));
-                true
-            }
-        }
-    }
-
-    fn push(&mut self, record: Arc<Record>) -> u16 {
-        let free = self.log.get(usize::from(self.length));
-        // full, or another copy of this version went on before
-        if let Err(record) = match free {
-            Some(free) => free.set(record),
-            None => Err(record),
-        } {
-            self.renew();
-            let _ = self.log[usize::from(self.length)].set(record);
-        }
-        self.length += 1;
-        self.length - 1
-    }
-
-    /// Goes on in a log of its own that has what is still needed, and as much room again. A chunk has 4,096 rows at most.
-    fn renew(&mut self) {
-        let room = ((self.rows.len() + 1) * 2).max(LOG_LENGTH_MIN);
-        let log: Arc<[OnceLock<Arc<Record>>]> = (0..room).map(|_| OnceLock::new()).collect();
-        for (at, (_, place)) in self.rows.iter_mut().enumerate() {
-            if let Some(record) = self.log.get(usize::from(*place)).and_then(OnceLock::get) {
-                let _ = log[at].set(Arc::clone(record));
-            }
-            *place = u16::try_from(at).unwrap_or(u16::MAX);
-        }
-        self.length = u16::try_from(self.rows.len()).unwrap_or(u16::MAX);
-        self.log = log;
-    }
-
-    fn remove(&mut self, row: usize) -> bool {
-        let found = self.find(row);
-        if let Ok(at) = found {
-            self.rows.remove(at);
-        }
-        found.is_ok()
-    }
-}
-
-impl Generations {
-    fn at(&self, row: usize) -> u32 {
-        self.rows.get(row).copied().unwrap_or(self.newest)
-    }
-
-    /// Sets that of a row that is not shadowed; `live` is how many such rows there are.
-    fn set(&mut self, row: usize, generation: u32, rows: usize, live: usize) {
-        let before = self.at(row);
-        if before == generation {
-            return;
-        }
-        if self.rows.is_empty() {
-            self.rows = Arc::new(vec![self.newest; rows]);
-        }
-        Arc::make_mut(&mut self.rows)[row] = generation;
-        if generation > self.newest {
-            self.newest = generation;
-            self.behind = live - 1;
-        } else if generation == self.newest {
-            self.behind -= 1;
-        } else if before == self.newest {
-            self.behind += 1;
-        }
-        self.settle();
-    }
-
-    /// Counts a row out that is shadowed from now on.
-    fn drop_row(&mut self, row: usize) {
-        if self.at(row) != self.newest {
-            self.behind -= 1;
-            self.settle();
-        }
-    }
-
-    fn settle(&mut self) {
-        if self.behind == 0 {
-            self.rows = Arc::default();
+impl<'a> From<Option<&'a Change>> for Row<'a> {
+    fn from(change: Option<&'a Change>) -> Self {
+        match change {
+            None => Self::Packed,
+            Some(None) => Self::Gone,
+            Some(Some(record)) => Self::Replaced(record),
         }
     }
 }
 
-impl Side {
-    /// What is beside the rows of a new chunk.
-    pub(super) fn of(chunk: &Chunk, rows: &[Settled]) -> Self {
-        let mut side = Self::default();
-        let generations: Vec<u32> =
-            rows.iter().map(|row| row.map_or(0, |(generation, _)| u32::try_from(generation).unwrap_or(u32::MAX))).collect();
-        let live = || generations.iter().zip(rows).filter(|(_, row)| row.is_some()).map(|(generation, _)| *generation);
-        side.generations.newest = live().max().unwrap_or(0);
-        side.generations.behind = live().filter(|generation| *generation != side.generations.newest).count();
-        if side.generations.behind > 0 {
-            side.generations.rows = Arc::new(generations);
+/// The number of a row in a log: a chunk has 4,096 at most.
+fn number(row: usize) -> u16 {
+    u16::try_from(row).unwrap_or(u16::MAX)
+}
+
+fn bit(row: usize) -> u64 {
+    1 << (row % 64)
+}
+
+impl Changes {
+    pub(super) fn at(&self, row: usize) -> Row<'_> {
+        if self.0.is_empty() {
+            return Row::Packed;
         }
-        for (row, settled) in rows.iter().enumerate() {
-            match settled {
-                None => side.shadow_row(row, rows.len()),
-                Some((_, source)) if *source != chunk.source(row) => side.put_stamp(row, *source, rows.len()),
-                Some(_) => {}
-            }
-        }
-        side
+        let found = self.0.binary_search_by_key(&number(row), |(row, _)| *row);
+        found.ok().map(|at| &self.0[at].1).into()
     }
 
-    /// Puts a record in place of a row. Returns whether nothing stood for it before.
-    pub(super) fn replace(&mut self, row: usize, record: Arc<Record>, rows: usize) -> bool {
-        self.shadow_once(row, rows);
-        self.replaced.put(row, record)
-    }
-
-    /// Takes a row, and what stands for it, away. Returns whether something stood for it.
-    pub(super) fn shadow(&mut self, row: usize, rows: usize) -> bool {
-        self.shadow_once(row, rows);
-        self.replaced.remove(row)
-    }
-
-    /// The record that stands for a row.
-    pub(super) fn replacement(&self, row: usize) -> Option<&Arc<Record>> {
-        self.replaced.get(row)
+    /// Every row that is not as it was packed, in order.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Row<'_>)> {
+        self.0.iter().map(|(row, change)| (usize::from(*row), Some(change).into()))
     }
 
     /// Every record that stands for a row, by row.
     pub(super) fn replacements(&self) -> impl Iterator<Item = (usize, &Arc<Record>)> {
-        let rows = self.replaced.rows.iter();
-        rows.filter_map(|(row, place)| Some((usize::from(*row), self.replaced.log.get(usize::from(*place))?.get()?)))
+        self.0.iter().filter_map(|(row, change)| Some((usize::from(*row), change.as_ref()?)))
+    }
+}
+
+impl Removed {
+    /// The generation and source of a row that is as it was packed.
+    pub(super) fn settled(&self, row: usize) -> (u64, SourceStamp) {
+        let stamps = self.stamps.as_deref();
+        let source = stamps.and_then(|stamps| stamps.source(row)).unwrap_or_else(|| self.chunk.source(row));
+        (stamps.map_or(0, |stamps| stamps.generation(row)), source)
+    }
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn at(self, row: usize) -> Row<'a> {
+        if self.tally.touched & bit(row) == 0 {
+            return Row::Packed;
+        }
+        self.log.and_then(|log| log.latest(self.tally.length, number(row))).into()
     }
 
-    pub(super) fn replacement_count(&self) -> usize {
-        self.replaced.rows.len()
+    pub(super) fn changes(self) -> Changes {
+        Changes(self.log.map(|log| log.by_row(self.tally.length)).unwrap_or_default())
     }
 
-    /// Whether a replacement may have a sequence between two. False is certain.
-    pub(super) fn has_replacements_within(&self, above: Sequence, below: Sequence) -> bool {
-        self.replacement_count() > 0 && self.replaced.newest > above && self.replaced.oldest < below
+    /// Whether a record that stands for a row may have a sequence between two. False is certain.
+    pub(super) fn has_replacements_within(self, above: Sequence, below: Sequence) -> bool {
+        self.tally.replaced > 0 && self.log.is_some_and(|log| log.has_within(above, below))
     }
 
-    pub(super) fn shadowed_count(&self) -> usize {
-        self.shadowed_count
+    /// How many rows are gone.
+    pub(super) fn gone_count(self) -> usize {
+        usize::from(self.tally.shadowed - self.tally.replaced)
     }
 
+    /// Whether nothing is beside the chunk.
+    pub(super) fn is_empty(self) -> bool {
+        self.tally.shadowed == 0 && self.stamps.is_none()
+    }
+
+    pub(super) fn generation(self, row: usize) -> u64 {
+        self.stamps.map_or(0, |stamps| stamps.generation(row))
+    }
+
+    /// The revision and lease that equal bytes of a row came with.
+    pub(super) fn source(self, row: usize) -> Option<SourceStamp> {
+        self.stamps.and_then(|stamps| stamps.source(row))
+    }
+
+    /// How much folding the chunk would gain. A stamp takes a twentieth of a record's room.
+    pub(super) fn dirt(self) -> usize {
+        let stamped = self.stamps.map_or(0, Stamps::source_count);
+        usize::from(self.tally.shadowed) + usize::from(self.tally.inserted) + stamped / 20
+    }
+}
+
+impl Sides {
+    /// What is beside the chunk of a number.
+    pub(super) fn at(&self, chunk: usize) -> Side<'_> {
+        let tally = self.tallies.get(chunk).copied().unwrap_or_default();
+        // most chunks have no log: whether they have is known without looking
+        let log = if tally.length > 0 { self.logs.get(chunk) } else { None };
+        Side { tally, log, stamps: self.stamps.get(chunk) }
+    }
+
+    /// Notes what is beside a new chunk: which rows are as they were packed, and the records that stand for some that are not.
+    pub(super) fn add(&mut self, number: usize, chunk: &Chunk, rows: &[Settled], replacements: Vec<(usize, Arc<Record>)>) {
+        for row in (0..rows.len()).filter(|row| rows[*row].is_none()) {
+            self.put(number, row, None);
+        }
+        for (row, record) in replacements {
+            self.replace(number, row, record);
+        }
+        if let Some(stamps) = Stamps::of(chunk, rows) {
+            self.stamped_count += stamps.source_count();
+            self.stamps.set(number, stamps);
+        }
+    }
+
+    /// Takes what is beside a chunk away.
+    pub(super) fn remove(&mut self, number: usize, chunk: Chunk) -> Removed {
+        let changes = self.at(number).changes();
+        if let Some(tally) = Arc::make_mut(&mut self.tallies).get_mut(number) {
+            self.replacement_count -= usize::from(std::mem::take(tally).replaced);
+        }
+        self.logs.take(number);
+        let stamps = self.stamps.take(number);
+        self.stamped_count -= stamps.as_deref().map_or(0, Stamps::source_count);
+        Removed { chunk, changes, stamps }
+    }
+
+    /// Puts a record in place of a row, whatever became of that.
+    pub(super) fn replace(&mut self, chunk: usize, row: usize, record: Arc<Record>) {
+        self.put(chunk, row, Some(record));
+    }
+
+    /// Takes a row, and what stands for it, away.
+    pub(super) fn shadow(&mut self, chunk: usize, row: usize) {
+        self.put(chunk, row, None);
+    }
+
+    fn put(&mut self, chunk: usize, row: usize, change: Change) {
+        let (was_shadowed, was_replaced) = match self.at(chunk).at(row) {
+            Row::Packed => (false, false),
+            Row::Gone => (true, false),
+            Row::Replaced(_) => (true, true),
+        };
+        if !was_shadowed && self.stamps.get(chunk).is_some_and(|stamps| stamps.is_behind(row)) {
+            self.stamps.change(chunk).drop_behind();
+        }
+        let is_replaced = change.is_some();
+        self.push(chunk, row, change);
+        let tally = self.tally(chunk);
+        tally.touched |= bit(row);
+        tally.shadowed += u16::from(!was_shadowed);
+        tally.replaced = tally.replaced + u16::from(is_replaced) - u16::from(was_replaced);
+        self.replacement_count = self.replacement_count + usize::from(is_replaced) - usize::from(was_replaced);
+    }
+
+    /// Adds a change to a chunk's log.
+    fn push(&mut self, chunk: usize, row: usize, change: Change) {
+        let length = self.tally(chunk).length;
+        let log = if length > 0 { self.logs.get(chunk) } else { None };
+        let left = match log {
+            Some(log) => log.push(length, number(row), change).err(),
+            None => Some(change),
+        };
+        if let Some(change) = left {
+            self.renew(chunk);
+            let length = self.tally(chunk).length;
+            // it has room
+            let _ = self.logs.get(chunk).map(|log| log.push(length, number(row), change));
+        }
+        self.tally(chunk).length += 1;
+    }
+
+    /// Makes room in a chunk's log: behind what is there, or in a log of its own that has of each row the last change alone, where most
+    /// are of rows that changed again, and where another version went on before.
+    fn renew(&mut self, chunk: usize) {
+        let length = self.tally(chunk).length;
+        let Some(log) = self.logs.get(chunk).filter(|_| length > 0) else { return self.logs.set(chunk, ChangeLog::default()) };
+        let shadowed = self.tallies[chunk].shadowed;
+        if log.is_full(length) && length / 2 <= shadowed {
+            if let Some(before) = self.logs.take(chunk) {
+                self.logs.set(chunk, ChangeLog::behind(before, length));
+            }
+            return;
+        }
+        let mut changes = log.by_row(length);
+        let count = number(changes.len());
+        let new = ChangeLog::of(changes.drain(..));
+        let new = if new.is_full(count) { ChangeLog::behind(Arc::new(new), count) } else { new };
+        self.logs.set(chunk, new);
+        self.tally(chunk).length = count;
+    }
+
+    fn tally(&mut self, chunk: usize) -> &mut Tally {
+        let tallies = Arc::make_mut(&mut self.tallies);
+        if tallies.len() <= chunk {
+            tallies.resize(chunk + 1, Tally::default());
+        }
+        &mut tallies[chunk]
+    }
+
+    /// Notes the listing that confirms a row of a chunk of so many.
+    pub(super) fn confirm(&mut self, chunk: usize, row: usize, generation: u64, rows: usize) {
+        if self.at(chunk).generation(row) != generation {
+            let live = rows - usize::from(self.at(chunk).tally.shadowed);
+            self.stamps.change(chunk).confirm(row, generation, rows, live);
+        }
+    }
+
+    /// Notes the revision and lease that equal bytes of a row came with.
+    pub(super) fn put_source(&mut self, chunk: usize, row: usize, source: SourceStamp, rows: usize) {
+        self.stamped_count += usize::from(self.at(chunk).source(row).is_none());
+        self.stamps.change(chunk).put_source(row, source, rows);
+    }
+
+    /// Counts a key that came to live between the rows of a chunk.
+    pub(super) fn count_insert(&mut self, chunk: usize) {
+        let tally = self.tally(chunk);
+        tally.inserted = tally.inserted.saturating_add(1);
+    }
+
+    /// How many rows have a revision and lease beside their chunk.
     pub(super) fn stamped_count(&self) -> usize {
         self.stamped_count
     }
 
-    pub(super) fn count_insert(&mut self) {
-        self.inserted_count += 1;
+    /// How many records stand for rows.
+    pub(super) fn replacement_count(&self) -> usize {
+        self.replacement_count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::model::{ClusterName, EntryKey, Kind};
+
+    /// By chunk and row: the sequence of what stands for it, if anything does.
+    type Naive = BTreeMap<(usize, usize), Option<u64>>;
+
+    fn record(sequence: u64) -> Arc<Record> {
+        let sequence = Sequence(sequence);
+        Arc::new(Record {
+            key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), "7"),
+            value: Arc::default(),
+            good_value: None,
+            object: None,
+            rejection: None,
+            source: SourceStamp::default(),
+            create_sequence: sequence,
+            last_sequence: sequence,
+            version: 1,
+            generation: 0,
+        })
     }
 
-    pub(super) fn differs(&self) -> bool {
-        self.generations.newest > 0 || self.shadowed_count > 0 || self.stamped_count > 0
-    }
-
-    pub(super) fn is_shadowed(&self, row: usize) -> bool {
-        self.shadowed.get(row / 64).is_some_and(|bits| bits >> (row % 64) & 1 == 1)
-    }
-
-    pub(super) fn generation(&self, row: usize) -> u64 {
-        u64::from(self.generations.at(row))
-    }
-
-    pub(super) fn stamp(&self, row: usize) -> Option<SourceStamp> {
-        self.stamps.get(row).copied().flatten()
-    }
-
-    /// How much folding the chunk would gain. A stamp takes a twentieth of a record's room.
-    pub(super) fn dirt(&self) -> usize {
-        self.shadowed_count + self.inserted_count + self.stamped_count / 20
-    }
-
-    fn shadow_once(&mut self, row: usize, rows: usize) {
-        if !self.is_shadowed(row) {
-            self.generations.drop_row(row);
-            self.shadow_row(row, rows);
+    fn sequence_of(row: Row<'_>) -> Option<Option<u64>> {
+        match row {
+            Row::Packed => None,
+            Row::Gone => Some(None),
+            Row::Replaced(record) => Some(Some(record.last_sequence.0)),
         }
     }
 
-    fn shadow_row(&mut self, row: usize, rows: usize) {
-        if self.shadowed.is_empty() {
-            self.shadowed = vec![0; rows.div_ceil(64)];
+    fn assert_same(sides: &Sides, naive: &Naive, what: &str) {
+        for chunk in 0..3 {
+            let side = sides.at(chunk);
+            let changes = side.changes();
+            let expected: Vec<(usize, Option<u64>)> =
+                naive.iter().filter(|((at, _), _)| *at == chunk).map(|((_, row), change)| (*row, *change)).collect();
+            let found: Vec<(usize, Option<u64>)> = changes.rows().filter_map(|(row, now)| Some((row, sequence_of(now)?))).collect();
+            assert_eq!(found, expected, "{what}, chunk {chunk}");
+            let replaced: Vec<u64> = expected.iter().filter_map(|(_, change)| *change).collect();
+            assert_eq!((side.dirt(), side.gone_count()), (expected.len(), expected.len() - replaced.len()), "{what}, chunk {chunk}");
+            for row in 0..300 {
+                let expected = naive.get(&(chunk, row)).copied();
+                assert_eq!(
+                    (sequence_of(side.at(row)), sequence_of(changes.at(row))),
+                    (expected, expected),
+                    "{what}, chunk {chunk}, row {row}"
+                );
+            }
+            for sequence in replaced {
+                assert!(side.has_replacements_within(Sequence(sequence - 1), Sequence(sequence + 1)), "{what}, chunk {chunk}");
+            }
         }
-        self.shadowed[row / 64] |= 1 << (row % 64);
-        self.shadowed_count += 1;
+        assert_eq!(sides.replacement_count(), naive.values().flatten().count(), "{what}");
     }
 
-    pub(super) fn confirm(&mut self, row: usize, generation: u64, rows: usize) {
-        let generation = u32::try_from(generation).unwrap_or(u32::MAX);
-        self.generations.set(row, generation, rows, rows - self.shadowed_count);
+    /// Copies that stay as they are, and copies of which each goes on by itself; many rows that change once, and few that change often.
+    #[test]
+    fn every_version_knows_what_became_of_the_rows_and_nothing_of_what_others_did() {
+        for seed in 0..20 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let (mut sides, mut naive, mut kept) = (Sides::default(), Naive::new(), Vec::new());
+            for step in 1..1_500 {
+                let (chunk, row) = (random.random_range(0..3), random.random_range(0..if step % 500 < 250 { 300 } else { 20 }));
+                if random.random_bool(0.7) {
+                    sides.replace(chunk, row, record(step));
+                    naive.insert((chunk, row), Some(step));
+                } else {
+                    sides.shadow(chunk, row);
+                    naive.insert((chunk, row), None);
+                }
+                match random.random_range(0..60) {
+                    0..4 => kept.push((sides.clone(), naive.clone())),
+                    4 => (sides, naive) = kept.get(random.random_range(0..=kept.len())).cloned().unwrap_or((sides, naive)),
+                    _ => {}
+                }
+            }
+            kept.push((sides, naive));
+            for (at, (sides, naive)) in kept.iter().enumerate() {
+                assert_same(sides, naive, &format!("seed {seed}, version {at}"));
+            }
+        }
     }
 
-    pub(super) fn put_stamp(&mut self, row: usize, stamp: SourceStamp, rows: usize) {
-        if self.stamps.is_empty() {
-            self.stamps = Arc::new(vec![None; rows]);
+    #[test]
+    fn a_row_that_changes_all_the_time_takes_no_more_room_for_that() {
+        let mut sides = Sides::default();
+        for step in 1..100_000 {
+            sides.replace(0, (step % 3) as usize, record(step));
         }
-        self.stamped_count += usize::from(self.stamps[row].is_none());
-        Arc::make_mut(&mut self.stamps)[row] = Some(stamp);
+        let side = sides.at(0);
+        assert!(side.tally.length <= 128, "{} changes are kept of 3 rows", side.tally.length);
+        assert_same(&sides, &(0..3).map(|row| ((0, row as usize), Some(99_999 - (99_999 - row) % 3))).collect(), "at the end");
     }
 }

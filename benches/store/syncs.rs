@@ -1,0 +1,92 @@
+//! The reference for how long a group takes to be durable: writing and syncing a block, again and again, beside the store and on its disk.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Outcome, millis};
+
+/// What one write and one sync of this size cost, some of a commit at 20,000 changes/s.
+pub(crate) const SYNC_BYTES: usize = 32 << 10;
+
+/// So many blocks are written in turn: the file does not grow, as the store's slots do not.
+const BLOCKS: u64 = 64;
+
+/// As often as groups come at high rates.
+const PERIOD: Duration = Duration::from_millis(25);
+
+/// The loop, in a thread of its own.
+pub(crate) struct Syncs {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<std::io::Result<Vec<(Instant, Duration)>>>,
+}
+
+impl Syncs {
+    /// Begins beside a store.
+    pub(crate) fn begin(directory: &Path) -> Outcome<Self> {
+        let path = directory.join("sync");
+        let (file, stop) = (File::create(&path)?, Arc::new(AtomicBool::new(false)));
+        let seen = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut times = Vec::new();
+            while !seen.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                let block = times.len() as u64 % BLOCKS;
+                file.write_all_at(&[7; SYNC_BYTES], block * SYNC_BYTES as u64)?;
+                file.sync_data()?;
+                times.push((began, began.elapsed()));
+                std::thread::sleep(PERIOD.saturating_sub(began.elapsed()));
+            }
+            Ok(times)
+        });
+        Ok(Self { path, stop, thread })
+    }
+
+    /// When each began, and how long it took.
+    pub(crate) fn end(self) -> Outcome<Vec<(Instant, Duration)>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let times = self.thread.join().map_err(|_| "the loop of syncs panicked")??;
+        fs::remove_file(self.path)?;
+        Ok(times)
+    }
+}
+
+/// One group at work.
+pub(crate) struct Wait {
+    pub(crate) taken: Instant,
+    /// How long after the group before it that was.
+    pub(crate) since: Duration,
+    pub(crate) storing: Duration,
+    pub(crate) tending: Duration,
+}
+
+/// Says of the groups that took longest what their time went to, with the longest sync that went on meanwhile.
+pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)], started: Instant) {
+    groups.sort_by_key(|group| std::cmp::Reverse(group.storing + group.tending));
+    for Wait { taken, since, storing, tending } in groups.into_iter().take(8) {
+        let end = taken + storing + tending;
+        let meanwhile = syncs.iter().filter(|(began, took)| *began < end && *began + *took > taken);
+        let longest = meanwhile.map(|(_, took)| *took).max().unwrap_or_default();
+        println!(
+            "  slow, at {:.1} s: taken {:.0} ms after the one before, {:.0} ms storing, {:.0} ms folding; longest sync beside it {:.0} ms",
+            (taken - started).as_secs_f64(),
+            since.as_secs_f64() * 1e3,
+            storing.as_secs_f64() * 1e3,
+            tending.as_secs_f64() * 1e3,
+            longest.as_secs_f64() * 1e3
+        );
+    }
+    let mut times: Vec<Duration> = syncs.iter().map(|(_, took)| *took).collect();
+    println!(
+        "  a loop that writes and syncs {} KB beside it: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+        SYNC_BYTES >> 10,
+        millis(&mut times, 50),
+        millis(&mut times, 99),
+        millis(&mut times, 100)
+    );
+}
