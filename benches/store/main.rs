@@ -5,6 +5,7 @@
 
 mod data;
 mod syncs;
+mod written;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,6 +18,7 @@ use meshkeep::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence
 use meshkeep::store::{Group, Store};
 
 use syncs::{SYNC_BYTES, Syncs, Wait, tell_slowest};
+use written::Written;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -70,6 +72,7 @@ fn open(directory: &Path) -> Outcome<Store> {
 
 fn fill(directory: &Path, count: u64) -> Outcome<()> {
     let store = open(directory)?;
+    let written = Written::now(directory)?;
     let (started, mut raw, mut storing) = (Instant::now(), 0, Duration::ZERO);
     for first in (0..count).step_by(usize::try_from(FILL_GROUP)?) {
         let mut group = Group::default();
@@ -96,7 +99,7 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
         raw >> 20,
         disk >> 20,
         ratio(disk, raw as u64),
-        written(0, raw as u64)?,
+        written.tell(directory, raw as u64, 0)?,
         resident()?
     );
     store.close()?;
@@ -111,7 +114,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     let window = if rate > 5_000 { GROUP_WINDOW } else { CALM_GROUP_WINDOW };
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
     let (mut durable, mut oldest, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-    let (began_written, started, mut busy) = (write_bytes()?, Instant::now(), Duration::ZERO);
+    let (written, started, mut busy) = (Written::now(directory)?, Instant::now(), Duration::ZERO);
     // changes come all the time; whatever came until a group is taken is of it, so one that follows a slow one is larger
     let (mut taken, mut came) = (started, 0);
     while started.elapsed() < Duration::from_secs(seconds) {
@@ -145,8 +148,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         }
     }
     let syncs = syncs.end()?;
-    // what the loop beside the store wrote is not the store's
-    let before = began_written + (syncs.len() * SYNC_BYTES) as u64;
+    let others = (syncs.len() * SYNC_BYTES) as u64;
     println!(
         "churn {rate}/s for {seconds} s: durable p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms, p99 of each group's oldest {:.1} ms (a window of {} ms included); busy {:.0} %; {}; \
          disk at most {} MB; resident at most {resident_max} MB",
@@ -156,7 +158,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         millis(&mut oldest, 99),
         window.as_millis(),
         busy.as_secs_f64() * 100.0 / started.elapsed().as_secs_f64(),
-        written(before, raw as u64)?,
+        written.tell(directory, raw as u64, others)?,
         disk_max >> 20
     );
     tell_slowest(waits, &syncs, started);
@@ -217,19 +219,9 @@ fn millis(times: &mut [Duration], percent: usize) -> f64 {
     times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
 }
 
-fn written(before: u64, raw: u64) -> Outcome<String> {
-    let written = write_bytes()? - before;
-    Ok(format!("written {} MB for {} MB ({:.2} of raw)", written >> 20, raw >> 20, ratio(written, raw)))
-}
-
 #[allow(clippy::cast_precision_loss, reason = "for people")]
 fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
-}
-
-/// What this process made the kernel write to the disk, in bytes.
-fn write_bytes() -> Outcome<u64> {
-    field("/proc/self/io", "write_bytes:")
 }
 
 /// Resident memory, in MB.

@@ -1,0 +1,51 @@
+//! How much is written: what the disk was given, and what the kernel counts for the process.
+//!
+//! The kernel counts memory that the process made dirty, by folios, of which the disk gets what is dirty in them: where the file system
+//! has large ones (ext4 since Linux 6.16), twice as much and more. What the disk was given includes the file system's journal, and what
+//! others write meanwhile.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::{Outcome, field, ratio};
+
+/// Sectors are counted in this unit whatever the disk has (Documentation/block/stat.rst).
+const SECTOR_BYTES: u64 = 512;
+
+/// How much was written so far.
+pub(crate) struct Written {
+    /// As the kernel counts for this process.
+    counted: u64,
+    /// By the disk, where the directory is on one.
+    device: Option<u64>,
+}
+
+impl Written {
+    pub(crate) fn now(directory: &Path) -> Outcome<Self> {
+        Ok(Self { counted: field("/proc/self/io", "write_bytes:")?, device: device_bytes(directory) })
+    }
+
+    /// Says what was written since, for so many bytes of changes; `others` are bytes that are not the store's.
+    pub(crate) fn tell(&self, directory: &Path, raw: u64, others: u64) -> Outcome<String> {
+        let now = Self::now(directory)?;
+        let counted = (now.counted - self.counted).saturating_sub(others);
+        let device = now.device.zip(self.device).map(|(now, before)| (now - before).saturating_sub(others));
+        let device = device
+            .map_or_else(|| "an unknown amount".to_owned(), |device| format!("{} MB ({:.2} of raw)", device >> 20, ratio(device, raw)));
+        Ok(format!(
+            "written for {} MB: {device} at the device, {} MB ({:.2}) as the kernel counts",
+            raw >> 20,
+            counted >> 20,
+            ratio(counted, raw)
+        ))
+    }
+}
+
+fn device_bytes(directory: &Path) -> Option<u64> {
+    let device = fs::metadata(directory).ok()?.dev();
+    // makedev(3)
+    let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xfff_ff00);
+    let text = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+    Some(text.split_whitespace().nth(6)?.parse::<u64>().ok()? * SECTOR_BYTES)
+}
