@@ -141,7 +141,8 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         oldest.push(stored - since);
         store.tend(taken + GROUP_WINDOW)?;
         busy += began.elapsed();
-        waits.push(Wait { taken, since: taken - since, storing: stored - began, tending: stored.elapsed() });
+        let end = Instant::now();
+        waits.push(Wait { taken, since: taken - since, storing: stored - began, tending: end - stored, end });
         if oldest.len() % 40 == 0 {
             disk_max = disk_max.max(store.bytes_on_disk().unwrap_or(0));
             resident_max = resident_max.max(resident()?);

@@ -27,9 +27,9 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
-    /// Begins beside a store.
+    /// Begins, in a file beside a store's directory.
     pub(crate) fn begin(directory: &Path) -> Outcome<Self> {
-        let path = directory.join("sync");
+        let path = directory.with_extension("sync");
         let (file, stop) = (File::create(&path)?, Arc::new(AtomicBool::new(false)));
         let seen = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -63,13 +63,13 @@ pub(crate) struct Wait {
     pub(crate) since: Duration,
     pub(crate) storing: Duration,
     pub(crate) tending: Duration,
+    pub(crate) end: Instant,
 }
 
 /// Says of the groups that took longest what their time went to, with the longest sync that went on meanwhile.
 pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)], started: Instant) {
     groups.sort_by_key(|group| std::cmp::Reverse(group.storing + group.tending));
-    for Wait { taken, since, storing, tending } in groups.into_iter().take(8) {
-        let end = taken + storing + tending;
+    for Wait { taken, since, storing, tending, end } in groups.into_iter().take(8) {
         let meanwhile = syncs.iter().filter(|(began, took)| *began < end && *began + *took > taken);
         let longest = meanwhile.map(|(_, took)| *took).max().unwrap_or_default();
         println!(

@@ -26,7 +26,7 @@ impl Written {
         Ok(Self { counted: field("/proc/self/io", "write_bytes:")?, device: device_bytes(directory) })
     }
 
-    /// Says what was written since, for so many bytes of changes; `others` are bytes that are not the store's.
+    /// Says what was written since, for so many bytes of changes; `others` are bytes that are not the store's, and were more as the kernel counts.
     pub(crate) fn tell(&self, directory: &Path, raw: u64, others: u64) -> Outcome<String> {
         let now = Self::now(directory)?;
         let counted = (now.counted - self.counted).saturating_sub(others);

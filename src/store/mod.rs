@@ -10,6 +10,7 @@ mod bytes;
 mod change;
 mod codec;
 mod cold;
+mod dirty;
 mod engine;
 mod error;
 mod group;

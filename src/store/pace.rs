@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 /// The log is full with so many bytes of keys and values, uncompressed (measurements.md §1.1): the more it has, the longer a start takes to read
-/// it, and the more folds can gather. With 24 MB a start after a kill takes a tenth less, and a byte of change a sixth more writing.
+/// it, and the more folds can gather. With 24 MiB a start after a kill has everything a fifth earlier, its first answer no earlier, and a byte of
+/// change costs a third more writing.
 pub(super) const LOG_FULL_BYTES: u64 = 32 << 20;
 
 /// From this much on, folding begins, in thousandths of [`LOG_FULL_BYTES`]; its speed grows with what the log has above it, by this many times

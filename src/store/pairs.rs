@@ -71,7 +71,7 @@ impl Pairs {
     }
 
     /// Those of keys from one on and below another.
-    pub(super) fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Pair<'_>> {
+    pub(super) fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Pair<'_>> + use<'_> {
         let place = |key: &[u8]| self.rows.partition_point(|row| self.keys[row.key.clone()] < *key);
         self.at(place(low)..high.map_or(self.rows.len(), place))
     }

@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use super::change::{Key, Value};
 use super::codec;
+use super::dirty::Dirty;
 use super::error::EngineError;
 use super::manifest::{Entry, Manifest};
 use super::object::{self, Head};
@@ -98,8 +99,8 @@ pub(super) struct FreeSlots {
 pub(super) struct Warm<S> {
     pub(super) slots: S,
     pub(super) chunks: BTreeMap<Key, Chunk>,
-    /// Chunks that the log has something for, those first whose oldest is oldest.
-    pub(super) dirty: BTreeSet<(u64, Key)>,
+    /// Chunks that the log has something for.
+    pub(super) dirty: Dirty,
     pub(super) log: Log,
     pub(super) room: FreeSlots,
     pub(super) manifest: Manifest,
@@ -167,7 +168,7 @@ impl<S: Slots> Warm<S> {
         Self {
             slots,
             chunks: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            dirty: Dirty::default(),
             log: Log::default(),
             room: FreeSlots::default(),
             manifest: Manifest::default(),
@@ -190,7 +191,7 @@ impl<S: Slots> Warm<S> {
     }
 
     fn store(&mut self, groups: (u64, u64), changes: BTreeMap<Key, Option<Value>>, repairs: bool) -> Result<(), EngineError> {
-        while self.log.raw_bytes() > LOG_RAW_BYTES_MAX && self.fold_oldest()? {
+        while self.log.raw_bytes() > LOG_RAW_BYTES_MAX && self.fold_next()? {
             self.retire();
         }
         let number = groups.1;
@@ -256,7 +257,7 @@ impl<S: Slots> Warm<S> {
         chunk.pending.insert(key.clone(), value);
         if chunk.dirty_since.is_none() {
             chunk.dirty_since = Some(first);
-            self.dirty.insert((first, low.clone()));
+            self.dirty.insert(first, &chunk.slots, low);
         }
         true
     }
@@ -295,7 +296,7 @@ impl<S: Slots> Warm<S> {
     pub(super) fn tend(&mut self, now: Instant, until: Instant) -> Result<(), EngineError> {
         self.pace.earn(std::mem::take(&mut self.committed_bytes), self.log.raw_bytes(), self.dirty.len());
         let until = until.max(now + overtime(self.log.raw_bytes()));
-        while self.pace.is_due() && Instant::now() < until && self.fold_oldest()? {
+        while self.pace.is_due() && Instant::now() < until && self.fold_next()? {
             self.pace.folded();
         }
         self.retire();
@@ -304,7 +305,7 @@ impl<S: Slots> Warm<S> {
 
     /// Folds everything, as far as there is time. Returns whether all is folded.
     pub(super) fn settle(&mut self, deadline: Instant) -> Result<bool, EngineError> {
-        while Instant::now() < deadline && self.fold_oldest()? {}
+        while Instant::now() < deadline && self.fold_next()? {}
         self.retire();
         if self.room.soon.is_empty() && !self.manifest.is_changed() {
             return Ok(self.dirty.is_empty());
@@ -330,7 +331,7 @@ impl<S: Slots> Warm<S> {
 
     /// Lets go of what is in the chunks.
     fn retire(&mut self) {
-        let oldest = self.dirty.first().map_or(u64::MAX, |(since, _)| *since);
+        let oldest = self.dirty.oldest().unwrap_or(u64::MAX);
         let needed = self.log.segments.iter().position(|segment| segment.last_group >= oldest).unwrap_or(self.log.segments.len());
         let retired: Vec<LogObject> = self.log.segments.drain(..needed).collect();
         self.room.soon.extend(retired.into_iter().flat_map(|object| object.slots));
@@ -340,10 +341,9 @@ impl<S: Slots> Warm<S> {
         }
     }
 
-    /// Folds what the log has for the chunk that waits longest. Only to be called when all groups are durable.
-    fn fold_oldest(&mut self) -> Result<bool, EngineError> {
-        let Some((_, low)) = self.dirty.first().cloned() else { return Ok(false) };
-        let mut low = low;
+    /// Folds what the log has for the chunk whose turn it is. Only to be called when all groups are durable.
+    fn fold_next(&mut self) -> Result<bool, EngineError> {
+        let Some(mut low) = self.dirty.next() else { return Ok(false) };
         let (mut content, chunk) = self.take(&low)?;
         let (mut high, mut slots) = (chunk.high, chunk.slots);
         if (content.len() as u64) < packing::COUNT_MIN && chunk.raw_bytes < packing::RAW_BYTES_MIN {
@@ -378,7 +378,7 @@ impl<S: Slots> Warm<S> {
             return Err(EngineError::Damaged(format!("no chunk at {}", low.escape_ascii())));
         };
         if let Some(since) = chunk.dirty_since {
-            self.dirty.remove(&(since, low.clone()));
+            self.dirty.remove(since, &chunk.slots, low);
         }
         let pending = std::mem::take(&mut chunk.pending);
         let content = self.read(low, &chunk, pending)?;
@@ -468,7 +468,7 @@ impl<S: Slots> Warm<S> {
     /// Folds some chunks that are not due.
     pub(super) fn fold_some(&mut self, count: usize) -> Result<(), EngineError> {
         for _ in 0..count {
-            self.fold_oldest()?;
+            self.fold_next()?;
         }
         self.retire();
         Ok(())

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::first::{First, Sought};
 use super::place::Place;
-use super::side::{Changes, Removed, Row, Side, Sides};
+use super::side::{Removed, Row, Side, Sides};
 use super::wide::WideMap;
 use crate::model::{EntryKey, Object, Record, Scope, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning};
@@ -44,7 +44,7 @@ pub(super) struct PackedRow {
 struct Run<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    changes: Changes,
+    side: Side<'a>,
     rest: &'a [u16],
 }
 
@@ -55,14 +55,14 @@ impl<'a> Run<'a> {
         }
         let rows = chunk.by_sequence();
         let start = rows.partition_point(|row| chunk.last_sequence(usize::from(*row)) <= position);
-        Some(Self { id, chunk, changes: side.changes(), rest: &rows[start..] })
+        Some(Self { id, chunk, side, rest: &rows[start..] })
     }
 
     /// The sequence of the next row.
     fn head(&mut self) -> Option<Sequence> {
         loop {
             let row = usize::from(*self.rest.first()?);
-            if matches!(self.changes.at(row), Row::Packed) {
+            if matches!(self.side.at(row), Row::Packed) {
                 return Some(self.chunk.last_sequence(row));
             }
             self.rest = &self.rest[1..];

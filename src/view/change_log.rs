@@ -1,16 +1,19 @@
 //! What became of a chunk's rows, in the order in which it happened: replaced by a record, or gone.
 //!
 //! All versions of the mirror share a chunk's log, and each knows how much of it is its own: a change adds to the log and copies nothing.
-//! Looking for a row reads the numbers of all rows that changed, which are few and lie together: a chunk is folded when about 65 of them have
-//! (`commit::folding`).
+//! Looking for a row reads the numbers of rows that changed, as a rule few, for a chunk is folded when about 65 have (`commit::folding`). Where
+//! it is not, as while a whole cluster goes, most parts of the log say at once that they have not the row.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::model::{Record, Sequence};
 
-/// How many changes a part of a log has room for: their rows are two cache lines. A chunk that is folded in time has one or two parts.
-const PART_LENGTH: usize = 64;
+/// How many changes a part of a log has room for: their rows are a cache line. A chunk that is folded in time has two or three parts, of 600 B.
+const PART_LENGTH: usize = 32;
+
+/// So many rows that lie together share a bit: those of a chunk, some thousand, have 64, and changes in key order meet few of them in a part.
+const ROWS_PER_BIT: u16 = 16;
 
 /// What a row became: the record that stands for it; `None` where its key is gone.
 pub(super) type Change = Option<Arc<Record>>;
@@ -24,9 +27,16 @@ pub(super) struct ChangeLog {
     skipped: u16,
     rows: [AtomicU16; PART_LENGTH],
     changes: [OnceLock<Change>; PART_LENGTH],
+    /// The bits of the rows, and perhaps some more.
+    touched: AtomicU64,
     /// Every sequence of this part's records is from one to the other.
     oldest: AtomicU64,
     newest: AtomicU64,
+}
+
+/// The bit of a row among those that a part, or a version, has met.
+pub(super) fn bit(row: u16) -> u64 {
+    1 << (row / ROWS_PER_BIT % 64)
 }
 
 impl Default for ChangeLog {
@@ -36,6 +46,7 @@ impl Default for ChangeLog {
             skipped: 0,
             rows: [const { AtomicU16::new(0) }; PART_LENGTH],
             changes: [const { OnceLock::new() }; PART_LENGTH],
+            touched: AtomicU64::new(0),
             oldest: AtomicU64::new(u64::MAX),
             newest: AtomicU64::new(0),
         }
@@ -73,6 +84,7 @@ impl ChangeLog {
         free.set(change)?;
         // who reads them has a version that was published after this
         self.rows[at].store(row, Ordering::Relaxed);
+        self.touched.fetch_or(bit(row), Ordering::Relaxed);
         if let Some(sequence) = sequence {
             self.oldest.fetch_min(sequence, Ordering::Relaxed);
             self.newest.fetch_max(sequence, Ordering::Relaxed);
@@ -87,14 +99,15 @@ impl ChangeLog {
 
     /// What a row became last, of so many changes.
     pub(super) fn latest(&self, length: u16, row: u16) -> Option<&Change> {
-        self.parts(length).find_map(|(part, used)| {
+        let mut parts = self.parts(length).filter(|(part, _)| part.touched.load(Ordering::Relaxed) & bit(row) != 0);
+        parts.find_map(|(part, used)| {
             let at = part.rows[..used].iter().rposition(|other| other.load(Ordering::Relaxed) == row)?;
             part.changes[at].get()
         })
     }
 
     /// What each row became last, of so many changes, by row.
-    pub(super) fn by_row(&self, length: u16) -> Vec<(u16, Change)> {
+    pub(super) fn by_row(&self, length: u16) -> Vec<(u16, &Change)> {
         let newest_first = self.parts(length).flat_map(|(part, used)| {
             let changes = part.rows[..used].iter().zip(&part.changes).rev();
             changes.filter_map(|(row, change)| Some((row.load(Ordering::Relaxed), change.get()?)))
@@ -103,7 +116,7 @@ impl ChangeLog {
         // those of one row keep their order
         changes.sort_by_key(|(row, _)| *row);
         changes.dedup_by_key(|(row, _)| *row);
-        changes.into_iter().map(|(row, change)| (row, change.clone())).collect()
+        changes
     }
 
     /// Whether a record may have a sequence between two. False is certain.

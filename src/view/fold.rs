@@ -7,6 +7,7 @@ use std::vec::IntoIter;
 
 use super::View;
 use super::base::Settled;
+use super::change_log::Change;
 use super::place::{Place, object_of};
 use super::restore::noted;
 use super::side::{Changes, Removed, Row, Side};
@@ -91,7 +92,7 @@ fn is_packable(record: &Record) -> bool {
 }
 
 /// What became of the rows of a chunk.
-fn side_edits<'a>(side: Side<'a>, changes: &'a Changes, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
+fn side_edits<'a>(side: Side<'a>, changes: &'a Changes<&'a Change>, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(changes.at(*row), Row::Packed));
     let changed = changes.rows().map(|(row, change)| match change {

@@ -5,6 +5,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use super::base::{Base, ChunkId, PackedRow};
+use super::change_log::Change;
 use super::overlay::Fresh;
 use super::place::Place;
 use super::side::{Changes, Row};
@@ -22,7 +23,7 @@ pub(super) struct Scan<'a> {
 struct Current<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    changes: Changes,
+    changes: Changes<&'a Change>,
     row: usize,
     /// The row before which the next record of the overlay belongs.
     fresh_before: usize,

@@ -4,10 +4,11 @@
 //! A change adds to what all versions of the mirror share. What each version has of its own is a few numbers for each chunk, copied as
 //! a whole once for each snapshot.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use super::base::Settled;
-use super::change_log::{Change, ChangeLog};
+use super::change_log::{Change, ChangeLog, bit};
 use super::shelf::Shelf;
 use super::stamps::Stamps;
 use crate::model::{Record, Sequence, SourceStamp};
@@ -27,14 +28,14 @@ pub(super) enum Row<'a> {
 /// What one version knows of a chunk's log, and of what came between its rows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
-    /// One bit for every 64th row: whether any of them is in the log. Most rows are not, and need not be looked for there.
+    /// The bits of the rows that are in the log. Most rows are not, and need not be looked for there.
     touched: u64,
     /// How many changes of the log are this version's.
     length: u16,
     /// How many rows are not as they were packed, and for how many of these a record stands.
     shadowed: u16,
     replaced: u16,
-    /// How many new keys between the chunk's first and the next chunk's first came since.
+    /// How many new keys between the chunk's first and the next chunk's first came since; the highest number stands for more, too.
     inserted: u16,
 }
 
@@ -59,14 +60,14 @@ pub(super) struct Side<'a> {
 }
 
 /// What became of a chunk's rows, for those who go through all of them.
-#[derive(Debug, Default)]
-pub(super) struct Changes(Vec<(u16, Change)>);
+#[derive(Debug)]
+pub(super) struct Changes<C>(Vec<(u16, C)>);
 
 /// A chunk that was taken out, with what was beside it.
 #[derive(Debug)]
 pub(super) struct Removed {
     pub(super) chunk: Chunk,
-    pub(super) changes: Changes,
+    pub(super) changes: Changes<Change>,
     stamps: Option<Arc<Stamps>>,
 }
 
@@ -85,27 +86,23 @@ fn number(row: usize) -> u16 {
     u16::try_from(row).unwrap_or(u16::MAX)
 }
 
-fn bit(row: usize) -> u64 {
-    1 << (row % 64)
-}
-
-impl Changes {
+impl<C: Borrow<Change>> Changes<C> {
     pub(super) fn at(&self, row: usize) -> Row<'_> {
         if self.0.is_empty() {
             return Row::Packed;
         }
         let found = self.0.binary_search_by_key(&number(row), |(row, _)| *row);
-        found.ok().map(|at| &self.0[at].1).into()
+        found.ok().map(|at| self.0[at].1.borrow()).into()
     }
 
     /// Every row that is not as it was packed, in order.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Row<'_>)> {
-        self.0.iter().map(|(row, change)| (usize::from(*row), Some(change).into()))
+        self.0.iter().map(|(row, change)| (usize::from(*row), Some(change.borrow()).into()))
     }
 
     /// Every record that stands for a row, by row.
     pub(super) fn replacements(&self) -> impl Iterator<Item = (usize, &Arc<Record>)> {
-        self.0.iter().filter_map(|(row, change)| Some((usize::from(*row), change.as_ref()?)))
+        self.0.iter().filter_map(|(row, change)| Some((usize::from(*row), change.borrow().as_ref()?)))
     }
 }
 
@@ -120,13 +117,14 @@ impl Removed {
 
 impl<'a> Side<'a> {
     pub(super) fn at(self, row: usize) -> Row<'a> {
+        let row = number(row);
         if self.tally.touched & bit(row) == 0 {
             return Row::Packed;
         }
-        self.log.and_then(|log| log.latest(self.tally.length, number(row))).into()
+        self.log.and_then(|log| log.latest(self.tally.length, row)).into()
     }
 
-    pub(super) fn changes(self) -> Changes {
+    pub(super) fn changes(self) -> Changes<&'a Change> {
         Changes(self.log.map(|log| log.by_row(self.tally.length)).unwrap_or_default())
     }
 
@@ -186,7 +184,8 @@ impl Sides {
 
     /// Takes what is beside a chunk away.
     pub(super) fn remove(&mut self, number: usize, chunk: Chunk) -> Removed {
-        let changes = self.at(number).changes();
+        let Changes(changes) = self.at(number).changes();
+        let changes = Changes(changes.into_iter().map(|(row, change)| (row, change.clone())).collect());
         if let Some(tally) = Arc::make_mut(&mut self.tallies).get_mut(number) {
             self.replacement_count -= usize::from(std::mem::take(tally).replaced);
         }
@@ -218,7 +217,7 @@ impl Sides {
         let is_replaced = change.is_some();
         self.push(chunk, row, change);
         let tally = self.tally(chunk);
-        tally.touched |= bit(row);
+        tally.touched |= bit(number(row));
         tally.shadowed += u16::from(!was_shadowed);
         tally.replaced = tally.replaced + u16::from(is_replaced) - u16::from(was_replaced);
         self.replacement_count = self.replacement_count + usize::from(is_replaced) - usize::from(was_replaced);
@@ -253,9 +252,9 @@ impl Sides {
             }
             return;
         }
-        let mut changes = log.by_row(length);
+        let changes = log.by_row(length);
         let count = number(changes.len());
-        let new = ChangeLog::of(changes.drain(..));
+        let new = ChangeLog::of(changes.into_iter().map(|(row, change)| (row, change.clone())));
         let new = if new.is_full(count) { ChangeLog::behind(Arc::new(new), count) } else { new };
         self.logs.set(chunk, new);
         self.tally(chunk).length = count;
@@ -397,7 +396,7 @@ mod tests {
             sides.replace(0, row, record(sequence));
         }
         let side = sides.at(0);
-        assert!(side.tally.length <= 128, "{} changes are kept of 3 rows", side.tally.length);
+        assert!(side.tally.length <= 64, "{} changes are kept of 3 rows", side.tally.length);
         assert_same(&sides, &[((0, 0), Some(99_999)), ((0, 1), Some(99_997)), ((0, 2), Some(99_998))].into(), "at the end");
     }
 }
