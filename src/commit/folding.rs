@@ -71,7 +71,7 @@ impl Folder {
         if self.busy {
             return Some(RESULT_INTERVAL);
         }
-        (view.unpacked_count() > self.unpacked_min).then(|| self.rested_at.saturating_duration_since(Instant::now()))
+        self.is_worthwhile(view).then(|| self.rested_at.saturating_duration_since(Instant::now()))
     }
 
     /// Takes in what is done, and hands out what is to do. Waits only while twice as much is unpacked as should be, and folding helps.
@@ -81,7 +81,7 @@ impl Folder {
         loop {
             let before = view.unpacked_count();
             let is_urgent = before > self.unpacked_max || view.restamped_count() > RESTAMPED_MAX;
-            if !self.busy && (is_urgent || (before > self.unpacked_min && Instant::now() >= self.rested_at)) {
+            if !self.busy && (is_urgent || (self.is_worthwhile(view) && Instant::now() >= self.rested_at)) {
                 taken_in |= self.hand_out(view);
             }
             if !self.busy || before <= 2 * self.unpacked_max {
@@ -92,6 +92,11 @@ impl Folder {
                 return taken_in;
             }
         }
+    }
+
+    /// Whether folding would bring something. What is gone counts here alone: it takes some 60 B a record, so a writer need not wait for that.
+    fn is_worthwhile(&self, view: &View) -> bool {
+        view.unpacked_count() + view.gone_count() > self.unpacked_min
     }
 
     fn collect(&mut self, view: &mut View, wait: bool) -> bool {
@@ -163,7 +168,8 @@ mod tests {
     use super::*;
     use crate::feed::{Feed, Retention};
     use crate::model::{
-        Change, ClusterId, ClusterName, Command, EntryKey, Epoch, Kind, MaxConnectedClusters, Revision, Scope, Sequence, SourceStamp,
+        Change, ClusterId, ClusterName, Command, DeleteReason, EntryKey, Epoch, Kind, MaxConnectedClusters, Revision, Scope, Sequence,
+        SourceStamp,
     };
     use crate::store::{Group, StoreError};
     use crate::wire::{self, Context};
@@ -244,6 +250,26 @@ mod tests {
         view.apply(Command::Apply { scope: scope.clone(), changes, cursor: None }, SystemTime::UNIX_EPOCH);
         let mut fold = || view.fold_job().map(|job| view.fold(job.run()));
         assert_eq!((fold(), fold()), (Some(true), None));
+    }
+
+    /// A cluster that was removed must not take room for ever because the others are quiet.
+    #[test]
+    fn what_was_deleted_is_let_go_though_nothing_else_changes() {
+        let (mut folder, worker) = folder();
+        drop(worker);
+        let mut view = View::starting_at(Sequence(1));
+        (0..400).for_each(|number| drop(view.apply(put(number), SystemTime::UNIX_EPOCH)));
+        while let Some(job) = view.fold_job() {
+            view.fold(job.run());
+        }
+        assert_eq!((view.packed_size().0, folder.due_in(&view)), (1, None));
+        let cluster = ClusterName::parse("paris").unwrap();
+        view.apply(Command::Remove { cluster, reason: DeleteReason::ClusterRemoved }, SystemTime::UNIX_EPOCH);
+        assert_eq!((view.gone_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "that is little");
+        folder.unpacked_min = 10;
+        assert!(folder.due_in(&view).is_some());
+        folder.attend(&mut view);
+        assert_eq!((view.gone_count(), view.packed_size().0, folder.due_in(&view)), (0, 0, None));
     }
 
     #[test]

@@ -284,6 +284,11 @@ impl Base {
         self.sides.stamped_count()
     }
 
+    /// How many rows are gone.
+    pub(super) fn gone_count(&self) -> usize {
+        self.sides.gone_count()
+    }
+
     /// How many records stand for rows.
     pub(super) fn replacement_count(&self) -> usize {
         self.sides.replacement_count()

@@ -205,6 +205,12 @@ impl View {
         self.overlay.len() + self.base.replacement_count()
     }
 
+    /// How many packed records are gone, and take room until their chunks are packed anew.
+    #[must_use]
+    pub fn gone_count(&self) -> usize {
+        self.base.gone_count()
+    }
+
     /// How many packed records have a newer revision and lease beside them.
     #[must_use]
     pub fn restamped_count(&self) -> usize {

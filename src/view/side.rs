@@ -47,6 +47,8 @@ pub(super) struct Sides {
     stamps: Shelf<Stamps>,
     /// How many records stand for rows.
     replacement_count: usize,
+    /// How many rows are gone.
+    gone_count: usize,
     /// How many rows have a revision and lease beside their chunk.
     stamped_count: usize,
 }
@@ -187,7 +189,9 @@ impl Sides {
         let Changes(changes) = self.at(number).changes();
         let changes = Changes(changes.into_iter().map(|(row, change)| (row, change.clone())).collect());
         if let Some(tally) = Arc::make_mut(&mut self.tallies).get_mut(number) {
-            self.replacement_count -= usize::from(std::mem::take(tally).replaced);
+            let tally = std::mem::take(tally);
+            self.replacement_count -= usize::from(tally.replaced);
+            self.gone_count -= usize::from(tally.shadowed - tally.replaced);
         }
         self.logs.take(number);
         let stamps = self.stamps.take(number);
@@ -221,6 +225,7 @@ impl Sides {
         tally.shadowed += u16::from(!was_shadowed);
         tally.replaced = tally.replaced + u16::from(is_replaced) - u16::from(was_replaced);
         self.replacement_count = self.replacement_count + usize::from(is_replaced) - usize::from(was_replaced);
+        self.gone_count = self.gone_count + usize::from(!is_replaced) - usize::from(was_shadowed && !was_replaced);
     }
 
     /// Adds a change to a chunk's log.
@@ -293,6 +298,11 @@ impl Sides {
         self.stamped_count
     }
 
+    /// How many rows are gone.
+    pub(super) fn gone_count(&self) -> usize {
+        self.gone_count
+    }
+
     /// How many records stand for rows.
     pub(super) fn replacement_count(&self) -> usize {
         self.replacement_count
@@ -358,7 +368,8 @@ mod tests {
                 assert!(side.has_replacements_within(Sequence(sequence - 1), Sequence(sequence + 1)), "{what}, chunk {chunk}");
             }
         }
-        assert_eq!(sides.replacement_count(), naive.values().flatten().count(), "{what}");
+        let replaced = naive.values().flatten().count();
+        assert_eq!((sides.replacement_count(), sides.gone_count()), (replaced, naive.len() - replaced), "{what}");
     }
 
     /// Copies that stay as they are, and copies of which each goes on by itself; many rows that change once, and few that change often.
