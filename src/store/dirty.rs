@@ -1,8 +1,9 @@
 //! Which chunks the log has something for, and which of them is folded next.
 //!
-//! They are folded in the order of their slots, round and round, so none waits longer than a round, as in the order of age. What lies in one segment of sled's log is then written anew at about the same time, and in the order in which sled looks for what to
-//! move as half of a segment is free (`pagecache/segment.rs`, `SegmentCleaner::pop`: the lowest page first, one with each write). It finds
-//! that to have moved by itself; in the order of age three of four writes moved a chunk that was soon written anew.
+//! They are folded in the order of their slots, round and round, so none waits longer than a round, as in the order of age. What lies in one
+//! segment of sled's log is then written anew at about the same time, and in the order in which sled looks for what to move as half of a
+//! segment is free (`pagecache/segment.rs`, `SegmentCleaner::pop`: the lowest page first, one with each write). It finds that to have moved by
+//! itself; in the order of age three of four writes moved a chunk that was soon written anew.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
+use super::change_log::Change;
 use super::first::{First, Sought};
 use super::place::Place;
 use super::side::{Removed, Row, Side, Sides};
@@ -84,10 +85,10 @@ impl PackedRow {
 }
 
 impl Base {
-    /// Adds a chunk with what is beside its rows: which are as they were packed, and the records that stand for some that are not.
-    pub(super) fn add_with(&mut self, chunk: Chunk, rows: &[Settled], replacements: Vec<(usize, Arc<Record>)>) {
+    /// Adds a chunk with what is beside its rows: of those that are as they were packed what the source said, of each other what it became.
+    pub(super) fn add_with(&mut self, chunk: Chunk, rows: &[Settled], changes: Vec<(usize, Change)>) {
         let id = self.add(chunk.clone());
-        self.sides.add(id.0, &chunk, rows, replacements);
+        self.sides.add(id.0, &chunk, rows, changes);
     }
 
     /// Adds a chunk none of whose rows were confirmed. It must not overlap others.
@@ -134,12 +135,12 @@ impl Base {
 
     /// Puts a record in place of a row, whatever became of that.
     pub(super) fn replace(&mut self, at: &PackedRow, record: Arc<Record>) {
-        self.sides.replace(at.id.0, at.row, record);
+        self.sides.put(at.id.0, at.row, Some(record));
     }
 
     /// Takes a row, and what stands for it, away.
     pub(super) fn shadow(&mut self, at: &PackedRow) {
-        self.sides.shadow(at.id.0, at.row);
+        self.sides.put(at.id.0, at.row, None);
     }
 
     pub(super) fn confirm(&mut self, at: &PackedRow, generation: u64) {

@@ -271,7 +271,7 @@ impl View {
     /// Adds a new chunk: of what is held, says which of its rows are live, and puts in place of the others what is newer.
     fn settle(&mut self, chunk: Chunk, held: &mut AllHeld) {
         let (mut rows, mut key) = (Vec::with_capacity(chunk.len()), Vec::with_capacity(48));
-        let mut replacements = Vec::new();
+        let mut changes = Vec::new();
         for row in 0..chunk.len() {
             key.clear();
             chunk.append_key(row, &mut key);
@@ -280,12 +280,12 @@ impl View {
             }
             let found = held.take_if(|held| held == key.as_slice());
             let live = found.as_ref().and_then(|held| held.is_in(&chunk, row));
-            if let Some(newer) = found.filter(|_| live.is_none()) {
-                replacements.push((row, newer.record()));
+            if live.is_none() {
+                changes.push((row, found.map(Held::record)));
             }
             rows.push(live);
         }
-        self.base.add_with(chunk, &rows, replacements);
+        self.base.add_with(chunk, &rows, changes);
     }
 
     /// Puts a record into the overlay: no new chunk has a row of its key.

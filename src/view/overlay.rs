@@ -104,24 +104,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
+    use super::super::tests::bare_record;
     use super::*;
-    use crate::model::{ClusterName, Kind, SourceStamp};
-
-    fn record(name: u32, sequence: u64) -> Arc<Record> {
-        let sequence = Sequence(sequence);
-        Arc::new(Record {
-            key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), name.to_string()),
-            value: Arc::default(),
-            good_value: None,
-            object: None,
-            rejection: None,
-            source: SourceStamp::default(),
-            create_sequence: sequence,
-            last_sequence: sequence,
-            version: 1,
-            generation: 0,
-        })
-    }
 
     #[test]
     fn what_changed_between_two_sequences_is_found_whatever_came_and_went() {
@@ -132,10 +116,10 @@ mod tests {
                 let name = random.random_range(0..20);
                 sequence += random.random_range(1..4);
                 if random.random_bool(0.5) {
-                    overlay.insert(record(name, sequence));
+                    overlay.insert(bare_record(name, sequence));
                     naive.insert(name, sequence);
                 } else {
-                    let removed = overlay.remove(&record(name, 0).key).map(|record| record.last_sequence.0);
+                    let removed = overlay.remove(&bare_record(name, 0).key).map(|record| record.last_sequence.0);
                     assert_eq!(removed, naive.remove(&name), "seed {seed}");
                 }
                 let (above, below) = (random.random_range(0..=sequence), random.random_range(0..=sequence + 1));

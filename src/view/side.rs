@@ -170,13 +170,10 @@ impl Sides {
         Side { tally, log, stamps: self.stamps.get(chunk) }
     }
 
-    /// Notes what is beside a new chunk: which rows are as they were packed, and the records that stand for some that are not.
-    pub(super) fn add(&mut self, number: usize, chunk: &Chunk, rows: &[Settled], replacements: Vec<(usize, Arc<Record>)>) {
-        for row in (0..rows.len()).filter(|row| rows[*row].is_none()) {
-            self.put(number, row, None);
-        }
-        for (row, record) in replacements {
-            self.replace(number, row, record);
+    /// Notes what is beside a new chunk: of the rows that are as they were packed what the source said, of each other what it became.
+    pub(super) fn add(&mut self, number: usize, chunk: &Chunk, rows: &[Settled], changes: Vec<(usize, Change)>) {
+        for (row, change) in changes {
+            self.put(number, row, change);
         }
         if let Some(stamps) = Stamps::of(chunk, rows) {
             self.stamped_count += stamps.source_count();
@@ -199,17 +196,8 @@ impl Sides {
         Removed { chunk, changes, stamps }
     }
 
-    /// Puts a record in place of a row, whatever became of that.
-    pub(super) fn replace(&mut self, chunk: usize, row: usize, record: Arc<Record>) {
-        self.put(chunk, row, Some(record));
-    }
-
-    /// Takes a row, and what stands for it, away.
-    pub(super) fn shadow(&mut self, chunk: usize, row: usize) {
-        self.put(chunk, row, None);
-    }
-
-    fn put(&mut self, chunk: usize, row: usize, change: Change) {
+    /// Puts a record in place of a row, or takes the row away, whatever became of it before.
+    pub(super) fn put(&mut self, chunk: usize, row: usize, change: Change) {
         let (was_shadowed, was_replaced) = match self.at(chunk).at(row) {
             Row::Packed => (false, false),
             Row::Gone => (true, false),
@@ -316,27 +304,11 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
+    use super::super::tests::bare_record;
     use super::*;
-    use crate::model::{ClusterName, EntryKey, Kind};
 
     /// By chunk and row: the sequence of what stands for it, if anything does.
     type Naive = BTreeMap<(usize, usize), Option<u64>>;
-
-    fn record(sequence: u64) -> Arc<Record> {
-        let sequence = Sequence(sequence);
-        Arc::new(Record {
-            key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), "7"),
-            value: Arc::default(),
-            good_value: None,
-            object: None,
-            rejection: None,
-            source: SourceStamp::default(),
-            create_sequence: sequence,
-            last_sequence: sequence,
-            version: 1,
-            generation: 0,
-        })
-    }
 
     fn sequence_of(row: Row<'_>) -> Option<Option<u64>> {
         match row {
@@ -381,10 +353,10 @@ mod tests {
             for step in 1..1_500 {
                 let (chunk, row) = (random.random_range(0..3), random.random_range(0..if step % 500 < 250 { 300 } else { 20 }));
                 if random.random_bool(0.7) {
-                    sides.replace(chunk, row, record(step));
+                    sides.put(chunk, row, Some(bare_record(7, step)));
                     naive.insert((chunk, row), Some(step));
                 } else {
-                    sides.shadow(chunk, row);
+                    sides.put(chunk, row, None);
                     naive.insert((chunk, row), None);
                 }
                 match random.random_range(0..60) {
@@ -404,7 +376,7 @@ mod tests {
     fn a_row_that_changes_all_the_time_takes_no_more_room_for_that() {
         let mut sides = Sides::default();
         for (row, sequence) in [0, 1, 2].into_iter().cycle().zip(0..100_000) {
-            sides.replace(0, row, record(sequence));
+            sides.put(0, row, Some(bare_record(7, sequence)));
         }
         let side = sides.at(0);
         assert!(side.tally.length <= 64, "{} changes are kept of 3 rows", side.tally.length);

@@ -18,6 +18,23 @@ use crate::model::*;
 use crate::pack::{Chunk, build_noted};
 use crate::wire;
 
+/// An identity of that name without a value, as it changed at a sequence.
+pub(super) fn bare_record(name: u32, sequence: u64) -> Arc<Record> {
+    let sequence = Sequence(sequence);
+    Arc::new(Record {
+        key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), name.to_string()),
+        value: Arc::default(),
+        good_value: None,
+        object: None,
+        rejection: None,
+        source: SourceStamp::default(),
+        create_sequence: sequence,
+        last_sequence: sequence,
+        version: 1,
+        generation: 0,
+    })
+}
+
 /// How many addresses, nodes and so on there are: few, so that they meet.
 const NAMES: u32 = 12;
 
