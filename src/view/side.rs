@@ -373,6 +373,17 @@ mod tests {
     }
 
     #[test]
+    fn listings_are_kept_by_row_until_each_row_was_confirmed_or_changed() {
+        let mut sides = Sides::default();
+        let settled = |sides: &Sides| sides.stamps.get(0).is_some_and(Stamps::is_settled);
+        (0..2).for_each(|row| sides.confirm(0, row, 7, 3));
+        assert!(!settled(&sides));
+        sides.put(0, 2, None);
+        assert!(settled(&sides));
+        assert_eq!((sides.at(0).generation(0), sides.at(0).generation(1)), (7, 7));
+    }
+
+    #[test]
     fn a_row_that_changes_all_the_time_takes_no_more_room_for_that() {
         let mut sides = Sides::default();
         for (row, sequence) in [0, 1, 2].into_iter().cycle().zip(0..100_000) {

@@ -111,6 +111,12 @@ impl Stamps {
         self.generations.at(row) != self.generations.newest
     }
 
+    /// Whether nothing is kept of single rows' listings.
+    #[cfg(test)]
+    pub(super) fn is_settled(&self) -> bool {
+        self.generations.rows.is_empty()
+    }
+
     /// Counts a row out that [`Stamps::is_behind`]: from now on it is not as it was packed.
     pub(super) fn drop_behind(&mut self) {
         self.generations.behind -= 1;
