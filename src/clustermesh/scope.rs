@@ -169,7 +169,7 @@ impl ScopeTask<'_> {
         let changed = self.link.connection.changes_since(&prefix, after).await?;
         drop(place);
         let mirror = self.settled_mirror().await;
-        let held = mirror.view.scope(&self.scope).map_or(0, |state| state.entry_count);
+        let held = mirror.view.scope(&self.scope).map_or(0, |state| u64::from(state.entry_count));
         let puts = changed.iter().flat_map(|changed| &changed.puts);
         let new = puts.filter_map(|put| self.entry_key(&put.key)).filter(|key| !mirror.view.contains(key)).count();
         self.changed.clone_from(&changed);
@@ -350,7 +350,7 @@ impl ScopeTask<'_> {
             return false;
         }
         let published = self.surroundings.mirror.current();
-        let generation = published.view.scope(&self.scope).map_or(0, |state| state.generation);
+        let generation = published.view.scope(&self.scope).map_or(0, |state| state.generation.into());
         events.iter().any(|event| match event {
             Event::Put(put) => {
                 self.entry_key(&put.key).and_then(|key| published.view.generation(&key)).is_some_and(|held| held < generation)

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::feed::Feed;
 use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, Sequence};
 use crate::store::{Group, Journal};
-use crate::view::{Live, View};
+use crate::view::{Effects, Live, View};
 
 pub use folding::{FoldWorker, Folder, folder};
 pub use marks::{HighWaterMark, QueueMarks};
@@ -226,7 +226,7 @@ impl Committer {
                 batch.push(command);
             }
             self.publisher.marks.commands.note(batch.len() + commands.len());
-            self.commit(batch.drain(..));
+            self.commit(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_COMMANDS_MAX)));
             published = Instant::now();
         }
         self.persister.finish();
@@ -253,17 +253,10 @@ impl Committer {
     }
 
     /// Notes, shows, announces and hands over a batch of commands, in that order.
-    fn commit(&mut self, batch: impl Iterator<Item = Command>) {
+    fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
-        let mut group = Group::default();
-        let mut announcements = Vec::new();
-        for command in batch {
-            let effects = self.state.view.apply(command, now);
-            announcements.extend(effects.announcements);
-            group.records.extend(effects.records);
-            group.cursors.extend(effects.cursors);
-            group.clusters.extend(effects.clusters);
-        }
+        let Effects { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
+        let mut group = Group { records: records.into_iter().collect(), cursors, clusters, ..Group::default() };
         if let Some(journal) = &mut self.journal {
             journal.append(announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
             journal.cut(self.persister.durable());

@@ -297,8 +297,8 @@ impl Reading {
         let state = self.published.view.scope(&scope(name, kind));
         ResourceReading {
             kind,
-            entry_count: state.map_or(0, |state| state.entry_count),
-            restored_count: state.map_or(0, |state| state.restored_count),
+            entry_count: state.map_or(0, |state| state.entry_count.into()),
+            restored_count: state.map_or(0, |state| state.restored_count.into()),
             source: self.source(name, kind),
         }
     }
@@ -307,7 +307,8 @@ impl Reading {
     #[must_use]
     pub fn source(&self, cluster: &ClusterName, kind: Kind) -> SourceMeta {
         let view = &self.published.view;
-        let state = view.scope(&scope(cluster, kind));
+        let scope = scope(cluster, kind);
+        let state = view.scope(&scope);
         let record = view.cluster(cluster);
         let status = self.status(cluster);
         let contact = status.as_ref().and_then(|status| status.last_contact);
@@ -325,7 +326,7 @@ impl Reading {
             last_contact,
             age,
             // while a list is being settled the cursor claims nothing
-            revision: state.and_then(|state| state.cursor.as_ref()).map(|cursor| cursor.revision).filter(|revision| revision.0 > 0),
+            revision: view.cursor(&scope).map(|cursor| cursor.revision).filter(|revision| revision.0 > 0),
             cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
             held: false,
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Revision, Sequence, SourceStamp};
+use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Record, Revision, Sequence, SourceStamp};
 
 /// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,36 +114,45 @@ impl DeleteReason {
     }
 }
 
-/// Something that can tell what a key held.
-pub trait Recall: Send + Sync {
-    /// Decodes it; `None` where it was not usable.
-    fn recall(&self) -> Option<Arc<Object>>;
+/// Records that are packed together, of which each has a row.
+pub trait Rows: Send + Sync {
+    /// The record of a row, without its object.
+    fn record(self: Arc<Self>, row: usize) -> Record;
 }
 
 /// What a key held before a change: decoded once somebody asks, as most changes are told to nobody who has to know.
 #[derive(Clone, Default)]
 pub struct Former {
     known: OnceLock<Option<Arc<Object>>>,
-    recall: Option<Arc<dyn Recall>>,
+    packed: Option<Packed>,
+}
+
+/// Where the former record is, with what decodes it.
+#[derive(Clone)]
+struct Packed {
+    rows: Arc<dyn Rows>,
+    row: usize,
+    decode: fn(&Record) -> Option<Arc<Object>>,
 }
 
 impl Former {
     /// What is at hand; `None` where the key was not there or not usable.
     #[must_use]
     pub fn known(object: Option<Arc<Object>>) -> Self {
-        Self { known: OnceLock::from(object), recall: None }
+        Self { known: OnceLock::from(object), packed: None }
     }
 
-    /// What has to be decoded.
+    /// What `decode` makes of a packed record, whose rows are kept for that.
     #[must_use]
-    pub fn recalled(recall: Arc<dyn Recall>) -> Self {
-        Self { known: OnceLock::new(), recall: Some(recall) }
+    pub fn packed(rows: Arc<dyn Rows>, row: usize, decode: fn(&Record) -> Option<Arc<Object>>) -> Self {
+        Self { known: OnceLock::new(), packed: Some(Packed { rows, row, decode }) }
     }
 
     /// The object; `None` where the key was not there or not usable.
     #[must_use]
     pub fn get(&self) -> Option<&Arc<Object>> {
-        self.known.get_or_init(|| self.recall.as_ref().and_then(|recall| recall.recall())).as_ref()
+        let decode = |packed: &Packed| (packed.decode)(&Arc::clone(&packed.rows).record(packed.row));
+        self.known.get_or_init(|| self.packed.as_ref().and_then(decode)).as_ref()
     }
 }
 

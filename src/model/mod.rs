@@ -13,7 +13,7 @@ mod object;
 mod position;
 mod record;
 
-pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, Former, PutPoint, Recall, Scope, Sentinel, Tombstone};
+pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, Former, PutPoint, Rows, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
     MaxConnectedClusters, Phase, ResourceStatus, UnknownPrefix,

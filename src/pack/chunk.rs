@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 use ipnet::IpNet;
 
 use super::bytes::Reader;
-use super::column::{Column, Row, parse_ipv4};
+use super::column::{Column, Row};
 use super::ipv4_order::Marks;
 use super::meaning::{Meaning, prefix_of_name, read_addresses};
 use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
 use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
-use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
+use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Rows, Sequence, SourceStamp};
 
 /// About a thousand records in key order, packed. Cloning copies a pointer.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub(super) struct Packed {
     pub(super) bytes: Arc<[u8]>,
     pub(super) count: usize,
     max_sequence: Sequence,
-    groups: Box<[Group]>,
+    pub(super) groups: Box<[Group]>,
     pub(super) names: Column,
     pub(super) numbers: NumberColumns,
     pub(super) addresses: Column,
@@ -32,7 +32,7 @@ pub(super) struct Packed {
     extras: Box<[Extra]>,
     /// The rows in order of last sequence, once somebody asks.
     order: OnceLock<Box<[u16]>>,
-    marks: Marks,
+    pub(super) marks: Marks,
 }
 
 /// What a record says of its own life.
@@ -75,6 +75,12 @@ impl Chunk {
 
     pub(super) fn packed(&self) -> &Packed {
         &self.0
+    }
+
+    /// Its records by row, for those who do not know how they are packed.
+    #[must_use]
+    pub fn rows(&self) -> Arc<dyn Rows> {
+        Arc::clone(&self.0) as Arc<dyn Rows>
     }
 
     /// The bytes to store: below [`super::STORED_LENGTH_MAX`], unless the chunk is [`Chunk::is_oversize`].
@@ -123,37 +129,6 @@ impl Chunk {
     /// All records in key order: without their objects, in generation 0.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = Record> + ExactSizeIterator + '_ {
         (0..self.len()).map(|row| self.record(row))
-    }
-
-    /// The row of a key, or the one that it would have. Rows count from 0 in key order.
-    ///
-    /// # Errors
-    /// The row before which the key belongs, where it is not there.
-    pub fn find(&self, key: &EntryKey) -> Result<usize, usize> {
-        let packed = &self.0;
-        let order = |group: &Group| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
-        let group = match packed.groups.binary_search_by(order) {
-            Ok(at) => &packed.groups[at],
-            Err(at) => return Err(packed.groups.get(at).map_or(packed.count, |group| group.start)),
-        };
-        if key.kind == Kind::Ip
-            && let Some(row) = packed.find_ipv4(group.start..group.end, key.name.as_bytes())
-        {
-            return Ok(row);
-        }
-        let mut name = Vec::with_capacity(key.name.len() + 16);
-        let (mut low, mut high) = (group.start, group.end);
-        while low < high {
-            let middle = low.midpoint(high);
-            name.clear();
-            packed.append_name(middle, &mut name);
-            match name.as_slice().cmp(key.name.as_bytes()) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Greater => high = middle,
-            }
-        }
-        Err(low)
     }
 
     /// The key of a row. Panics, as all that follow, for a row that is not there.
@@ -336,6 +311,12 @@ impl Chunk {
     }
 }
 
+impl Rows for Packed {
+    fn record(self: Arc<Self>, row: usize) -> Record {
+        Chunk(self).record(row)
+    }
+}
+
 impl Packed {
     fn read(bytes: &Arc<[u8]>, reader: &mut Reader<'_>) -> Result<Self, PackError> {
         let form = reader.byte()?;
@@ -370,12 +351,6 @@ impl Packed {
 
     pub(super) fn append_name(&self, row: usize, out: &mut Vec<u8>) {
         self.names.append(Row { bytes: &self.bytes, name: &[], index: row }, out);
-    }
-
-    /// The row among those of a group that has an address, where all of them have one and nothing else.
-    fn find_ipv4(&self, rows: Range<usize>, name: &[u8]) -> Option<usize> {
-        let addresses = self.names.ipv4_addresses(&self.bytes, self.count, rows.clone())?;
-        self.marks.find(addresses, rows, parse_ipv4(name)?.to_bits())
     }
 
     fn append_value(&self, row: usize, name: &[u8], out: &mut Vec<u8>) {

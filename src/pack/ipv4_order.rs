@@ -20,8 +20,8 @@ const PLACES: [u8; 256] = places();
 pub(super) struct Marks(OnceLock<[u32; MARKS]>);
 
 impl Marks {
-    /// The row among some in the order of texts that has this address. `addresses` are those of all rows, little-endian.
-    pub(super) fn find(&self, addresses: &[[u8; 4]], rows: Range<usize>, wanted: u32) -> Option<usize> {
+    /// The few rows among some in the order of texts of which one may have this address. `addresses` are those of all rows, little-endian.
+    pub(super) fn block(&self, addresses: &[[u8; 4]], rows: Range<usize>, wanted: u32) -> Range<usize> {
         let step = addresses.len().div_ceil(MARKS).max(1);
         let mark = |at| addresses.get(at * step).map_or(u32::MAX, |address| ordered(u32::from_le_bytes(*address)));
         let marks = self.0.get_or_init(|| std::array::from_fn(mark));
@@ -30,10 +30,12 @@ impl Marks {
         let first = rows.start.div_ceil(step);
         let within = marks.get(first..rows.end.div_ceil(step)).unwrap_or_default();
         let block = first + within.partition_point(|mark| *mark <= place);
-        let start = rows.start.max(block.saturating_sub(1) * step);
-        let end = rows.end.min(block * step);
-        let wanted = wanted.to_le_bytes();
-        addresses.get(start..end)?.iter().position(|address| *address == wanted).map(|at| start + at)
+        rows.start.max(block.saturating_sub(1) * step)..rows.end.min(block * step)
+    }
+
+    /// Whether somebody has asked.
+    pub(super) fn are_known(&self) -> bool {
+        self.0.get().is_some_and(|marks| marks[0] ^ marks[MARKS / 2] != 0)
     }
 }
 
@@ -104,13 +106,17 @@ mod tests {
             let groups = [group(200), group(10), group(99)];
             let all: Vec<[u8; 4]> = groups.concat().iter().map(|address| address.to_le_bytes()).collect();
             let (marks, mut start) = (Marks::default(), 0);
+            let find = |rows: Range<usize>, address: u32| {
+                let block = marks.block(&all, rows, address);
+                all[block.clone()].iter().position(|other| *other == address.to_le_bytes()).map(|at| block.start + at)
+            };
             for group in &groups {
                 let rows = start..start + group.len();
                 for (at, address) in group.iter().enumerate() {
-                    assert_eq!(marks.find(&all, rows.clone(), *address), Some(start + at), "seed {seed}");
+                    assert_eq!(find(rows.clone(), *address), Some(start + at), "seed {seed}");
                 }
                 for other in (0..700).map(|last| 10 << 24 | last).filter(|other| !group.contains(other)) {
-                    assert_eq!(marks.find(&all, rows.clone(), other), None, "seed {seed}");
+                    assert_eq!(find(rows.clone(), other), None, "seed {seed}");
                 }
                 start = rows.end;
             }

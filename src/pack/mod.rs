@@ -38,6 +38,7 @@ mod chunk;
 mod column;
 mod edit;
 mod encode;
+mod find;
 mod ipv4_order;
 mod meaning;
 mod number;
@@ -55,6 +56,7 @@ use crate::model::{EntryKey, Kind, Record};
 
 pub use chunk::{Chunk, History};
 pub use edit::Edit;
+pub use find::find_all;
 pub use meaning::Meaning;
 
 /// The form that this version writes and reads.

@@ -104,7 +104,7 @@ fn derive_again(store: &Store, published: &mut Published, journal: &mut Journal)
     loop {
         let piece = pieces.next().unwrap_or_default();
         let effects = published.view.derive_again(piece, now);
-        let mut group = Group { records: effects.records, ..Group::default() };
+        let mut group = Group { records: effects.records.into_iter().collect(), ..Group::default() };
         journal.append(effects.announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
         for announcement in effects.announcements {
             let of_feed = published.feed.announce(announcement, now);

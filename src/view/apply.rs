@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::base::PackedRow;
 use super::place::{Place, object_of};
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
@@ -11,7 +12,14 @@ use crate::model::{
 };
 
 /// The generation of changes that come before any list of this process: those of a resumed watch.
-const FIRST_GENERATION: u64 = 1;
+const FIRST_GENERATION: u32 = 1;
+
+/// A command of more changes comes of a list or of one transaction: its keys lie together, so that finding one brings what finding the next
+/// needs. As a rule a command of a watch has one.
+const SCATTERED_CHANGES_MAX: usize = 8;
+
+/// Where keys are, one after another.
+type Rows = std::vec::IntoIter<Option<PackedRow>>;
 
 /// A put taken apart, so that its parts have names.
 pub(super) struct Put {
@@ -32,25 +40,45 @@ struct Repeat {
 impl View {
     /// Applies one command. `now` is the wall clock, for the times of rejections.
     pub fn apply(&mut self, command: Command, now: SystemTime) -> Effects {
+        self.apply_all(vec![command], now)
+    }
+
+    /// Applies commands, one after another: the same as [`View::apply`] for each, but where their keys are is looked up for all at once.
+    pub fn apply_all(&mut self, commands: Vec<Command>, now: SystemTime) -> Effects {
         let mut effects = Effects::default();
+        let keys: Vec<&EntryKey> = if commands.len() > 1 { commands.iter().flat_map(scattered).map(key_of).collect() } else { Vec::new() };
+        // no command changes the chunks themselves, so what was found stays where it is
+        let mut rows = self.base.rows_of(&keys).into_iter();
+        for command in commands {
+            self.apply_one(command, &mut rows, now, &mut effects);
+        }
+        effects
+    }
+
+    /// Applies a command; `rows` has where its scattered keys are, and those of later ones, or nothing.
+    fn apply_one(&mut self, command: Command, rows: &mut Rows, now: SystemTime, effects: &mut Effects) {
         match command {
-            Command::BeginList(scope) => self.begin_list(scope, &mut effects),
+            Command::BeginList(scope) => self.begin_list(scope, effects),
             Command::Apply { scope, changes, cursor } => {
+                let is_scattered = changes.len() <= SCATTERED_CHANGES_MAX;
                 for change in changes {
                     assert!(scope_of(key_of(&change)) == scope, "a change must belong to the scope of its command");
-                    self.change(change, now, &mut effects);
+                    let found = if is_scattered { rows.next() } else { None };
+                    let row = found.unwrap_or_else(|| self.base.row_of(key_of(&change)));
+                    debug_assert!(row.as_ref().is_none_or(|row| row.key() == *key_of(&change)), "a row must be that of the key");
+                    self.change(change, row, now, effects);
                 }
                 if let Some(cursor) = cursor {
-                    self.set_cursor(scope, cursor, &mut effects);
+                    self.set_cursor(scope, cursor, effects);
                 }
             }
             Command::CompleteList { scope, cursor, prune } => {
-                self.set_cursor(scope.clone(), cursor, &mut effects);
+                self.set_cursor(scope.clone(), cursor, effects);
                 if prune {
-                    self.prune(&scope, &mut effects);
+                    self.prune(&scope, effects);
                 }
             }
-            Command::Prune(scope) => self.prune(&scope, &mut effects),
+            Command::Prune(scope) => self.prune(&scope, effects),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {
                 if self.clusters.get(&cluster) != Some(&record) {
@@ -58,22 +86,21 @@ impl View {
                     self.clusters.insert(cluster, record);
                 }
             }
-            Command::Phase { cluster, phase } => self.set_phase(cluster, phase, &mut effects),
-            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
+            Command::Phase { cluster, phase } => self.set_phase(cluster, phase, effects),
+            Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, effects),
         }
-        effects
     }
 
     fn begin_list(&mut self, scope: Scope, effects: &mut Effects) {
         let state = self.scopes.entry(scope.clone());
         state.generation = state.generation.max(FIRST_GENERATION) + 1;
-        if state.cursor.take().is_some() {
+        if self.scopes.clear_cursor(&scope) {
             effects.cursors.insert(scope, None);
         }
     }
 
     fn set_cursor(&mut self, scope: Scope, cursor: Cursor, effects: &mut Effects) {
-        self.scopes.entry(scope.clone()).cursor = Some(cursor.clone());
+        self.scopes.set_cursor(scope.clone(), cursor.clone());
         effects.cursors.insert(scope, Some(cursor));
     }
 
@@ -112,23 +139,24 @@ impl View {
         }
     }
 
-    fn change(&mut self, change: Change, now: SystemTime, effects: &mut Effects) {
+    /// Applies a change of a key whose row, if it has one, is this.
+    fn change(&mut self, change: Change, row: Option<PackedRow>, now: SystemTime, effects: &mut Effects) {
+        let old = self.place_from(row, key_of(&change));
         match change {
-            Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, now, effects),
-            Change::Delete { key } => self.delete(&key, DeleteReason::Deleted, effects),
-            Change::Hold { key } => self.mark_held(&key, effects),
+            Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, old, now, effects),
+            Change::Delete { key } => self.delete_at(old, &key, DeleteReason::Deleted, effects),
+            Change::Hold { key } => self.mark_held(old, key, effects),
         }
     }
 
     /// What the source has lost stays as it is, but for the mark (invariant 4).
-    fn mark_held(&mut self, key: &EntryKey, effects: &mut Effects) {
-        let Some(old) = self.place(key) else { return };
+    fn mark_held(&mut self, old: Option<Place>, key: EntryKey, effects: &mut Effects) {
+        let Some(old) = old else { return };
         let source = SourceStamp { held: true, ..self.source_at(&old) };
-        self.repeat(&old, Repeat { key: key.clone(), source, object: None }, effects);
+        self.repeat(&old, Repeat { key, source, object: None }, effects);
     }
 
-    fn put(&mut self, put: Put, now: SystemTime, effects: &mut Effects) {
-        let old = self.place(&put.key);
+    fn put(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) {
         let same = old.as_ref().filter(|old| old.is_rejected() == put.decoded.is_err() && old.has_value(&put.value));
         if let Some(same) = same {
             self.repeat(same, Repeat { key: put.key, source: put.source, object: put.decoded.ok() }, effects);
@@ -144,7 +172,7 @@ impl View {
     pub(super) fn put_changed(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
         self.sequence = self.sequence.next();
         let scope = self.scopes.number(scope_of(&put.key));
-        let generation = self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION);
+        let generation = self.generation_of(scope);
         let record = Arc::new(self.successor(put, old.as_ref(), now, generation));
         effects.announcements.push(Announcement {
             sequence: self.sequence,
@@ -165,7 +193,7 @@ impl View {
                 self.hold(Arc::clone(&record));
             }
         }
-        effects.records.insert(record.key.clone(), Some(Arc::clone(&record)));
+        effects.records.push((record.key.clone(), Some(Arc::clone(&record))));
         record
     }
 
@@ -173,7 +201,7 @@ impl View {
     fn repeat(&mut self, old: &Place, repeat: Repeat, effects: &mut Effects) {
         let Repeat { key, source, object } = repeat;
         let scope = self.scopes.number(scope_of(&key));
-        let generation = self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION);
+        let generation = self.generation_of(scope);
         let before = self.generation_at(old);
         let moved = self.source_at(old) != source;
         if before == generation && !moved {
@@ -198,7 +226,7 @@ impl View {
             }
         };
         if moved {
-            effects.records.insert(key, Some(record));
+            effects.records.push((key, Some(record)));
         }
     }
 
@@ -230,7 +258,12 @@ impl View {
     }
 
     pub(super) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
-        let Some(old) = self.place(key) else { return };
+        self.delete_at(self.place(key), key, reason, effects);
+    }
+
+    /// The same where it is known what is held of the key.
+    fn delete_at(&mut self, old: Option<Place>, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
+        let Some(old) = old else { return };
         self.sequence = self.sequence.next();
         effects.announcements.push(Announcement {
             sequence: self.sequence,
@@ -245,7 +278,7 @@ impl View {
         self.count_confirmed(scope, self.generation_at(&old));
         self.release(&old, key);
         self.count_entry(key, false);
-        effects.records.insert(key.clone(), None);
+        effects.records.push((key.clone(), None));
         if key.kind == Kind::Node {
             for derived in self.derived_from(key) {
                 self.delete(&derived, reason, effects);
@@ -268,6 +301,11 @@ impl View {
         }
     }
 
+    /// The generation of what the source says of a scope now.
+    fn generation_of(&self, scope: ScopeNumber) -> u64 {
+        self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION).into()
+    }
+
     pub(super) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
         self.scopes.entry(scope_of(key))
     }
@@ -275,6 +313,14 @@ impl View {
     /// The stored cursor of a scope.
     #[must_use]
     pub fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
-        self.scopes.get(scope)?.cursor.as_ref()
+        self.scopes.cursor(scope)
+    }
+}
+
+/// The changes of a command, where their keys do not lie together.
+fn scattered(command: &Command) -> &[Change] {
+    match command {
+        Command::Apply { changes, .. } if changes.len() <= SCATTERED_CHANGES_MAX => changes,
+        _ => &[],
     }
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use super::change_log::Change;
 use super::first::{First, Sought};
 use super::place::Place;
-use super::side::{Removed, Row, Side, Sides};
+use super::side::{Before, Removed, Row, Side, Sides};
 use super::wide::WideMap;
 use crate::model::{EntryKey, Object, Record, Scope, Sequence, SourceStamp};
-use crate::pack::{Chunk, Meaning};
+use crate::pack::{Chunk, Meaning, find_all};
 
 /// Names a chunk of the base, until it is taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +112,17 @@ impl Base {
         Some(PackedRow { id: *id, chunk: chunk.clone(), row })
     }
 
+    /// The rows of keys, each as [`Base::row_of`] has it. They wait for memory together, and what a change of each needs is in the processor's
+    /// cache then.
+    pub(super) fn rows_of(&self, keys: &[&EntryKey]) -> Vec<Option<PackedRow>> {
+        let chunks: Vec<Option<&(ChunkId, Chunk)>> = keys.iter().map(|key| self.chunk_of(key).map(|(_, chunk)| chunk)).collect();
+        self.sides.read_ahead(chunks.iter().flatten().map(|(id, _)| id.0));
+        let sought: Vec<(&Chunk, &EntryKey)> = chunks.iter().zip(keys).filter_map(|(chunk, key)| Some((&(*chunk)?.1, *key))).collect();
+        let mut rows = find_all(&sought).into_iter();
+        let mut row = |(id, chunk): &(ChunkId, Chunk)| Some(PackedRow { id: *id, chunk: chunk.clone(), row: rows.next()?? });
+        chunks.into_iter().map(|chunk| chunk.and_then(&mut row)).collect()
+    }
+
     /// What is at a row: itself, or what stands for it; `None` where its key is gone.
     pub(super) fn place_at(&self, at: PackedRow) -> Option<Place> {
         match self.side(at.id).at(at.row) {
@@ -133,14 +144,9 @@ impl Base {
         self.side(at.id).source(at.row).unwrap_or_else(|| at.chunk.source(at.row))
     }
 
-    /// Puts a record in place of a row, whatever became of that.
-    pub(super) fn replace(&mut self, at: &PackedRow, record: Arc<Record>) {
-        self.sides.put(at.id.0, at.row, Some(record));
-    }
-
-    /// Takes a row, and what stands for it, away.
-    pub(super) fn shadow(&mut self, at: &PackedRow) {
-        self.sides.put(at.id.0, at.row, None);
+    /// Puts a record in place of a row, or takes away what is there.
+    pub(super) fn put(&mut self, before: Before, at: &PackedRow, change: Change) {
+        self.sides.put_over(before, at.id.0, at.row, change);
     }
 
     pub(super) fn confirm(&mut self, at: &PackedRow, generation: u64) {

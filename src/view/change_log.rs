@@ -97,6 +97,12 @@ impl ChangeLog {
         usize::from(length - self.skipped) == PART_LENGTH
     }
 
+    /// The row that changed last, whoever knows of that.
+    pub(super) fn newest_row(&self) -> u16 {
+        let (touched, last) = (self.touched.load(Ordering::Relaxed), self.rows[PART_LENGTH - 1].load(Ordering::Relaxed));
+        last ^ u16::from(touched == 0)
+    }
+
     /// What a row became last, of so many changes.
     pub(super) fn latest(&self, length: u16, row: u16) -> Option<&Change> {
         let mut parts = self.parts(length).filter(|(part, _)| part.touched.load(Ordering::Relaxed) & bit(row) != 0);

@@ -102,7 +102,7 @@ impl View {
 
     /// The keys of a scope that its last list, and the changes since, did not confirm, in order.
     pub fn unconfirmed_in(&self, scope: &Scope) -> impl Iterator<Item = EntryKey> {
-        let generation = self.scopes.get(scope).map_or(0, |state| state.generation);
+        let generation = self.scopes.get(scope).map_or(0, |state| state.generation.into());
         self.places_in(scope).filter(move |place| self.generation_at(place) < generation).map(|place| place.key())
     }
 
@@ -252,9 +252,9 @@ impl View {
         nets.flat_map(|net| self.indices.ips_at(net.trunc()))
     }
 
-    /// The state of a scope.
+    /// The state of a scope; its cursor is [`View::cursor`].
     #[must_use]
-    pub fn scope(&self, scope: &Scope) -> Option<&ScopeState> {
+    pub fn scope(&self, scope: &Scope) -> Option<ScopeState> {
         self.scopes.get(scope)
     }
 

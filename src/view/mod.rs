@@ -15,6 +15,7 @@ mod bloom_filter;
 mod change_log;
 mod derived;
 mod first;
+mod flat;
 mod fold;
 mod global_services;
 mod index;
@@ -46,6 +47,7 @@ use self::index::Indices;
 use self::overlay::Overlay;
 use self::place::Place;
 use self::scopes::Scopes;
+use self::side::Before;
 use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 use crate::pack::Meaning;
 
@@ -56,6 +58,7 @@ pub use global_services::{
     SelectionRule, ServiceShare, select,
 };
 pub use lookup::{Live, LookupMatch};
+pub use scopes::ScopeState;
 
 /// The mirror in memory. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -72,28 +75,14 @@ pub struct View {
     sequence: Sequence,
 }
 
-/// What is known of one scope as a whole.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ScopeState {
-    /// How far it is mirrored; `None` before the first complete list and while a list runs.
-    pub cursor: Option<Cursor>,
-    /// Whether everything of it was confirmed by the source since meshkeep started.
-    pub confirmed: bool,
-    /// The number of the last list that began, from 2 on (1: changes before any list).
-    pub generation: u64,
-    /// How many keys it holds.
-    pub entry_count: u64,
-    /// How many of them come from the store and were not confirmed yet.
-    pub restored_count: u64,
-}
-
 /// What one command did: what to announce and what to store. Everything in it belongs into one atomic batch.
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
     /// In order of sequence.
     pub announcements: Vec<Announcement>,
-    /// Keys to be stored anew (`Some`) or removed (`None`), silent updates included.
-    pub records: BTreeMap<EntryKey, Option<Arc<Record>>>,
+    /// Keys to be stored anew (`Some`) or removed (`None`), silent updates included, in the order in which that happened: of a key that is
+    /// named twice the last counts.
+    pub records: Vec<(EntryKey, Option<Arc<Record>>)>,
     /// Cursors to be stored or cleared.
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
     /// Cluster records to be stored or removed.
@@ -118,7 +107,7 @@ impl View {
         self.entry_count += usize::from(record.key.kind.is_mirrored());
         self.indices.add(&record.key, &Meaning::of(&record), record.rejection.is_some());
         match self.base.row_of(&record.key) {
-            Some(at) => self.base.replace(&at, record),
+            Some(at) => self.base.put(Before::Gone, &at, Some(record)),
             None => {
                 self.base.count_insert(&record.key);
                 self.overlay.insert(record);
@@ -143,7 +132,8 @@ impl View {
         self.indices.remove(key, &place.meaning(), place.is_rejected());
         match place {
             Place::Fresh(_) => drop(self.overlay.remove(key)),
-            Place::Replaced(at, _) | Place::Packed(at) => self.base.shadow(at),
+            Place::Replaced(at, _) => self.base.put(Before::Replaced, at, None),
+            Place::Packed(at) => self.base.put(Before::Packed, at, None),
         }
     }
 }

@@ -6,7 +6,8 @@ use super::View;
 use super::base::PackedRow;
 use super::index::Indices;
 use super::scan::Scan;
-use crate::model::{ClusterId, EntryKey, Former, Kind, MaxConnectedClusters, Object, Recall, Record, Scope, SourceStamp};
+use super::side::Before;
+use crate::model::{ClusterId, EntryKey, Former, Kind, MaxConnectedClusters, Object, Record, Scope, SourceStamp};
 use crate::pack::{Chunk, History, Meaning};
 use crate::wire::{self, Context};
 
@@ -101,20 +102,8 @@ impl Place {
     pub(super) fn former(&self) -> Former {
         match self.record() {
             Ok(record) => Former::known(record.object.clone()),
-            Err(at) => Former::recalled(Arc::new(PackedObject { chunk: at.chunk.clone(), row: at.row })),
+            Err(at) => Former::packed(at.chunk.rows(), at.row, object_of),
         }
-    }
-}
-
-/// What a row means, to be decoded when somebody asks. It keeps its chunk.
-struct PackedObject {
-    chunk: Chunk,
-    row: usize,
-}
-
-impl Recall for PackedObject {
-    fn recall(&self) -> Option<Arc<Object>> {
-        object_of(&self.chunk.record(self.row))
     }
 }
 
@@ -130,7 +119,12 @@ pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
 impl View {
     /// Where the record of a key is.
     pub(super) fn place(&self, key: &EntryKey) -> Option<Place> {
-        match self.base.row_of(key) {
+        self.place_from(self.base.row_of(key), key)
+    }
+
+    /// The same where it is known which row of the base the key has.
+    pub(super) fn place_from(&self, row: Option<PackedRow>, key: &EntryKey) -> Option<Place> {
+        match row {
             Some(at) => self.base.place_at(at),
             None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
         }
@@ -140,7 +134,8 @@ impl View {
     pub(super) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
         match place {
             Place::Fresh(_) => self.overlay.insert(record),
-            Place::Replaced(at, _) | Place::Packed(at) => self.base.replace(at, record),
+            Place::Replaced(at, _) => self.base.put(Before::Replaced, at, Some(record)),
+            Place::Packed(at) => self.base.put(Before::Packed, at, Some(record)),
         }
     }
 

@@ -34,8 +34,10 @@ impl View {
                 let (kind, _) = chunk.scope(rows.start);
                 if kind.is_mirrored() {
                     let scope = self.scopes.entry(Scope { cluster: cluster.clone(), kind });
-                    scope.entry_count += rows.len() as u64;
-                    scope.restored_count += rows.len() as u64;
+                    // a chunk has 4,096 rows at most
+                    let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+                    scope.entry_count += count;
+                    scope.restored_count += count;
                     self.entry_count += rows.len();
                 }
                 let rows = ScopeRows { chunk: chunk.clone(), rows, cluster: self.indices.cluster_number(cluster) };
@@ -106,7 +108,8 @@ impl View {
             let scope = self.scope_mut(key);
             scope.entry_count -= 1;
             scope.restored_count -= 1;
-            if *scope == ScopeState::default() {
+            let scope = *scope;
+            if scope == ScopeState::default() && self.cursor(&scope_of(key)).is_none() {
                 self.scopes.remove(&scope_of(key));
             }
         }
@@ -114,7 +117,7 @@ impl View {
 
     /// Takes in a cursor that the store held.
     pub fn restore_cursor(&mut self, scope: Scope, cursor: Cursor) {
-        self.scopes.entry(scope).cursor = Some(cursor);
+        self.scopes.set_cursor(scope, cursor);
     }
 
     /// Takes in a cluster record that the store held.

@@ -1,21 +1,38 @@
 //! The state of every scope, by a number that it keeps, so that a change of one costs the same whatever the others hold.
 
-use imbl::HashMap;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::ScopeState;
+use super::flat::Flat;
 use super::shelf::Shelf;
-use crate::model::Scope;
+use crate::model::{Cursor, Scope};
 
 /// Names a scope within a [`Scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScopeNumber(usize);
 
+/// What is known of one scope as a whole, beside its cursor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScopeState {
+    /// Whether everything of it was confirmed by the source since meshkeep started.
+    pub confirmed: bool,
+    /// The number of the last list that began, from 2 on (1: changes before any list).
+    pub generation: u32,
+    /// How many keys it holds. No etcd has 2^32 of them: that would be 2 B each (`--quota-backend-bytes`, at most 8 GiB).
+    pub entry_count: u32,
+    /// How many of them come from the store and were not confirmed yet.
+    pub restored_count: u32,
+}
+
 /// The states of scopes. Numbers are never given back: there are few hundred clusters, and few come and go.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    /// By hash: a search in order would compare a dozen names for each change.
-    numbers: HashMap<Scope, usize>,
-    states: Shelf<ScopeState>,
+    /// By hash: a search in order would compare a dozen names for each change. Copied as a whole for each new scope, seldom.
+    numbers: Arc<HashMap<Scope, usize>>,
+    /// 16 B each.
+    states: Flat<Option<ScopeState>>,
+    /// How far each is mirrored: what has none is in a list, or was never complete.
+    cursors: Shelf<Cursor>,
 }
 
 impl Scopes {
@@ -25,21 +42,21 @@ impl Scopes {
             return ScopeNumber(*number);
         }
         let number = self.numbers.len();
-        self.numbers.insert(scope, number);
+        Arc::make_mut(&mut self.numbers).insert(scope, number);
         ScopeNumber(number)
     }
 
-    pub(super) fn at(&self, number: ScopeNumber) -> Option<&ScopeState> {
-        self.states.get(number.0)
+    pub(super) fn at(&self, number: ScopeNumber) -> Option<ScopeState> {
+        self.states.at(number.0)
     }
 
     /// The state of a scope, to be changed; a new one where there is none.
     pub(super) fn change(&mut self, number: ScopeNumber) -> &mut ScopeState {
-        self.states.change(number.0)
+        self.states.change(number.0).get_or_insert_default()
     }
 
-    pub(super) fn get(&self, scope: &Scope) -> Option<&ScopeState> {
-        self.states.get(*self.numbers.get(scope)?)
+    pub(super) fn get(&self, scope: &Scope) -> Option<ScopeState> {
+        self.at(ScopeNumber(*self.numbers.get(scope)?))
     }
 
     /// The same as [`Scopes::change`], by the scope.
@@ -48,14 +65,33 @@ impl Scopes {
         self.change(number)
     }
 
-    /// Forgets the state of a scope. Returns whether it had a cursor.
+    pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
+        self.cursors.get(*self.numbers.get(scope)?)
+    }
+
+    /// Sets how far a scope is mirrored.
+    pub(super) fn set_cursor(&mut self, scope: Scope, cursor: Cursor) {
+        let number = self.number(scope);
+        self.change(number);
+        self.cursors.set(number.0, cursor);
+    }
+
+    /// Forgets how far a scope is mirrored. Returns whether it had a cursor.
+    pub(super) fn clear_cursor(&mut self, scope: &Scope) -> bool {
+        let number = self.numbers.get(scope).copied();
+        number.and_then(|number| self.cursors.take(number)).is_some()
+    }
+
+    /// Forgets all of a scope. Returns whether it had a cursor.
     pub(super) fn remove(&mut self, scope: &Scope) -> bool {
-        let Some(number) = self.numbers.get(scope).copied() else { return false };
-        self.states.take(number).is_some_and(|state| state.cursor.is_some())
+        if let Some(number) = self.numbers.get(scope) {
+            *self.states.change(*number) = None;
+        }
+        self.clear_cursor(scope)
     }
 
     /// The scopes that have a state, in no particular order.
     pub(super) fn names(&self) -> impl Iterator<Item = &Scope> {
-        self.numbers.iter().filter(|(_, number)| self.states.get(**number).is_some()).map(|(scope, _)| scope)
+        self.numbers.iter().filter(|(_, number)| self.at(ScopeNumber(**number)).is_some()).map(|(scope, _)| scope)
     }
 }

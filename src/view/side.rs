@@ -5,10 +5,12 @@
 //! a whole once for each snapshot.
 
 use std::borrow::Borrow;
+use std::hint::black_box;
 use std::sync::Arc;
 
 use super::base::Settled;
 use super::change_log::{Change, ChangeLog, bit};
+use super::flat::Flat;
 use super::shelf::Shelf;
 use super::stamps::Stamps;
 use crate::model::{Record, Sequence, SourceStamp};
@@ -22,6 +24,17 @@ pub(super) enum Row<'a> {
     /// A record stands for it.
     Replaced(&'a Arc<Record>),
     /// Its key is gone.
+    Gone,
+}
+
+/// What a row was before a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// As it was packed.
+    Packed,
+    /// A record stood for it.
+    Replaced,
+    /// Its key was gone.
     Gone,
 }
 
@@ -42,7 +55,7 @@ struct Tally {
 /// What is beside all chunks, by their numbers. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sides {
-    tallies: Arc<Vec<Tally>>,
+    tallies: Flat<Tally>,
     logs: Shelf<ChangeLog>,
     stamps: Shelf<Stamps>,
     /// How many records stand for rows.
@@ -164,10 +177,15 @@ impl<'a> Side<'a> {
 impl Sides {
     /// What is beside the chunk of a number.
     pub(super) fn at(&self, chunk: usize) -> Side<'_> {
-        let tally = self.tallies.get(chunk).copied().unwrap_or_default();
+        let tally = self.tallies.at(chunk);
         // most chunks have no log: whether they have is known without looking
         let log = if tally.length > 0 { self.logs.get(chunk) } else { None };
         Side { tally, log, stamps: self.stamps.get(chunk) }
+    }
+
+    /// Brings what changes of these chunks will need into the processor's cache: no step depends on what the one before has read.
+    pub(super) fn read_ahead(&self, chunks: impl Iterator<Item = usize>) {
+        black_box(chunks.filter_map(|chunk| self.logs.get(chunk)).fold(0, |sum, log| sum ^ log.newest_row()));
     }
 
     /// Notes what is beside a new chunk: of the rows that are as they were packed what the source said, of each other what it became.
@@ -185,11 +203,9 @@ impl Sides {
     pub(super) fn remove(&mut self, number: usize, chunk: Chunk) -> Removed {
         let Changes(changes) = self.at(number).changes();
         let changes = Changes(changes.into_iter().map(|(row, change)| (row, change.clone())).collect());
-        if let Some(tally) = Arc::make_mut(&mut self.tallies).get_mut(number) {
-            let tally = std::mem::take(tally);
-            self.replacement_count -= usize::from(tally.replaced);
-            self.gone_count -= usize::from(tally.shadowed - tally.replaced);
-        }
+        let tally = std::mem::take(self.tallies.change(number));
+        self.replacement_count -= usize::from(tally.replaced);
+        self.gone_count -= usize::from(tally.shadowed - tally.replaced);
         self.logs.take(number);
         let stamps = self.stamps.take(number);
         self.stamped_count -= stamps.as_deref().map_or(0, Stamps::source_count);
@@ -198,11 +214,17 @@ impl Sides {
 
     /// Puts a record in place of a row, or takes the row away, whatever became of it before.
     pub(super) fn put(&mut self, chunk: usize, row: usize, change: Change) {
-        let (was_shadowed, was_replaced) = match self.at(chunk).at(row) {
-            Row::Packed => (false, false),
-            Row::Gone => (true, false),
-            Row::Replaced(_) => (true, true),
+        let before = match self.at(chunk).at(row) {
+            Row::Packed => Before::Packed,
+            Row::Gone => Before::Gone,
+            Row::Replaced(_) => Before::Replaced,
         };
+        self.put_over(before, chunk, row, change);
+    }
+
+    /// The same where that is known.
+    pub(super) fn put_over(&mut self, before: Before, chunk: usize, row: usize, change: Change) {
+        let (was_shadowed, was_replaced) = (before != Before::Packed, before == Before::Replaced);
         if !was_shadowed && self.stamps.get(chunk).is_some_and(|stamps| stamps.is_behind(row)) {
             self.stamps.change(chunk).drop_behind();
         }
@@ -238,7 +260,7 @@ impl Sides {
     fn renew(&mut self, chunk: usize) {
         let length = self.tally(chunk).length;
         let Some(log) = self.logs.get(chunk).filter(|_| length > 0) else { return self.logs.set(chunk, ChangeLog::default()) };
-        let shadowed = self.tallies[chunk].shadowed;
+        let shadowed = self.tallies.at(chunk).shadowed;
         if log.is_full(length) && length / 2 <= shadowed {
             if let Some(before) = self.logs.take(chunk) {
                 self.logs.set(chunk, ChangeLog::behind(before, length));
@@ -254,11 +276,7 @@ impl Sides {
     }
 
     fn tally(&mut self, chunk: usize) -> &mut Tally {
-        let tallies = Arc::make_mut(&mut self.tallies);
-        if tallies.len() <= chunk {
-            tallies.resize(chunk + 1, Tally::default());
-        }
-        &mut tallies[chunk]
+        self.tallies.change(chunk)
     }
 
     /// Notes the listing that confirms a row of a chunk of so many.

@@ -121,7 +121,7 @@ fn random_life(seed: u64, canaries: bool) {
     mirror.settle(&etcd);
     assert!(mirror.resync.is_synced(), "seed {seed}, canaries {canaries}: not synced in the end");
     assert_eq!(mirror.served(), etcd.truth(), "seed {seed}, canaries {canaries}");
-    let state = mirror.view.scope(&scope()).cloned().unwrap_or_default();
+    let state = mirror.view.scope(&scope()).unwrap_or_default();
     assert_eq!(
         (state.confirmed, state.restored_count, usize::try_from(state.entry_count).unwrap()),
         (true, 0, etcd.truth().len()),

@@ -77,7 +77,12 @@ fn told(effects: &Effects) -> Vec<String> {
     let sequences: Vec<u64> = effects.announcements.iter().map(|announcement| announcement.sequence.0).collect();
     assert!(sequences.windows(2).all(|pair| pair[0] + 1 == pair[1]));
     for announcement in &effects.announcements {
-        let stored = effects.records.get(&announcement.key).expect("must be stored with what it follows");
+        let stored = effects
+            .records
+            .iter()
+            .rev()
+            .find_map(|(key, stored)| (*key == announcement.key).then_some(stored))
+            .expect("must be stored with what it follows");
         let held = announcement.deleted.is_none().then_some(announcement.sequence);
         assert_eq!(stored.as_ref().map(|record| record.last_sequence), held);
     }

@@ -153,15 +153,31 @@ impl Pair {
         Self { view: View::starting_at(start), naive: Naive::starting_at(start), revision: 10, folding: None }
     }
 
-    fn apply(&mut self, command: Command) {
+    /// One command, or several that are applied to the view at once and to the other one by one.
+    fn apply(&mut self, count: usize, mut next: impl FnMut(&mut Self) -> Command) {
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(self.revision.cast_unsigned());
-        assert_eq!(self.view.apply(command.clone(), now), self.naive.apply(command, now));
+        let (mut commands, mut expected) = (Vec::new(), Effects::default());
+        for _ in 0..count {
+            let command = next(self);
+            let effects = self.naive.apply(command.clone(), now);
+            expected.announcements.extend(effects.announcements);
+            expected.records.extend(effects.records);
+            expected.cursors.extend(effects.cursors);
+            expected.clusters.extend(effects.clusters);
+            commands.push(command);
+        }
+        assert_eq!(self.view.apply_all(commands, now), expected);
     }
 
-    fn random_command(&mut self, random: &mut StdRng) {
+    fn random_commands(&mut self, random: &mut StdRng) {
+        let count = if random.random() { 1 } else { random.random_range(2..6) };
+        self.apply(count, |pair| pair.random_command(random));
+    }
+
+    fn random_command(&mut self, random: &mut StdRng) -> Command {
         let scope = Scope { cluster: cluster(random.random_range(0..4)), kind: Kind::ALL[random.random_range(0..Kind::ALL.len())] };
         self.revision += 1;
-        let command = match random.random_range(0..40) {
+        match random.random_range(0..40) {
             0 | 1 => Command::BeginList(scope),
             2 => Command::CompleteList { scope, cursor: cursor(self.revision), prune: random.random() },
             3 => Command::Prune(scope),
@@ -171,11 +187,10 @@ impl Pair {
             12 | 13 => Command::Phase { cluster: scope.cluster, phase: Phase::ALL[random.random_range(0..3)] },
             7..12 => self.relist(random, scope),
             _ => {
-                let changes = (0..random.random_range(1..6)).map(|_| self.random_change(random, &scope)).collect();
+                let changes = (0..random.random_range(1..12)).map(|_| self.random_change(random, &scope)).collect();
                 Command::Apply { scope, changes, cursor: random.random::<bool>().then(|| cursor(self.revision)) }
             }
-        };
-        self.apply(command);
+        }
     }
 
     /// Equal bytes again, under other revisions and leases.
@@ -269,7 +284,7 @@ impl Pair {
         }
         for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..4).map(move |number| (kind, number))) {
             let scope = Scope { cluster: cluster(number), kind };
-            assert_eq!(view.scope(&scope), naive.scope(&scope));
+            assert_eq!((view.scope(&scope), view.cursor(&scope)), (naive.scope(&scope), naive.cursor(&scope)));
             assert_eq!(view.held_count(&scope), naive.in_scope(&scope).filter(|record| record.source.held).count());
             assert_eq!(view.keys_in_scope(&scope).collect::<Vec<_>>(), naive.in_scope(&scope).map(|r| r.key.clone()).collect::<Vec<_>>());
         }
@@ -319,7 +334,7 @@ fn the_packed_mirror_serves_what_the_naive_one_does() {
             match random.random_range(0..20) {
                 0..5 => pair.fold_step(&mut random),
                 5 if step > 60 => pair.restart(&mut random),
-                _ => pair.random_command(&mut random),
+                _ => pair.random_commands(&mut random),
             }
             if step % 6 == 0 {
                 pair.compare(&mut random);
@@ -334,11 +349,11 @@ fn a_snapshot_is_not_touched_by_what_follows() {
     let mut random = StdRng::seed_from_u64(1);
     let mut pair = Pair::new();
     for _ in 0..60 {
-        pair.random_command(&mut random);
+        pair.random_commands(&mut random);
     }
     let snapshot = Pair { view: pair.view.clone(), naive: pair.naive.clone(), revision: 0, folding: None };
     for _ in 0..200 {
-        pair.random_command(&mut random);
+        pair.random_commands(&mut random);
         pair.fold_step(&mut random);
     }
     snapshot.compare(&mut random);
@@ -351,14 +366,14 @@ fn two_that_go_on_from_one_snapshot_do_not_see_each_others_changes() {
     for _ in 0..20 {
         let mut one = Pair::new();
         for _ in 0..80 {
-            one.random_command(&mut random);
+            one.random_commands(&mut random);
             one.fold_step(&mut random);
         }
         one.folding = None;
         let mut other = Pair { view: one.view.clone(), naive: one.naive.clone(), revision: one.revision, folding: None };
         for _ in 0..60 {
-            one.random_command(&mut random);
-            other.random_command(&mut random);
+            one.random_commands(&mut random);
+            other.random_commands(&mut random);
         }
         one.compare(&mut random);
         other.compare(&mut random);
@@ -370,7 +385,7 @@ fn folding_leaves_nothing_above_the_chunks_once_all_is_quiet() {
     let mut random = StdRng::seed_from_u64(2);
     let mut pair = Pair::new();
     for _ in 0..300 {
-        pair.random_command(&mut random);
+        pair.random_commands(&mut random);
     }
     for _ in 0..100 {
         if let Some(job) = pair.view.fold_job() {
@@ -417,7 +432,8 @@ fn a_chunk_that_is_edited_is_the_one_that_is_packed_anew() {
     for round in 0..24 {
         let count = if round == 0 { 1_000 } else { random.random_range(1..70) };
         let changes = (0..count).map(|_| change_of_many(&mut pair, &mut random, &scope)).collect();
-        pair.apply(Command::Apply { scope: scope.clone(), changes, cursor: None });
+        let command = Command::Apply { scope: scope.clone(), changes, cursor: None };
+        pair.apply(1, |_| command.clone());
         let Some(job) = pair.view.fold_job() else { continue };
         if let Some(chunk) = job.edited() {
             edited += 1;

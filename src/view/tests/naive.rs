@@ -13,7 +13,17 @@ use imbl::{OrdMap, OrdSet};
 
 use self::index::IpIndex;
 use crate::model::*;
-use crate::view::{Effects, ScopeState};
+use crate::view::Effects;
+
+/// What is known of one scope as a whole.
+#[derive(Debug, Clone, Default)]
+struct HeldScope {
+    cursor: Option<Cursor>,
+    confirmed: bool,
+    generation: u64,
+    entry_count: u64,
+    restored_count: u64,
+}
 
 /// The mirror in memory. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +39,7 @@ pub(super) struct Naive {
     node_addresses: OrdSet<(std::net::IpAddr, EntryKey)>,
     /// Keys whose newest bytes could not be used.
     rejected: OrdSet<EntryKey>,
-    scopes: OrdMap<Scope, ScopeState>,
+    scopes: OrdMap<Scope, HeldScope>,
     clusters: OrdMap<ClusterName, ClusterRecord>,
     phases: OrdMap<ClusterName, (Phase, Sequence)>,
     /// How many records of a kind have an object.
@@ -310,7 +320,7 @@ impl Naive {
             replaces: old.as_ref().map(|old| old.last_sequence),
             deleted: None,
         });
-        effects.records.insert(record.key.clone(), Some(Arc::clone(&record)));
+        effects.records.push((record.key.clone(), Some(Arc::clone(&record))));
         record
     }
 
@@ -360,7 +370,7 @@ impl Naive {
         self.count_confirmed(old);
         self.entries.insert(record.key.clone(), Arc::clone(&record));
         if old.source != source {
-            effects.records.insert(record.key.clone(), Some(record));
+            effects.records.push((record.key.clone(), Some(record)));
         }
     }
 
@@ -406,7 +416,7 @@ impl Naive {
             replaces: Some(old.last_sequence),
             deleted: Some(reason),
         });
-        effects.records.insert(key.clone(), None);
+        effects.records.push((key.clone(), None));
         if key.kind == Kind::Node {
             self.derived_from(key).iter().for_each(|derived| self.delete(derived, reason, effects));
         }
@@ -423,7 +433,7 @@ impl Naive {
         }
     }
 
-    fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
+    fn scope_mut(&mut self, key: &EntryKey) -> &mut HeldScope {
         self.scopes.entry(scope_of(key)).or_default()
     }
 

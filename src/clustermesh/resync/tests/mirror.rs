@@ -117,7 +117,7 @@ impl Mirror {
             }
             Some(Request::List) => self.list(etcd),
             Some(Request::Compare) => {
-                let generation = self.view.scope(&scope()).map_or(0, |state| state.generation);
+                let generation = self.view.scope(&scope()).map_or(0, |state| state.generation.into());
                 let scope = scope();
                 let unconfirmed = self.view.in_scope(&scope).filter(|record| record.generation < generation);
                 let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();

@@ -87,8 +87,14 @@ impl Naive {
     }
 
     /// The state of a scope.
-    pub(in crate::view::tests) fn scope(&self, scope: &Scope) -> Option<&ScopeState> {
-        self.scopes.get(scope)
+    pub(in crate::view::tests) fn scope(&self, scope: &Scope) -> Option<ScopeState> {
+        let number = |count: u64| u32::try_from(count).unwrap();
+        self.scopes.get(scope).map(|held| ScopeState {
+            confirmed: held.confirmed,
+            generation: number(held.generation),
+            entry_count: number(held.entry_count),
+            restored_count: number(held.restored_count),
+        })
     }
 
     /// What is remembered of a cluster.
