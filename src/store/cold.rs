@@ -106,7 +106,7 @@ impl Early {
     pub(super) fn known<S: Slots>(&self, slots: &S, testimony: Testimony) -> Result<Loaded, Malformed> {
         let is_known = |key: &[u8]| !packing::holds_entries(key) && key.first() != Some(&codec::TOMBSTONE);
         let mut items = BTreeMap::new();
-        for (low, entry) in &self.entries {
+        for (low, entry) in self.entries.iter() {
             if packing::holds_entries(low) || **low >= [codec::TOMBSTONE][..] {
                 continue;
             }

@@ -14,6 +14,9 @@
 //! `varint` numbers of slots · 0 for the same summary as before, or 1 and `bytes` summary.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ::bytes::Bytes;
 
 use super::bytes::{Malformed, Reader, Writer};
 use super::change::Key;
@@ -56,7 +59,7 @@ pub(super) struct Manifest {
     /// All that is in use.
     slots: Vec<Slot>,
     /// What all objects but the open one say, by low.
-    noted: BTreeMap<Key, Entry>,
+    noted: Arc<BTreeMap<Key, Entry>>,
     /// Chunks that were written since the last sync, by low.
     changed: BTreeSet<Key>,
     /// The last object, if it is to be written again, and what it says.
@@ -72,7 +75,7 @@ pub(super) struct Manifest {
 pub(super) struct Noted {
     pub(super) head: Head,
     /// `None` where it is damaged.
-    pub(super) body: Option<Vec<u8>>,
+    pub(super) body: Option<Bytes>,
     pub(super) slots: Vec<Slot>,
     /// Whether all its parts are there.
     pub(super) complete: bool,
@@ -105,7 +108,7 @@ impl Manifest {
         let is_base = self.slots.is_empty();
         let number = if is_base { 0 } else { self.number + 1 };
         let counts = object.complete && object.head.last_group == number;
-        let body = object.body.as_deref().filter(|_| counts).ok_or(Malformed::Truncated)?;
+        let body = object.body.as_ref().filter(|_| counts).ok_or(Malformed::Truncated)?;
         self.read_entries(body)?;
         self.number = number;
         self.slots.extend(&object.slots);
@@ -117,7 +120,7 @@ impl Manifest {
         Ok(())
     }
 
-    fn read_entries(&mut self, body: &[u8]) -> Result<(), Malformed> {
+    fn read_entries(&mut self, body: &Bytes) -> Result<(), Malformed> {
         let mut reader = Reader::over(body);
         let mut low = Vec::new();
         while !reader.is_empty() {
@@ -139,7 +142,7 @@ impl Manifest {
             let slots = slots.collect::<Result<_, Malformed>>()?;
             let low = Key::from(low.as_slice());
             let summary = if reader.flags(1)? == 1 {
-                Summary::read(reader.bytes()?)?
+                Summary::read(body.slice_ref(reader.bytes()?))?
             } else {
                 let before = self.noted.get(&low).filter(|before| before.high == high);
                 before.ok_or(Malformed::Field("summary"))?.summary.clone()
@@ -155,10 +158,12 @@ impl Manifest {
         let before = before.filter(|(_, before)| before.high.as_ref().is_none_or(|high| *high > low)).map(|(low, _)| low.clone());
         let within = self.noted.range(low.clone()..).map(|(low, _)| low);
         let within = within.take_while(|low| entry.high.as_ref().is_none_or(|high| *low < high)).cloned();
-        for replaced in before.into_iter().chain(within).collect::<Vec<_>>() {
-            self.noted.remove(&replaced);
+        let replaced: Vec<Key> = before.into_iter().chain(within).collect();
+        let noted = Arc::make_mut(&mut self.noted);
+        for low in replaced {
+            noted.remove(&low);
         }
-        self.noted.insert(low, entry);
+        noted.insert(low, entry);
     }
 
     /// Whether every key is in just one chunk.
@@ -179,7 +184,7 @@ impl Manifest {
     }
 
     /// What is noted of chunks, by low.
-    pub(super) fn entries(&self) -> &BTreeMap<Key, Entry> {
+    pub(super) fn entries(&self) -> &Arc<BTreeMap<Key, Entry>> {
         &self.noted
     }
 
@@ -240,7 +245,7 @@ impl<S: Slots> Warm<S> {
         let head = Head { stamp, first_group: stamp, count: entries.len() as u64, raw_bytes: body.len() as u64, ..Head::default() };
         let slots = self.write(SlotKind::Manifest, &head, &body)?;
         self.manifest = Manifest { base: Some(stamp), base_bytes: body.len(), slots, ..Manifest::default() };
-        self.manifest.noted = entries.into_iter().collect();
+        self.manifest.noted = Arc::new(entries.into_iter().collect());
         self.room.soon.extend(before.slots);
         Ok(())
     }

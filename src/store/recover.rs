@@ -29,7 +29,7 @@ use crate::pack;
 #[derive(Debug)]
 pub(super) struct Early {
     /// Where the chunks are, by low.
-    pub(super) entries: BTreeMap<Key, Entry>,
+    pub(super) entries: Arc<BTreeMap<Key, Entry>>,
     /// The log, oldest first: not put in one order, which would take most of the time until the first answer.
     pub(super) log: Vec<LogRun>,
 }
@@ -273,7 +273,7 @@ impl<S: Slots> Reading<S> {
     fn take_manifest(&mut self, objects: BTreeMap<u64, Object>, damaged: bool) {
         let noted = |mut object: Object| {
             let (complete, slots) = (object.is_complete(), object.slots());
-            let body = if object.is_damaged() { None } else { Some(object.take_body()) };
+            let body = if object.is_damaged() { None } else { Some(object.take_body().into()) };
             Noted { head: object.head, body, slots, complete }
         };
         let noted = objects.into_values().map(noted);
@@ -309,7 +309,7 @@ impl<S: Slots> Reading<S> {
         }
         let run = |read: &LogRead| Some(LogRun { group: read.groups().1, pairs: Arc::clone(read.pairs.as_ref()?) });
         let log = self.log.iter().filter_map(run).collect();
-        Some(Early { entries: self.warm.manifest.entries().clone(), log })
+        Some(Early { entries: Arc::clone(self.warm.manifest.entries()), log })
     }
 
     /// Reads the chunks, too, and finds which of everything count.

@@ -12,8 +12,8 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
+use ::bytes::Bytes;
 use ipnet::IpNet;
 
 use super::bytes::{Malformed, Reader, Writer};
@@ -45,9 +45,9 @@ pub(super) enum Element {
     NodeAt(IpAddr),
 }
 
-/// A chunk's summary.
+/// A chunk's summary; one that was read shares what it was read from with the others there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Summary(Arc<[u8]>);
+pub(super) struct Summary(Bytes);
 
 /// A summary taken apart.
 struct Parts<'a> {
@@ -80,9 +80,9 @@ impl Summary {
     }
 
     /// Takes one that was stored, and checks it.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        parts(bytes)?;
-        Ok(Self(bytes.into()))
+    pub(super) fn read(bytes: Bytes) -> Result<Self, Malformed> {
+        parts(&bytes)?;
+        Ok(Self(bytes))
     }
 
     /// The bytes to store.
