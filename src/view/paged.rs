@@ -102,6 +102,20 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
         skipped + block.filter(|other| **other < address).count()
     }
 
+    /// The page with one more address before the one at `at`, where the one who has it has all others, too, and there is room: so it is when a
+    /// cluster is listed for the first time, address by address.
+    fn with(&self, at: usize, (address, holder): &(A, H)) -> Option<Self> {
+        let one = match &self.holders {
+            Holders::One(one) if one == holder && self.len() < PAGE_LENGTH_MAX => Holders::One(one.clone()),
+            Holders::One(_) | Holders::Each(_) => return None,
+        };
+        let mut addresses = Vec::with_capacity(self.len() + 1);
+        addresses.extend_from_slice(&self.addresses[..at]);
+        addresses.push(*address);
+        addresses.extend_from_slice(&self.addresses[at..]);
+        Some(Self { addresses: addresses.into(), holders: one })
+    }
+
     /// Where an entry is, or belongs.
     fn find(&self, (address, holder): &(A, H)) -> Result<usize, usize> {
         let start = self.start(*address);
@@ -165,6 +179,13 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
             return true;
         };
         let Err(at) = page.find(&entry) else { return false };
+        if at > 0
+            && let Some(page) = page.with(at, &entry)
+        {
+            self.length += 1;
+            self.pages.insert(first, page);
+            return true;
+        }
         let mut grown = Vec::with_capacity(page.len() + 1);
         grown.extend(page.entries().take(at));
         grown.push(entry);
