@@ -75,7 +75,7 @@ pub struct View {
     sequence: Sequence,
 }
 
-/// What one command did: what to announce and what to store. Everything in it belongs into one atomic batch.
+/// What one command did, or several: what to announce and what to store. Everything in it belongs into one atomic batch.
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
     /// In order of sequence.

@@ -1,8 +1,8 @@
 //! What changed of the chunks' rows since these were built: which are gone or replaced, and by what (`change_log`); what the source said
 //! of others (`stamps`).
 //!
-//! A change adds to what all versions of the mirror share. What each version has of its own is a few numbers for each chunk, copied as
-//! a whole once for each snapshot.
+//! A change adds to what all versions of the mirror share. What each version has of its own is a few numbers for each chunk, copied
+//! page by page where they change.
 
 use std::borrow::Borrow;
 use std::hint::black_box;
