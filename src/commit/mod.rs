@@ -213,7 +213,7 @@ impl Committer {
 
     /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
     pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let mut batch = Vec::with_capacity(BATCH_COMMANDS_MAX);
+        let mut batch = Vec::new();
         let mut published = Instant::now();
         while self.receive(&mut commands, &mut batch) {
             let early = PUBLISH_INTERVAL_MIN.saturating_sub(published.elapsed());
@@ -226,7 +226,7 @@ impl Committer {
                 batch.push(command);
             }
             self.publisher.marks.commands.note(batch.len() + commands.len());
-            self.commit(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_COMMANDS_MAX)));
+            self.commit(std::mem::take(&mut batch));
             published = Instant::now();
         }
         self.persister.finish();

@@ -10,6 +10,14 @@ use super::column::parse_ipv4;
 use super::parts::Group;
 use crate::model::{EntryKey, Kind};
 
+/// A search for a key that got to the rows of its kind and cluster.
+struct Search<'a> {
+    packed: &'a Packed,
+    group: &'a Group,
+    /// Where all rows of the group have an address and nothing else: the few that may have the one of the key.
+    block: Option<Block<'a>>,
+}
+
 /// Addresses in the order of their texts, some of whose rows may have the one that is looked for.
 struct Block<'a> {
     addresses: &'a [[u8; 4]],
@@ -23,6 +31,44 @@ impl Block<'_> {
         let at = self.addresses.get(self.rows.clone())?.iter().position(|address| *address == self.wanted)?;
         Some(self.rows.start + at)
     }
+
+    /// Reads of each cache line of the rows. What comes back means nothing.
+    fn read_ahead(&self) -> u8 {
+        let ends = [self.rows.start, self.rows.end.saturating_sub(1)];
+        ends.into_iter().filter_map(|row| self.addresses.get(row)).fold(0, |sum, address| sum ^ address[0])
+    }
+}
+
+impl<'a> Search<'a> {
+    /// An error where no row has the key's kind and cluster: the row before which it belongs.
+    fn begin(chunk: &'a Chunk, key: &EntryKey) -> Result<Self, usize> {
+        let packed = chunk.packed();
+        let order = |group: &Group| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
+        let group = packed.groups.binary_search_by(order).map(|at| &packed.groups[at]);
+        let group = group.map_err(|at| packed.groups.get(at).map_or(packed.count, |group| group.start))?;
+        let block = if key.kind == Kind::Ip { packed.block_of(group, key.name.as_bytes()) } else { None };
+        Ok(Self { packed, group, block })
+    }
+
+    /// The row, or the one before which the key belongs.
+    fn finish(&self, key: &EntryKey) -> Result<usize, usize> {
+        if let Some(row) = self.block.as_ref().and_then(Block::find) {
+            return Ok(row);
+        }
+        let mut name = Vec::with_capacity(key.name.len() + 16);
+        let (mut low, mut high) = (self.group.start, self.group.end);
+        while low < high {
+            let middle = low.midpoint(high);
+            name.clear();
+            self.packed.append_name(middle, &mut name);
+            match name.as_slice().cmp(key.name.as_bytes()) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
 }
 
 impl Chunk {
@@ -31,58 +77,27 @@ impl Chunk {
     /// # Errors
     /// The row before which the key belongs, where it is not there.
     pub fn find(&self, key: &EntryKey) -> Result<usize, usize> {
-        let packed = self.packed();
-        let group = packed.group_of(key).map_err(|at| packed.groups.get(at).map_or(packed.count, |group| group.start))?;
-        if let Some(row) = packed.block_of(group, key).and_then(|block| block.find()) {
-            return Ok(row);
-        }
-        packed.find_name(group, key.name.as_bytes())
+        Search::begin(self, key)?.finish(key)
     }
 }
 
 impl Packed {
-    /// The rows of a key's kind and cluster.
-    fn group_of(&self, key: &EntryKey) -> Result<&Group, usize> {
-        let order = |group: &Group| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
-        self.groups.binary_search_by(order).map(|at| &self.groups[at])
-    }
-
     /// The few rows of a group that may have an address, where all of the group have one and nothing else.
-    fn block_of(&self, group: &Group, key: &EntryKey) -> Option<Block<'_>> {
-        if key.kind != Kind::Ip {
-            return None;
-        }
+    fn block_of(&self, group: &Group, name: &[u8]) -> Option<Block<'_>> {
         let rows = group.start..group.end;
         let addresses = self.names.ipv4_addresses(&self.bytes, self.count, rows.clone())?;
-        let wanted = parse_ipv4(key.name.as_bytes())?.to_bits();
+        let wanted = parse_ipv4(name)?.to_bits();
         Some(Block { addresses, rows: self.marks.block(addresses, rows, wanted), wanted: wanted.to_le_bytes() })
     }
 
-    /// The same by any name.
-    fn find_name(&self, group: &Group, wanted: &[u8]) -> Result<usize, usize> {
-        let mut name = Vec::with_capacity(wanted.len() + 16);
-        let (mut low, mut high) = (group.start, group.end);
-        while low < high {
-            let middle = low.midpoint(high);
-            name.clear();
-            self.append_name(middle, &mut name);
-            match name.as_slice().cmp(wanted) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Ok(middle),
-                Ordering::Greater => high = middle,
-            }
-        }
-        Err(low)
-    }
-
-    /// Reads of what a search looks at, whatever it looks for: a cache line of each.
-    fn read_head(&self) -> usize {
+    /// Reads of what a search looks at first, whatever it looks for: a cache line of each. What comes back means nothing.
+    fn read_ahead(&self) -> usize {
         let groups = self.groups.first().map_or(0, |group| group.end);
-        groups ^ self.count ^ self.names.exceptions_in(0..0).len() ^ usize::from(self.marks.are_known())
+        groups ^ self.count ^ self.names.exceptions_in(0..0).len() ^ self.marks.read_ahead()
     }
 
-    /// Reads of a row what its change looks at.
-    fn read_row(&self, row: usize) -> u64 {
+    /// Reads of a row what its change looks at. What comes back means nothing.
+    fn read_row_ahead(&self, row: usize) -> u64 {
         let (numbers, bytes) = (&self.numbers, &self.bytes);
         numbers.digest.at(bytes, row) ^ numbers.last_sequence.at(bytes, row) ^ numbers.lifetime.at(bytes, row)
     }
@@ -92,20 +107,16 @@ impl Packed {
 ///
 /// As [`Chunk::find`] has them, in steps, each for all of them before the next: what a step reads it reads for all at once, as no key waits for
 /// another's memory. Found one by one, keys in many places wait for some ten reads, one after the other: a third of the time of a change.
-/// What their changes look at is read, too.
+/// What their changes look at is read, too. Without `black_box` reading ahead would be left out, as nothing is made of it.
 #[must_use]
-pub fn find_all<'a>(sought: &[(&'a Chunk, &EntryKey)]) -> Vec<Option<usize>> {
-    black_box(sought.iter().fold(0, |sum, (chunk, _)| sum ^ chunk.packed().read_head()));
-    let block = |packed: &'a Packed, key| packed.group_of(key).ok().and_then(|group| packed.block_of(group, key));
-    let blocks: Vec<Option<Block<'a>>> = sought.iter().map(|(chunk, key)| block(chunk.packed(), key)).collect();
-    let first = |block: &Block<'_>| block.addresses.get(block.rows.start).map_or(0, |address| address[0]);
-    let last = |block: &Block<'_>| block.addresses.get(block.rows.end.saturating_sub(1)).map_or(0, |address| address[0]);
-    black_box(blocks.iter().flatten().fold(0, |sum, block| sum ^ first(block) ^ last(block)));
-    let row = |((chunk, key), block): (&(&Chunk, &EntryKey), &Option<Block<'_>>)| {
-        block.as_ref().and_then(Block::find).or_else(|| chunk.find(key).ok())
-    };
-    let rows: Vec<Option<usize>> = sought.iter().zip(&blocks).map(row).collect();
+pub fn find_all(sought: &[(&Chunk, &EntryKey)]) -> Vec<Option<usize>> {
+    black_box(sought.iter().fold(0, |sum, (chunk, _)| sum ^ chunk.packed().read_ahead()));
+    let searches: Vec<Option<Search<'_>>> = sought.iter().map(|(chunk, key)| Search::begin(chunk, key).ok()).collect();
+    let blocks = searches.iter().flatten().filter_map(|search| search.block.as_ref());
+    black_box(blocks.fold(0, |sum, block| sum ^ block.read_ahead()));
+    let ends = searches.iter().zip(sought).map(|(search, (_, key))| search.as_ref()?.finish(key).ok());
+    let rows: Vec<Option<usize>> = ends.collect();
     let found = sought.iter().zip(&rows).filter_map(|((chunk, _), row)| Some((chunk, (*row)?)));
-    black_box(found.fold(0, |sum, (chunk, row)| sum ^ chunk.packed().read_row(row)));
+    black_box(found.fold(0, |sum, (chunk, row)| sum ^ chunk.packed().read_row_ahead(row)));
     rows
 }

@@ -33,9 +33,9 @@ impl Marks {
         rows.start.max(block.saturating_sub(1) * step)..rows.end.min(block * step)
     }
 
-    /// Whether somebody has asked.
-    pub(super) fn are_known(&self) -> bool {
-        self.0.get().is_some_and(|marks| marks[0] ^ marks[MARKS / 2] != 0)
+    /// Reads of each cache line of the marks. What comes back means nothing.
+    pub(super) fn read_ahead(&self) -> usize {
+        self.0.get().map_or(0, |marks| (marks[0] ^ marks[MARKS / 2]) as usize)
     }
 }
 

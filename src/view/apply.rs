@@ -18,8 +18,8 @@ const FIRST_GENERATION: u32 = 1;
 /// needs. As a rule a command of a watch has one.
 const SCATTERED_CHANGES_MAX: usize = 8;
 
-/// Where keys are, one after another.
-type Rows = std::vec::IntoIter<Option<PackedRow>>;
+/// Where keys were found, one after another.
+type FoundRows = std::vec::IntoIter<Option<PackedRow>>;
 
 /// A put taken apart, so that its parts have names.
 pub(super) struct Put {
@@ -56,7 +56,7 @@ impl View {
     }
 
     /// Applies a command; `rows` has where its scattered keys are, and those of later ones, or nothing.
-    fn apply_one(&mut self, command: Command, rows: &mut Rows, now: SystemTime, effects: &mut Effects) {
+    fn apply_one(&mut self, command: Command, rows: &mut FoundRows, now: SystemTime, effects: &mut Effects) {
         match command {
             Command::BeginList(scope) => self.begin_list(scope, effects),
             Command::Apply { scope, changes, cursor } => {

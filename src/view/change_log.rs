@@ -97,10 +97,9 @@ impl ChangeLog {
         usize::from(length - self.skipped) == PART_LENGTH
     }
 
-    /// The row that changed last, whoever knows of that.
-    pub(super) fn newest_row(&self) -> u16 {
-        let (touched, last) = (self.touched.load(Ordering::Relaxed), self.rows[PART_LENGTH - 1].load(Ordering::Relaxed));
-        last ^ u16::from(touched == 0)
+    /// Reads of the newest part what a change looks at first. What comes back means nothing.
+    pub(super) fn read_ahead(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed) ^ u64::from(self.rows[PART_LENGTH - 1].load(Ordering::Relaxed))
     }
 
     /// What a row became last, of so many changes.

@@ -185,7 +185,7 @@ impl Sides {
 
     /// Brings what changes of these chunks will need into the processor's cache: no step depends on what the one before has read.
     pub(super) fn read_ahead(&self, chunks: impl Iterator<Item = usize>) {
-        black_box(chunks.filter_map(|chunk| self.logs.get(chunk)).fold(0, |sum, log| sum ^ log.newest_row()));
+        black_box(chunks.filter_map(|chunk| self.logs.get(chunk)).fold(0, |sum, log| sum ^ log.read_ahead()));
     }
 
     /// Notes what is beside a new chunk: of the rows that are as they were packed what the source said, of each other what it became.

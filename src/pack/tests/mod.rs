@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
@@ -184,6 +185,25 @@ fn a_name_between_addresses_is_found_and_not_taken_for_one() {
         assert_eq!(chunks[0].find(&key(name)), Ok(row), "{name}");
     }
     assert_eq!(chunks[0].find(&key("0.0.0.0")), Err(0));
+}
+
+/// Keys that are there, others, and of clusters and kinds that are not.
+#[test]
+fn keys_that_are_looked_for_together_are_found_as_each_is_by_itself() {
+    let mut random = StdRng::seed_from_u64(10);
+    let held = random_records(&mut random, 3_000, 1_000);
+    let chunks = build(&held);
+    for _ in 0..40 {
+        let other = random_records(&mut random, 20, 1_000).into_iter().map(|record| record.key);
+        let mut keys: Vec<EntryKey> = (0..20).map(|_| held[random.random_range(0..held.len())].key.clone()).chain(other).collect();
+        keys.shuffle(&mut random);
+        let of = |key: &EntryKey| &chunks[chunks.partition_point(|chunk| chunk.first_key() <= *key).saturating_sub(1)];
+        let sought: Vec<(&Chunk, &EntryKey)> = keys.iter().map(|key| (of(key), key)).collect();
+        let expected: Vec<Option<usize>> =
+            sought.iter().map(|(chunk, key)| (0..chunk.len()).find(|row| chunk.key(*row) == **key)).collect();
+        assert_eq!(find_all(&sought), expected);
+        assert!(expected.iter().flatten().count() >= 20);
+    }
 }
 
 #[test]
