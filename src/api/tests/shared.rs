@@ -93,21 +93,26 @@ fn random_change(random: &mut StdRng, revision: i64) -> Change {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_share_come_and_go_and_end_with_the_truth() {
-    end_with_the_truth(&Fixture::new()).await;
+    end_with_the_truth(&Fixture::new(), 0).await;
 }
 
 /// The same where changes are merged by key because readers are too many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_waves_come_and_go_and_end_with_the_truth() {
-    let fixture = Fixture::new().with_waves();
-    end_with_the_truth(&fixture).await;
-    let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
-    let merged = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_stream_merged_changes_total "));
-    let merged: u64 = merged.unwrap().parse().unwrap();
-    assert!(merged > 0, "{merged} changes were merged");
+    // 4,000 changes had 21 to 822 merged, and none in one run of hundreds
+    end_with_the_truth(&Fixture::new().with_waves(), 20).await;
 }
 
-async fn end_with_the_truth(fixture: &Fixture) {
+/// How many changes were left out of waves.
+async fn merged_count(fixture: &Fixture) -> u64 {
+    let metrics = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
+    let merged = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_stream_merged_changes_total "));
+    merged.unwrap().parse().unwrap()
+}
+
+/// Writes 4,000 changes, and more until `merged_min` were merged: a reader that joins brings every group up to date change by change, so
+/// how much is left for a wave is for the scheduler to say.
+async fn end_with_the_truth(fixture: &Fixture, merged_min: u64) {
     let mut readers = JoinSet::new();
     let mut held: Vec<Held> = Vec::new();
     for number in 0..36_u64 {
@@ -117,14 +122,20 @@ async fn end_with_the_truth(fixture: &Fixture) {
         readers.spawn(read(fixture.router.clone(), query, one, number));
     }
     let mut random = StdRng::seed_from_u64(8);
-    for revision in 100..4_100 {
-        fixture.send_change(random_change(&mut random, revision)).await;
-        if random.random_bool(0.02) {
-            tokio::task::yield_now().await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut revision = 100;
+    while revision < 4_100 || merged_count(fixture).await < merged_min {
+        assert!(Instant::now() < deadline, "too few changes were merged");
+        for _ in 0..500 {
+            fixture.send_change(random_change(&mut random, revision)).await;
+            revision += 1;
+            if random.random_bool(0.02) {
+                tokio::task::yield_now().await;
+            }
         }
     }
     // the lists are final once they show the last change
-    fixture.send_change(put(key(Kind::Identity, "paris", "99999"), identity(99_999, "last"), 9_999)).await;
+    fixture.send_change(put(key(Kind::Identity, "paris", "99999"), identity(99_999, "last"), revision)).await;
     let mut signal = fixture.handle.signal().await.unwrap();
     while fixture.get("/v1/identities/99999").await.status != StatusCode::OK {
         signal.changed().await.unwrap();
