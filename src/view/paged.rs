@@ -102,18 +102,18 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
         skipped + block.filter(|other| **other < address).count()
     }
 
-    /// The page with one more address before the one at `at`, where the one who has it has all others, too, and there is room: so it is when a
-    /// cluster is listed for the first time, address by address.
+    /// The page with one more entry before the one at `at`, where there is room and no other kind of holders is needed: a cluster that is
+    /// listed for the first time comes address by address, and each would make all pairs of its page anew.
     fn with(&self, at: usize, (address, holder): &(A, H)) -> Option<Self> {
-        let one = match &self.holders {
-            Holders::One(one) if one == holder && self.len() < PAGE_LENGTH_MAX => Holders::One(one.clone()),
-            Holders::One(_) | Holders::Each(_) => return None,
+        if self.len() >= PAGE_LENGTH_MAX {
+            return None;
+        }
+        let holders = match &self.holders {
+            Holders::One(one) if one == holder => Holders::One(one.clone()),
+            Holders::One(_) => return None,
+            Holders::Each(holders) => Holders::Each(inserted(holders, at, holder)),
         };
-        let mut addresses = Vec::with_capacity(self.len() + 1);
-        addresses.extend_from_slice(&self.addresses[..at]);
-        addresses.push(*address);
-        addresses.extend_from_slice(&self.addresses[at..]);
-        Some(Self { addresses: addresses.into(), holders: one })
+        Some(Self { addresses: inserted(&self.addresses, at, address), holders })
     }
 
     /// Where an entry is, or belongs.
@@ -122,6 +122,15 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
         let end = start + self.addresses[start..].iter().take_while(|other| *other == address).count();
         self.holders.of_address(start..end).binary_search(holder).map(|at| start + at).map_err(|at| start + at)
     }
+}
+
+/// Items with one more before the one at `at`.
+fn inserted<T: Clone>(items: &[T], at: usize, item: &T) -> Arc<[T]> {
+    let mut all = Vec::with_capacity(items.len() + 1);
+    all.extend_from_slice(&items[..at]);
+    all.push(item.clone());
+    all.extend_from_slice(&items[at..]);
+    all.into()
 }
 
 impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
