@@ -55,13 +55,13 @@ impl FoldJob {
             return None;
         }
         let start = self.start.clone().unwrap_or_else(EntryKey::lowest);
-        let fresh: Vec<&Arc<Record>> = self.view.fresh_within(&start, self.end.as_ref()).filter(|record| is_packable(record)).collect();
+        let fresh: Vec<&Arc<Record>> = self.view.fresh_within(&start, self.end.as_ref()).collect();
         let side = self.view.base.side(*id);
         let changes = side.changes();
         let mut edits: Vec<Edit<'_>> = side_edits(side, &changes, chunk).collect();
         for record in fresh {
             let before = chunk.find(&record.key).err()?;
-            edits.push(Edit::Insert { before, record, meaning: Meaning::of(record) });
+            edits.push(Edit::Insert { before, record, meaning: meaning_of(record) });
         }
         // what comes before one row stays in the order of its keys
         edits.sort_by_key(Edit::order);
@@ -73,22 +73,24 @@ impl FoldJob {
         let lowest = EntryKey::lowest();
         let places = self.view.places_from(self.start.as_ref().unwrap_or(&lowest));
         let places = places.take_while(|place| self.end.as_ref().is_none_or(|end| place.key() < *end));
-        let records: Vec<(Arc<Record>, Meaning)> = places.filter_map(|place| self.packable(&place)).collect();
+        let records: Vec<(Arc<Record>, Meaning)> = places.map(|place| self.packed_form(&place)).collect();
         build_noted(records.iter().map(|(record, meaning)| (&**record, meaning.clone())))
     }
 
     /// A record as it is packed.
-    fn packable(&self, place: &Place) -> Option<(Arc<Record>, Meaning)> {
+    fn packed_form(&self, place: &Place) -> (Arc<Record>, Meaning) {
         match place {
-            Place::Fresh(record) | Place::Replaced(_, record) => is_packable(record).then(|| (Arc::clone(record), Meaning::of(record))),
-            Place::Packed(at) => Some((self.view.bare_record_at(at).into(), place.meaning())),
+            Place::Fresh(record) | Place::Replaced(_, record) => (Arc::clone(record), meaning_of(record)),
+            Place::Packed(at) => (self.view.bare_record_at(at).into(), place.meaning()),
         }
     }
 }
 
-/// Whether a record may be packed. One whose object its bytes do not give back must stay as it is.
-fn is_packable(record: &Record) -> bool {
-    object_of(record) == record.object
+/// What is packed with a record: its object is not, because it is what its bytes mean, whatever was known of its cluster then. The fuzzer of
+/// values (`tests/fuzz`) holds [`wire`](crate::wire) to that; else a record would come to mean something else here, and nobody would be told.
+fn meaning_of(record: &Record) -> Meaning {
+    debug_assert!(object_of(record) == record.object, "the bytes of {} must give its object back", record.key);
+    Meaning::of(record)
 }
 
 /// What became of the rows of a chunk.
@@ -96,7 +98,7 @@ fn side_edits<'a>(side: Side<'a>, changes: &'a Changes<&'a Change>, chunk: &Chun
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(changes.at(*row), Row::Packed));
     let changed = changes.rows().map(|(row, change)| match change {
-        Row::Replaced(record) if is_packable(record) => Edit::Replace { row, record, meaning: Meaning::of(record) },
+        Row::Replaced(record) => Edit::Replace { row, record, meaning: meaning_of(record) },
         _ => Edit::Remove { row },
     });
     restamped.map(|(row, source)| Edit::Restamp { row, source }).chain(changed)

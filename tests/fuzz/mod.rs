@@ -48,7 +48,13 @@ fn decode(kind: Kind, name: &str, value: &[u8]) -> String {
     let cluster = paris();
     let context = Context { cluster: &cluster, cluster_id: ClusterId(1), max_connected_clusters: MaxConnectedClusters::Clusters255 };
     match wire::decode(&EntryKey::new(kind, paris(), name), value, &context) {
-        Ok(object) => format!("a {}", object.kind()),
+        Ok(object) => {
+            // the mirror packs bytes, and decodes them again without what was known when they came
+            let bare = Context { cluster: &cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
+            let again = (value.len() < mutate::HUGE).then(|| wire::decode(&EntryKey::new(kind, paris(), name), value, &bare));
+            assert!(again.is_none_or(|again| again.as_ref() == Ok(&object)), "the object must be what the bytes alone mean");
+            format!("a {}", object.kind())
+        }
         Err(reason) => {
             assert!(!reason.is_empty() && reason.chars().count() <= 301 && !reason.chars().any(char::is_control), "{reason:?}");
             reason
