@@ -198,11 +198,8 @@ impl<S: Slots> Warm<S> {
         let (body, raw_bytes) = write_window(&changes);
         for (key, value) in &changes {
             self.note(number, number, key, value.clone());
-            // what it means is known, unlike that of what a start reads
-            if let Some((_, chunk)) = self.chunk_of(key) {
-                chunk.pending.pack();
-            }
         }
+        self.pack_pending(&changes);
         let full = self.log.hot_bytes() + body.len() > HOT_BYTES_MAX || self.log.hot.len() >= HOT_COUNT_MAX;
         if full || repairs {
             self.seal(groups, changes, (body, raw_bytes))?;
@@ -270,6 +267,17 @@ impl<S: Slots> Warm<S> {
             }
         }
         self.chunks.values_mut().for_each(|chunk| chunk.pending.pack());
+    }
+
+    /// Packs what the log has for the chunks of changes: what these mean is known, unlike that of what a start reads.
+    fn pack_pending(&mut self, changes: &BTreeMap<Key, Option<Value>>) {
+        let mut next = changes.keys().next();
+        while let Some(key) = next
+            && let Some((_, chunk)) = self.chunk_of(key)
+        {
+            chunk.pending.pack();
+            next = chunk.high.as_ref().and_then(|high| changes.range(high.clone()..).next()).map(|(key, _)| key);
+        }
     }
 
     /// The chunk that a key belongs to, and where it begins.
