@@ -39,6 +39,7 @@ mod column;
 mod edit;
 mod encode;
 mod find;
+mod fold;
 mod ipv4_order;
 mod meaning;
 mod number;
@@ -48,15 +49,12 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::sync::Arc;
-
-use crate::model::{EntryKey, Kind, Record};
+use crate::model::{Kind, Record};
 
 pub use chunk::{Chunk, History};
 pub use edit::Edit;
 pub use find::find_all;
+pub use fold::fold;
 pub use meaning::Meaning;
 
 /// The form that this version writes and reads.
@@ -159,64 +157,12 @@ pub fn build_noted<'a>(records: impl IntoIterator<Item = (&'a Record, Meaning)>)
     chunks
 }
 
-/// What changed, by key: the newest record and what it means, or `None` where it is gone.
-type Changes = BTreeMap<EntryKey, Option<(Arc<Record>, Meaning)>>;
-
-/// Packs anew what chunks hold, with what changed since. The chunks must be in key order. `newer` are further ones, in any order of keys: each
-/// counts more than `chunks` and than those before it. `changes` count more than all: the newest record of each key, or `None` where
-/// it is gone. A changed key may lie outside of the chunks.
-#[must_use]
-pub fn fold(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Vec<Chunk> {
-    let changes = all_changes(newer, changes);
-    if let [chunk] = chunks
-        && let Some(edited) = edit(chunk, &edits(chunk, &changes))
-    {
-        return vec![edited];
-    }
-    rebuild(chunks, &changes)
-}
-
-fn all_changes(newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Changes {
-    let noted = |record: &Arc<Record>| (Arc::clone(record), Meaning::of(record));
-    let mut all: Changes = changes.iter().map(|(key, change)| (key.clone(), change.as_ref().map(noted))).collect();
-    for chunk in newer.iter().rev() {
-        for row in 0..chunk.len() {
-            if let Entry::Vacant(place) = all.entry(chunk.key(row)) {
-                place.insert(Some((chunk.record(row).into(), chunk.meaning(row))));
-            }
-        }
-    }
-    all
-}
-
 /// A chunk with some edits, made without a record of every row. They must be sorted by [`Edit::order`], what comes before one row by key,
 /// and there may be one for each key. `None` where the chunk should be packed from its records: where too much of it changes, where it would
 /// become too large, and one time in sixteen, so that it stays about as short as packed from its records.
 #[must_use]
 pub fn edit(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
     edit::edited(chunk, edits)
-}
-
-/// Changes as edits of a chunk.
-fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
-    let edit = |(key, change): (&EntryKey, &'a Option<(Arc<Record>, Meaning)>)| match (chunk.find(key), change) {
-        (Ok(row), Some((record, meaning))) => Some(Edit::Replace { row, record, meaning: meaning.clone() }),
-        (Ok(row), None) => Some(Edit::Remove { row }),
-        (Err(before), Some((record, meaning))) => Some(Edit::Insert { before, record, meaning: meaning.clone() }),
-        (Err(_), None) => None,
-    };
-    changes.iter().filter_map(edit).collect()
-}
-
-/// The same as [`fold`], from a record of every row.
-fn rebuild(chunks: &[Chunk], changes: &Changes) -> Vec<Chunk> {
-    let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk, row)));
-    let kept = rows.map(|(chunk, row)| (chunk.record(row), chunk.meaning(row))).filter(|(record, _)| !changes.contains_key(&record.key));
-    let kept: Vec<(Record, Meaning)> = kept.collect();
-    let mut merged: Vec<(&Record, Meaning)> = kept.iter().map(|(record, meaning)| (record, meaning.clone())).collect();
-    merged.extend(changes.values().flatten().map(|(record, meaning)| (&**record, meaning.clone())));
-    merged.sort_by(|left, right| left.0.key.cmp(&right.0.key));
-    build_noted(merged)
 }
 
 /// How many records the next chunk takes.

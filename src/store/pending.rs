@@ -15,6 +15,13 @@ use crate::pack;
 /// The tests' meshes are small.
 const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
 
+/// As many new records of one scope as a chunk of them has: [`pack::fold`] need not pack them again. A list brings them a few hundred at a time.
+const WHOLE_RUN: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
+
+/// So many records may wait for that, in all: twice what four lists of one etcd at once need (`clustermesh/gate.rs`), 8 MB that the mirror
+/// holds as well until it has packed them.
+pub(super) const GROWING_MAX: usize = if cfg!(test) { 40 } else { 8 * WHOLE_RUN };
+
 /// What the log has for a chunk.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pending {
@@ -24,6 +31,8 @@ pub(super) struct Pending {
     recent: BTreeMap<Key, Option<Value>>,
     /// How many of `recent` are records.
     record_count: usize,
+    /// How many of them waited for more when the rest was packed.
+    growing: usize,
 }
 
 impl Pending {
@@ -49,20 +58,40 @@ impl Pending {
         }
     }
 
-    /// Packs the records, if that saves room.
-    pub(super) fn pack(&mut self) {
-        if self.record_count < PACKED_MIN {
+    /// How many records wait to be packed until there are more.
+    pub(super) const fn growing(&self) -> usize {
+        self.growing
+    }
+
+    /// Packs the records, if that saves room, but for so many that may be part of a list.
+    pub(super) fn pack(&mut self, growing_max: usize) {
+        // what waits is gone through each time, so that is done when it has grown by half
+        if self.record_count < PACKED_MIN.max(self.growing + self.growing / 2) {
             return;
         }
         let (records, rest) = std::mem::take(&mut self.recent).into_iter().partition(|(_, value)| matches!(value, Some(Value::Record(_))));
         let records: BTreeMap<Key, Option<Value>> = records;
-        let records = records.values().filter_map(|value| match value {
-            Some(Value::Record(record)) => Some(&**record),
+        self.recent = rest;
+        let records = records.into_iter().filter_map(|(key, value)| match value {
+            Some(Value::Record(record)) => Some((key, record)),
             Some(Value::Item(_)) | None => None,
         });
-        self.packed.extend(pack::build(records));
-        self.recent = rest;
-        self.record_count = 0;
+        let records: Vec<(Key, Arc<Record>)> = records.collect();
+        let (mut others, mut left) = (Vec::new(), Vec::new());
+        for run in records.chunk_by(|(_, one), (_, next)| one.key.kind == next.key.kind && one.key.cluster == next.key.cluster) {
+            let new = run.iter().filter(|(_, record)| record.create_sequence == record.last_sequence).count();
+            if run.len() >= WHOLE_RUN {
+                self.packed.extend(pack::build(run.iter().map(|(_, record)| &**record)));
+            } else if new >= PACKED_MIN && left.len() + run.len() <= growing_max {
+                left.extend_from_slice(run);
+            } else {
+                others.extend(run.iter().map(|(_, record)| &**record));
+            }
+        }
+        self.packed.extend(pack::build(others));
+        self.growing = left.len();
+        self.record_count = left.len();
+        self.recent.extend(left.into_iter().map(|(key, record)| (key, Some(Value::Record(record)))));
     }
 
     /// What is packed, each counting more than those before it, and what counts more than all of that.
@@ -127,7 +156,7 @@ mod tests {
                     model.insert(number, sequence);
                 }
                 if random.random_ratio(1, 5) {
-                    pending.pack();
+                    pending.pack(random.random_range(0..GROWING_MAX));
                 }
             }
             let expected = model.into_iter().map(|(number, sequence)| (number.to_string(), sequence, Meaning::Identity(number)));
@@ -142,7 +171,7 @@ mod tests {
         (10..15).for_each(|number| pending.know(&record(number, 7, true)));
         // not what is there
         pending.know(&record(17, 8, true));
-        pending.pack();
+        pending.pack(0);
         assert_eq!((pending.len(), pending.recent.len()), (10, 0));
         let meaning = |number| if number < 15 { Meaning::Identity(number) } else { Meaning::Unknown };
         assert_eq!(folded(pending), (10..20).map(|number| (number.to_string(), 7, meaning(number))).collect::<Vec<_>>());

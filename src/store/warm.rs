@@ -26,7 +26,7 @@ use super::object::{self, Head};
 use super::pace::{LOG_FULL_BYTES, Pace, overtime};
 use super::packing::{self, Content, Packed};
 use super::pairs::PairsWriter;
-use super::pending::Pending;
+use super::pending::{GROWING_MAX, Pending};
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use crate::model::Record;
@@ -110,6 +110,8 @@ pub(super) struct Warm<S> {
     pub(super) group_number: u64,
     /// How many folds are due.
     pub(super) pace: Pace,
+    /// How many records of the log wait to be packed until there are more.
+    growing: usize,
     /// What was committed since folding was thought of, in bytes before compression.
     pub(super) committed_bytes: u64,
 }
@@ -175,6 +177,7 @@ impl<S: Slots> Warm<S> {
             stamp: 0,
             group_number: 0,
             pace: Pace::default(),
+            growing: 0,
             committed_bytes: 0,
         }
     }
@@ -266,18 +269,21 @@ impl<S: Slots> Warm<S> {
                 chunk.pending.know(record);
             }
         }
-        self.chunks.values_mut().for_each(|chunk| chunk.pending.pack());
+        self.chunks.values_mut().for_each(|chunk| chunk.pending.pack(0));
     }
 
     /// Packs what the log has for the chunks of changes: what these mean is known, unlike that of what a start reads.
     fn pack_pending(&mut self, changes: &BTreeMap<Key, Option<Value>>) {
-        let mut next = changes.keys().next();
+        let (mut next, mut growing) = (changes.keys().next(), self.growing);
         while let Some(key) = next
             && let Some((_, chunk)) = self.chunk_of(key)
         {
-            chunk.pending.pack();
+            growing -= chunk.pending.growing();
+            chunk.pending.pack(GROWING_MAX.saturating_sub(growing));
+            growing += chunk.pending.growing();
             next = chunk.high.as_ref().and_then(|high| changes.range(high.clone()..).next()).map(|(key, _)| key);
         }
+        self.growing = growing;
     }
 
     /// The chunk that a key belongs to, and where it begins.
@@ -389,6 +395,7 @@ impl<S: Slots> Warm<S> {
             self.dirty.remove(since, &chunk.slots, low);
         }
         let pending = std::mem::take(&mut chunk.pending);
+        self.growing -= pending.growing();
         let content = self.read(low, &chunk, pending)?;
         Ok((content, chunk))
     }

@@ -1,6 +1,7 @@
 //! A chunk that is edited holds what one packed from the records holds, and stays about as short.
 
 use super::*;
+use crate::pack::fold::{all_changes, edits};
 use crate::pack::meaning::prefix_of_name;
 
 /// What a chunk should hold.

@@ -1,0 +1,143 @@
+//! Chunks with what changed since they were packed, packed anew: those that can be are edited, or stay whole between others.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use super::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
+use crate::model::{EntryKey, Record};
+
+/// A newer chunk of so many records stays whole where nothing else has a key among its own, as when a cluster is listed for the first time:
+/// half of what is aimed at. The tests' chunks are small.
+const WHOLE_MIN: usize = if cfg!(test) { 8 } else { RECORDS_TARGET / 2 };
+
+/// Fewer than this between whole chunks are packed together with one of them, so that no small chunks stay behind.
+const BETWEEN_MIN: usize = if cfg!(test) { 4 } else { RECORDS_TARGET / 4 };
+
+/// A record, and what it means.
+type Row = (Arc<Record>, Meaning);
+
+/// What changed, by key: the newest record and what it means, or `None` where it is gone.
+type Changes = BTreeMap<EntryKey, Option<Row>>;
+
+/// Some of what is folded, in key order.
+enum Run {
+    /// Stays as it is.
+    Whole(Chunk),
+    /// Is packed.
+    Loose(Vec<Row>),
+}
+
+/// Packs anew what chunks hold, with what changed since. The chunks must be in key order. `newer` are further ones, in any order of keys: each
+/// counts more than `chunks` and than those before it. `changes` count more than all: the newest record of each key, or `None` where
+/// it is gone. A changed key may lie outside of the chunks.
+#[must_use]
+pub fn fold(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Vec<Chunk> {
+    let (whole, newer) = whole_and_others(chunks, newer, changes);
+    let changes = all_changes(&newer, changes);
+    if whole.is_empty()
+        && let [chunk] = chunks
+        && let Some(edited) = edit(chunk, &edits(chunk, &changes))
+    {
+        return vec![edited];
+    }
+    let packed = |run: Run| match run {
+        Run::Whole(chunk) => vec![chunk],
+        Run::Loose(rows) => build_noted(rows.iter().map(|(record, meaning)| (&**record, meaning.clone()))),
+    };
+    runs(whole, merged(chunks, changes)).into_iter().flat_map(packed).collect()
+}
+
+/// The newer chunks that can stay whole, in key order, and the others.
+fn whole_and_others(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> (Vec<Chunk>, Vec<Chunk>) {
+    let bounds: Vec<(EntryKey, EntryKey)> = newer.iter().map(|chunk| (chunk.first_key(), chunk.last_key())).collect();
+    let is_between = |at: usize| {
+        let (first, last) = &bounds[at];
+        let is_apart = |chunk: &Chunk| matches!((chunk.find(first), chunk.find(last)), (Err(before), Err(behind)) if before == behind);
+        let others = newer.iter().zip(&bounds).enumerate().filter(|(other, (_, (low, high)))| *other != at && low <= last && first <= high);
+        changes.range(first..=last).next().is_none() && chunks.iter().all(is_apart) && others.map(|(_, (other, _))| other).all(is_apart)
+    };
+    let is_whole = |at: usize| newer[at].len() >= WHOLE_MIN && is_between(at);
+    let (whole, others): (Vec<usize>, Vec<usize>) = (0..newer.len()).partition(|at| is_whole(*at));
+    let mut whole: Vec<(&EntryKey, Chunk)> = whole.into_iter().map(|at| (&bounds[at].0, newer[at].clone())).collect();
+    whole.sort_by_key(|(first, _)| *first);
+    (whole.into_iter().map(|(_, chunk)| chunk).collect(), others.into_iter().map(|at| newer[at].clone()).collect())
+}
+
+pub(super) fn all_changes(newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Changes {
+    let noted = |record: &Arc<Record>| (Arc::clone(record), Meaning::of(record));
+    let mut all: Changes = changes.iter().map(|(key, change)| (key.clone(), change.as_ref().map(noted))).collect();
+    for chunk in newer.iter().rev() {
+        for row in 0..chunk.len() {
+            if let Entry::Vacant(place) = all.entry(chunk.key(row)) {
+                place.insert(Some(row_of(chunk, row)));
+            }
+        }
+    }
+    all
+}
+
+fn row_of(chunk: &Chunk, row: usize) -> Row {
+    (chunk.record(row).into(), chunk.meaning(row))
+}
+
+/// Changes as edits of a chunk.
+pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
+    let edit = |(key, change): (&EntryKey, &'a Option<Row>)| match (chunk.find(key), change) {
+        (Ok(row), Some((record, meaning))) => Some(Edit::Replace { row, record, meaning: meaning.clone() }),
+        (Ok(row), None) => Some(Edit::Remove { row }),
+        (Err(before), Some((record, meaning))) => Some(Edit::Insert { before, record, meaning: meaning.clone() }),
+        (Err(_), None) => None,
+    };
+    changes.iter().filter_map(edit).collect()
+}
+
+/// A record of every row, in key order.
+fn merged(chunks: &[Chunk], changes: Changes) -> Vec<Row> {
+    let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| row_of(chunk, row)));
+    let mut merged: Vec<Row> = rows.filter(|(record, _)| !changes.contains_key(&record.key)).collect();
+    merged.extend(changes.into_values().flatten());
+    merged.sort_by(|left, right| left.0.key.cmp(&right.0.key));
+    merged
+}
+
+/// What is to be packed, with the chunks that stay whole where they belong, but for those that take in the few rows beside them.
+fn runs(whole: Vec<Chunk>, rows: Vec<Row>) -> Vec<Run> {
+    let mut rows = rows.into_iter().peekable();
+    let mut runs = Vec::new();
+    for chunk in whole {
+        let first = chunk.first_key();
+        let mut below = Vec::new();
+        while let Some(row) = rows.next_if(|(record, _)| record.key < first) {
+            below.push(row);
+        }
+        push(&mut runs, Run::Loose(below));
+        push(&mut runs, Run::Whole(chunk));
+    }
+    push(&mut runs, Run::Loose(rows.collect()));
+    runs
+}
+
+fn push(runs: &mut Vec<Run>, next: Run) {
+    let are_few = |run: &Run| matches!(run, Run::Loose(rows) if rows.len() < BETWEEN_MIN);
+    if matches!(&next, Run::Loose(rows) if rows.is_empty()) {
+        return;
+    }
+    match runs.pop_if(|last| are_few(last) || are_few(&next)) {
+        None => runs.push(next),
+        Some(last) => {
+            let mut rows = last.into_rows();
+            rows.extend(next.into_rows());
+            runs.push(Run::Loose(rows));
+        }
+    }
+}
+
+impl Run {
+    fn into_rows(self) -> Vec<Row> {
+        match self {
+            Self::Whole(chunk) => (0..chunk.len()).map(|row| row_of(&chunk, row)).collect(),
+            Self::Loose(rows) => rows,
+        }
+    }
+}
