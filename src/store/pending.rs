@@ -18,8 +18,8 @@ const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
 /// As many new records of one scope as a chunk of them has: [`pack::fold`] need not pack them again. A list brings them a few hundred at a time.
 const WHOLE_RUN: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
 
-/// So many records may wait for that, in all: twice what four lists of one etcd at once need (`clustermesh/gate.rs`), 8 MB that the mirror
-/// holds as well until it has packed them.
+/// So many records may wait for that, in all: a chunk of each list that one etcd gives at once (eight, `clustermesh/gate.rs`). They are some
+/// 8 MB that the mirror holds as well until it has packed them.
 pub(super) const GROWING_MAX: usize = if cfg!(test) { 40 } else { 8 * WHOLE_RUN };
 
 /// What the log has for a chunk.
