@@ -19,7 +19,7 @@ const UNPACKED_MIN: usize = 4_096;
 /// packed follows the rate of changes. At 5,000/s over a million keys that is some 30,000, at 1,000/s some 6,000.
 const REST_FACTOR: u32 = 4;
 
-/// And so long where there was nothing to gain: what cannot be packed stays as it is.
+/// And so long where there was nothing to gain, as where all that was packed has changed meanwhile.
 const FRUITLESS_REST: Duration = Duration::from_secs(10);
 
 /// How soon a writer that has nothing else to do asks for a result, which takes 2 to 3 ms.
