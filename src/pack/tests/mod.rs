@@ -1,6 +1,7 @@
 //! What is packed comes back whole, and damage is told.
 
 mod edit;
+mod fold;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
