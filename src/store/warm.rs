@@ -284,6 +284,7 @@ impl<S: Slots> Warm<S> {
             next = chunk.high.as_ref().and_then(|high| changes.range(high.clone()..).next()).map(|(key, _)| key);
         }
         self.growing = growing;
+        debug_assert_eq!(growing, self.chunks.values().map(|chunk| chunk.pending.growing()).sum::<usize>(), "all must be counted");
     }
 
     /// The chunk that a key belongs to, and where it begins.
