@@ -85,6 +85,18 @@ pub(super) fn random_group(random: &mut StdRng, model: &mut Model, width: u32) -
             random.random_ratio(if model.shrinking { 1 } else { 3 }, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
         group.records.insert(key, put);
     }
+    // a list brings many new keys of a scope
+    if random.random_ratio(1, 3) {
+        let (kind, cluster) = (Kind::STORED[random.random_range(0..3)], CLUSTERS[random.random_range(0..3)]);
+        let first = random.random_range(10..50);
+        for number in first..first + random.random_range(1..12) {
+            let key = key(kind, cluster, &format!("l{number}"));
+            model.sequence += 1;
+            let sequence = Sequence(model.sequence);
+            let new = Record { create_sequence: sequence, last_sequence: sequence, ..record(key.clone(), model.sequence, 20) };
+            group.records.insert(key, Some(Arc::new(new)));
+        }
+    }
     for _ in 0..random.random_range(0..4) {
         let sequence = Sequence(random.random_range(1..40));
         group.tombstones.insert(sequence, random.random_ratio(3, 4).then(|| tombstone(Kind::Ip, "10.0.0.1", sequence.0)));
