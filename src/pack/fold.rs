@@ -50,18 +50,18 @@ pub fn fold(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Opti
 
 /// The newer chunks that can stay whole, in key order, and the others.
 fn whole_and_others(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> (Vec<Chunk>, Vec<Chunk>) {
-    let bounds: Vec<(EntryKey, EntryKey)> = newer.iter().map(|chunk| (chunk.first_key(), chunk.last_key())).collect();
-    let is_between = |at: usize| {
-        let (first, last) = &bounds[at];
-        let is_apart = |chunk: &Chunk| matches!((chunk.find(first), chunk.find(last)), (Err(before), Err(behind)) if before == behind);
-        let others = newer.iter().zip(&bounds).enumerate().filter(|(other, (_, (low, high)))| *other != at && low <= last && first <= high);
-        changes.range(first..=last).next().is_none() && chunks.iter().all(is_apart) && others.map(|(_, (other, _))| other).all(is_apart)
+    let is_alone = |chunk: &Chunk, others: &[&[Chunk]]| {
+        let (first, last) = (chunk.first_key(), chunk.last_key());
+        let is_apart = |other: &Chunk| matches!((other.find(&first), other.find(&last)), (Err(before), Err(behind)) if before == behind);
+        changes.range(&first..=&last).next().is_none() && others.iter().copied().flatten().all(is_apart)
     };
-    let is_whole = |at: usize| newer[at].len() >= WHOLE_MIN && is_between(at);
-    let (whole, others): (Vec<usize>, Vec<usize>) = (0..newer.len()).partition(|at| is_whole(*at));
-    let mut whole: Vec<(&EntryKey, Chunk)> = whole.into_iter().map(|at| (&bounds[at].0, newer[at].clone())).collect();
-    whole.sort_by_key(|(first, _)| *first);
-    (whole.into_iter().map(|(_, chunk)| chunk).collect(), others.into_iter().map(|at| newer[at].clone()).collect())
+    let (mut whole, mut rest) = (Vec::new(), Vec::new());
+    for (at, chunk) in newer.iter().enumerate() {
+        let is_whole = chunk.len() >= WHOLE_MIN && is_alone(chunk, &[chunks, &newer[..at], &newer[at + 1..]]);
+        if is_whole { &mut whole } else { &mut rest }.push(chunk.clone());
+    }
+    whole.sort_by_cached_key(Chunk::first_key);
+    (whole, rest)
 }
 
 pub(super) fn all_changes(newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Changes {
@@ -118,6 +118,7 @@ fn runs(whole: Vec<Chunk>, rows: Vec<Row>) -> Vec<Run> {
     runs
 }
 
+/// Adds what comes next, together with what is before it where either is a few rows.
 fn push(runs: &mut Vec<Run>, next: Run) {
     let are_few = |run: &Run| matches!(run, Run::Loose(rows) if rows.len() < BETWEEN_MIN);
     if matches!(&next, Run::Loose(rows) if rows.is_empty()) {

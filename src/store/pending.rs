@@ -69,16 +69,18 @@ impl Pending {
         if self.record_count < PACKED_MIN.max(self.growing + self.growing / 2) {
             return;
         }
-        let (records, rest) = std::mem::take(&mut self.recent).into_iter().partition(|(_, value)| matches!(value, Some(Value::Record(_))));
-        let records: BTreeMap<Key, Option<Value>> = records;
-        self.recent = rest;
-        let records = records.into_iter().filter_map(|(key, value)| match value {
-            Some(Value::Record(record)) => Some((key, record)),
-            Some(Value::Item(_)) | None => None,
-        });
-        let records: Vec<(Key, Arc<Record>)> = records.collect();
+        let mut records = Vec::with_capacity(self.record_count);
+        for (key, value) in std::mem::take(&mut self.recent) {
+            match value {
+                Some(Value::Record(record)) => records.push((key, record)),
+                Some(Value::Item(_)) | None => drop(self.recent.insert(key, value)),
+            }
+        }
         let (mut others, mut left) = (Vec::new(), Vec::new());
-        for run in records.chunk_by(|(_, one), (_, next)| one.key.kind == next.key.kind && one.key.cluster == next.key.cluster) {
+        let is_of_one_scope = |(_, one): &(Key, Arc<Record>), (_, next): &(Key, Arc<Record>)| {
+            one.key.kind == next.key.kind && one.key.cluster == next.key.cluster
+        };
+        for run in records.chunk_by(is_of_one_scope) {
             let new = run.iter().filter(|(_, record)| record.create_sequence == record.last_sequence).count();
             if run.len() >= WHOLE_RUN {
                 self.packed.extend(pack::build(run.iter().map(|(_, record)| &**record)));
@@ -162,6 +164,25 @@ mod tests {
             let expected = model.into_iter().map(|(number, sequence)| (number.to_string(), sequence, Meaning::Identity(number)));
             assert_eq!(folded(pending), expected.collect::<Vec<_>>(), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn new_records_of_a_scope_wait_until_they_fill_a_chunk() {
+        let mut pending = Pending::default();
+        let mut packed_with = |numbers: std::ops::Range<u32>, is_new: bool, growing_max: usize| {
+            for number in numbers {
+                let changed = record(number, 7, true);
+                let record = if is_new { Arc::new(Record { create_sequence: Sequence(7), ..(*changed).clone() }) } else { changed };
+                pending.insert(key(number), Some(Value::Record(record)));
+            }
+            pending.pack(growing_max);
+            (pending.packed.iter().map(pack::Chunk::len).collect::<Vec<_>>(), pending.growing(), pending.recent.len())
+        };
+        assert_eq!(packed_with(10..16, true, GROWING_MAX), (vec![], 6, 6));
+        assert_eq!(packed_with(16..18, true, GROWING_MAX), (vec![], 6, 8), "so few more are not worth a look");
+        assert_eq!(packed_with(18..26, true, GROWING_MAX), (vec![16], 0, 0));
+        assert_eq!(packed_with(10..16, false, GROWING_MAX), (vec![16, 6], 0, 0), "a change is no part of a list");
+        assert_eq!(packed_with(30..36, true, 5), (vec![16, 6, 6], 0, 0), "no more may wait");
     }
 
     #[test]
