@@ -154,7 +154,9 @@ mod tests {
                     pending.insert(key(number), None);
                     model.remove(&number);
                 } else {
-                    pending.insert(key(number), Some(Value::Record(record(number, sequence, true))));
+                    let create_sequence = Sequence(if random.random() { sequence } else { 1 });
+                    let record = Record { create_sequence, ..(*record(number, sequence, true)).clone() };
+                    pending.insert(key(number), Some(Value::Record(Arc::new(record))));
                     model.insert(number, sequence);
                 }
                 if random.random_ratio(1, 5) {
