@@ -10,14 +10,14 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
-use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, PROGRESS_INTERVAL, Timing, WATCH_SILENCE_MAX};
+use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECK_INTERVAL, Timing, WATCH_SILENCE_MAX};
 use crate::commit::{Published, Subscriber};
-use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, Watch, WatchMessage};
+use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, WatchMessage};
 use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
@@ -254,30 +254,26 @@ impl ScopeTask<'_> {
             Err(error) => return Err(error.into()),
         };
         self.settle();
-        let mut ask = interval(PROGRESS_INTERVAL);
-        ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last_word = Instant::now();
+        let mut listen = interval(SILENCE_CHECK_INTERVAL);
+        listen.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut quiet_since = Instant::now();
         let mut vigil = interval((self.surroundings.timing.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
         vigil.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let quiet_until = quiet_since + self.surroundings.timing.legacy_quiet;
             tokio::select! {
-                message = watch.next() => {
-                    last_word = Instant::now();
-                    match message {
-                        Ok(message) => {
-                            if self.touches_restored(&message) {
-                                quiet_since = Instant::now();
-                            }
-                            if let Some(request) = self.message(message).await? {
-                                return Ok(Some(request));
-                            }
+                message = watch.next() => match message {
+                    Ok(message) => {
+                        if self.touches_restored(&message) {
+                            quiet_since = Instant::now();
                         }
-                        Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
-                        Err(error) => return Err(error.into()),
+                        if let Some(request) = self.message(message).await? {
+                            return Ok(Some(request));
+                        }
                     }
-                }
+                    Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
+                    Err(error) => return Err(error.into()),
+                },
                 changed = self.canary.changed() => {
                     changed.map_err(|_| AttemptError::Stopping)?;
                     let canary = self.canary.borrow_and_update().clone();
@@ -297,7 +293,9 @@ impl ScopeTask<'_> {
                         return Ok(Some(request));
                     }
                 }
-                _ = ask.tick() => self.ask_progress(&mut watch, last_word).await?,
+                _ = listen.tick() => if watch.silence() > WATCH_SILENCE_MAX {
+                    return Err(AttemptError::Cluster(format!("{}: the watch has said nothing for {WATCH_SILENCE_MAX:?}", self.scope)));
+                },
             }
         }
     }
@@ -311,17 +309,6 @@ impl ScopeTask<'_> {
         }
         let signs = self.signs(true).await?;
         self.feed(Input::Vigil { signs, now: Instant::now(), margin }).await
-    }
-
-    async fn ask_progress(&self, watch: &mut Watch, last_word: Instant) -> Result<(), AttemptError> {
-        if last_word.elapsed() > WATCH_SILENCE_MAX {
-            return Err(AttemptError::Cluster(format!("{}: the watch has said nothing for {WATCH_SILENCE_MAX:?}", self.scope)));
-        }
-        // an unsent question only means that the connection is going: the watch itself will say so
-        match timeout(PROGRESS_INTERVAL, watch.request_progress()).await {
-            Ok(asked) => Ok(asked?),
-            Err(_) => Ok(()),
-        }
     }
 
     async fn message(&mut self, message: WatchMessage) -> Result<Option<Request>, AttemptError> {

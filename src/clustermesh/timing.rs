@@ -46,11 +46,12 @@ impl Default for Timing {
     }
 }
 
-/// How often a watch is asked how far it is. This is what ages are exact to.
-pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
-
-/// How long a watch may say nothing at all: three unanswered questions and the keep-alive's time-out of 25 s behind them.
+/// How long a watch stream may say nothing at all: three unanswered questions how far it is, one in 10 s, and the keep-alive's time-out of
+/// 25 s behind them (`kvstore::ClientOptions`).
 pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(55);
+
+/// How often a watch is looked at for silence.
+pub(super) const SILENCE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A connection that stood so long was a good one: the next failure starts with the shortest wait again.
 pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);

@@ -13,6 +13,7 @@ use super::dial::{dial, tls_refusal};
 use super::endpoint::Address;
 use super::error::{printable, with_causes};
 use super::limits::Pace;
+use super::watch_stream::{Creation, SharedStream, Subscription};
 use super::{ClientFile, ClientOptions, KeyValue, KvstoreError, PagedList};
 use crate::model::{EtcdClusterId, LeaseId, Revision};
 
@@ -31,6 +32,8 @@ struct Shared {
     client: Client,
     kv: KvClient,
     watch: WatchClient,
+    /// The stream that new watches join.
+    watch_stream: Mutex<Option<Arc<SharedStream>>>,
     options: ClientOptions,
     etcd_cluster_id: EtcdClusterId,
     has_user: bool,
@@ -63,6 +66,7 @@ impl Connection {
         let mut connection = Shared {
             kv: client.kv_client().max_decoding_message_size(options.message_bytes_max),
             watch: client.watch_client().max_decoding_message_size(options.message_bytes_max),
+            watch_stream: Mutex::new(None),
             client,
             options: options.clone(),
             etcd_cluster_id: EtcdClusterId(0),
@@ -168,8 +172,16 @@ impl Connection {
         self.shared.pace.take().await;
     }
 
-    pub(super) fn watch_client(&self) -> WatchClient {
-        self.shared.watch.clone()
+    /// Asks for a watch, on the stream that the others share if it takes one more.
+    pub(super) async fn subscribe(&self, creation: Creation) -> Result<Subscription, etcd_client::Error> {
+        // held across the opening on purpose: the others join the stream that comes of it
+        let mut current = self.shared.watch_stream.lock().await;
+        if let Some(subscription) = current.as_ref().and_then(|stream| stream.subscribe(&creation)) {
+            return Ok(subscription);
+        }
+        let (stream, subscription) = SharedStream::open(self.shared.watch.clone(), creation, self.options().progress_interval).await?;
+        *current = Some(stream);
+        Ok(subscription)
     }
 
     pub(super) fn has_user(&self) -> bool {

@@ -16,12 +16,11 @@ use super::error::with_causes;
 use super::tls::client_config;
 use super::{ClientFile, ClientOptions, KvstoreError};
 
-/// How much one stream may have on the way to us. A watch that nobody reads holds no more than this of the connection's
-/// window, so that others go on.
+/// How much one stream may have on the way to us: a few of etcd's largest messages (1.5 MiB and its fragments, `--max-request-bytes`) take
+/// no more than two round trips.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
-/// How much all streams together may: some ten watches (heartbeat, config, canaries, one or two per resource) left unread,
-/// and still room for lists.
+/// How much all streams together may: a watch stream that nobody reads, and still room for lists of ten kinds.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// A TCP or TLS stream.

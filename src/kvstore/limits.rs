@@ -18,6 +18,9 @@ pub struct ClientOptions {
     /// How long one reply may take. Default 30 s: the largest allowed message in 27 s over 10 Mbit/s, and etcd with a
     /// million keys needs 6 to 9 s after a restart.
     pub request_timeout: Duration,
+    /// How often the watch stream is asked how far it is, and so what ages are exact to. Default 10 s: a few bytes, and short beside the
+    /// minute between heartbeats.
+    pub progress_interval: Duration,
     /// Keys per page of a list; 0 is unlimited. Cilium (`etcd.limit`): 256.
     pub page_limit: i64,
     /// Lists and new watches per second, with a burst of as many. Cilium (`etcd.qps`): 20.
@@ -37,6 +40,7 @@ impl Default for ClientOptions {
             keepalive_timeout: Duration::from_secs(25),
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
+            progress_interval: Duration::from_secs(10),
             page_limit: 256,
             requests_per_second_max: 20,
             requests_in_flight_max: 20,

@@ -20,6 +20,7 @@ mod paged_list;
 mod tls;
 mod values;
 mod watch;
+mod watch_stream;
 
 pub use client_file::{ClientFile, ClientFileError};
 pub use connection::Connection;

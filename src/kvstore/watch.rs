@@ -1,11 +1,14 @@
 //! A watch: the changes of a key or a range, complete revision by complete revision.
 
+use std::time::Duration;
+
+use etcd_client::WatchOptions;
 use etcd_client::proto::{PbEvent, PbWatchResponse};
-use etcd_client::{WatchOptions, WatchStream};
 use tokio::time::{Instant, timeout};
 
 use super::connection::check_header;
 use super::error::printable;
+use super::watch_stream::{Creation, Subscription, WATCH_ID_OF_STREAM};
 use super::{Connection, Event, KvstoreError};
 use crate::model::{EtcdClusterId, Revision};
 
@@ -14,12 +17,9 @@ use crate::model::{EtcdClusterId, Revision};
 /// list is the better way.
 const BATCH_MESSAGES_MAX: usize = 8;
 
-/// The watch id of answers to a progress request (etcd's `clientv3.InvalidWatchID`): they concern the whole stream.
-const WATCH_ID_OF_STREAM: i64 = -1;
-
 /// A watch under way. Dropping it ends it at the server too.
 pub struct Watch {
-    stream: WatchStream,
+    subscription: Subscription,
     /// The answer to the creation, not yet handed out.
     created: Option<Revision>,
     assembly: Assembly,
@@ -54,7 +54,8 @@ pub enum WatchMessage {
     },
     /// Nothing new.
     Progress {
-        /// Everything up to and including this revision has been handed out.
+        /// Everything up to and including this revision has been handed out. After a question of ours it is no newer than what was handed
+        /// out: etcd before 3.4.25 and 3.5.8 may answer with one that is ahead of undelivered events (etcd #15220).
         revision: Revision,
     },
 }
@@ -85,10 +86,9 @@ impl Connection {
         }
         let what = format!("watching {}", printable(key));
         let message_bytes_max = self.options().message_bytes_max;
-        let mut client = self.watch_client();
         let opening = async {
-            let stream = client.watch(key, Some(options)).await;
-            let stream = stream.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
+            let subscription = self.subscribe(Creation { key: key.to_vec(), options });
+            let subscription = subscription.await.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
             let assembly = Assembly {
                 expected: self.etcd_cluster_id(),
                 what: what.clone(),
@@ -96,7 +96,7 @@ impl Connection {
                 complete_up_to: Revision(from.0.saturating_sub(1)),
                 pending: Vec::new(),
             };
-            let mut watch = Watch { stream, created: None, assembly };
+            let mut watch = Watch { subscription, created: None, assembly };
             watch.wait_until_created().await?;
             Ok(watch)
         };
@@ -122,18 +122,20 @@ impl Watch {
         }
     }
 
-    /// Asks for a [`WatchMessage::Progress`] as a sign of life. Its revision is no newer than what was handed out: etcd
-    /// before 3.4.25 and 3.5.8 may answer with one that is ahead of undelivered events (etcd #15220).
-    ///
-    /// # Errors
-    /// [`KvstoreError::WatchEnded`] if the stream has ended.
-    pub async fn request_progress(&mut self) -> Result<(), KvstoreError> {
-        self.stream.request_progress().await.map_err(|_| self.ended())
+    /// How long the stream that this watch shares with the others of its connection has said nothing, not even how far it is, which it
+    /// is asked in each [`ClientOptions::progress_interval`](super::ClientOptions::progress_interval).
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.subscription.silence()
     }
 
     async fn wait_until_created(&mut self) -> Result<(), KvstoreError> {
         let response = self.receive().await?;
-        let revision = self.assembly.check(&response)?;
+        let revision = self.assembly.check(&response).inspect_err(|error| {
+            if error.is_about_the_token() {
+                self.subscription.retire_stream();
+            }
+        })?;
         if !response.created {
             return Err(KvstoreError::Malformed { reason: "a watch that begins without being created".into() });
         }
@@ -142,19 +144,16 @@ impl Watch {
     }
 
     async fn receive(&mut self) -> Result<PbWatchResponse, KvstoreError> {
-        match self.stream.message().await {
-            Ok(Some(response)) => Ok(response.0),
-            Ok(None) => Err(self.ended()),
-            Err(error) => match KvstoreError::from_call(self.assembly.what.clone(), self.assembly.message_bytes_max, &error) {
-                // the same changes would come again; a list gets past them in pages
-                KvstoreError::TooLarge { what, bytes_max } => Err(KvstoreError::BatchTooLarge { what, bytes_max }),
-                error => Err(error),
-            },
+        if let Some(response) = self.subscription.next().await {
+            return Ok(response);
         }
-    }
-
-    fn ended(&self) -> KvstoreError {
-        KvstoreError::WatchEnded { what: self.assembly.what.clone() }
+        let what = self.assembly.what.clone();
+        let Some(error) = self.subscription.end() else { return Err(KvstoreError::WatchEnded { what }) };
+        match KvstoreError::from_call(what, self.assembly.message_bytes_max, error) {
+            // which watch's it was cannot be told: it was never read. It would come again; a list gets past it in pages
+            KvstoreError::TooLarge { what, bytes_max } => Err(KvstoreError::BatchTooLarge { what, bytes_max }),
+            error => Err(error),
+        }
     }
 }
 

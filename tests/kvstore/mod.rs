@@ -5,6 +5,7 @@ mod list;
 mod servers;
 mod token;
 mod watch;
+mod watch_stream;
 
 use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, KvstoreError};
 

@@ -1,5 +1,7 @@
 //! Watches.
 
+use std::time::Duration;
+
 use etcd_client::{DeleteOptions, Txn, TxnOp};
 use meshkeep::kvstore::{ClientOptions, Disposition, Event, KeyValue, Watch, WatchMessage, prefix_end};
 use meshkeep::model::{LeaseId, Revision};
@@ -44,9 +46,9 @@ async fn puts_and_deletes_arrive_in_order_from_the_revision_asked_for() {
         assert_eq!(next(&mut range).await, events(5, vec![put("cilium/ab", "4", [5, 5], 1)]));
         etcd.put("cilium/a", "5").await;
         assert_eq!(next(&mut range).await, events(6, vec![put("cilium/a", "5", [2, 6], 2)]));
+        assert_eq!(next(&mut exact).await, events(6, vec![put("cilium/a", "5", [2, 6], 2)]));
         etcd.client().await.delete("cilium/a", Some(DeleteOptions::new().with_prefix())).await.unwrap();
         assert_eq!(next(&mut range).await, events(7, vec![delete("cilium/a", 7), delete("cilium/ab", 7)]));
-        assert_eq!(next(&mut exact).await, events(6, vec![put("cilium/a", "5", [2, 6], 2)]));
         assert_eq!(next(&mut exact).await, events(7, vec![delete("cilium/a", 7)]));
     }
 }
@@ -117,6 +119,11 @@ async fn more_in_one_revision_than_memory_allows_is_left_to_a_list() {
     let error = watch.next().await.unwrap_err();
     let expected = "watching \"cilium/\": more than 100000 bytes of changes that belong together";
     assert_eq!((error.to_string().as_str(), error.disposition()), (expected, Disposition::Resync));
+    // the stream went with it, the connection did not
+    let revision = Revision(etcd.put("cilium/a", "1").await);
+    let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), revision).await.unwrap();
+    next(&mut watch).await;
+    assert_eq!(next(&mut watch).await, events(revision.0, vec![put("cilium/a", "1", [revision.0; 2], 1)]));
 }
 
 #[tokio::test]
@@ -137,7 +144,30 @@ async fn silence_is_told_as_progress() {
                 break;
             }
         }
-        watch.request_progress().await.unwrap();
-        assert_eq!(next(&mut watch).await, WatchMessage::Progress { revision: Revision(3) });
+    }
+}
+
+#[tokio::test]
+async fn a_quiet_server_is_asked_how_far_it_is() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let revision = Revision(etcd.put("cilium/a", "1").await);
+        let options = ClientOptions { progress_interval: Duration::from_millis(20), ..ClientOptions::default() };
+        let connection = open_with(&etcd, &options).await;
+        let mut watches = Vec::new();
+        for _ in 0..2 {
+            let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), revision).await.unwrap();
+            // a question may come before the change
+            while next(&mut watch).await != events(revision.0, vec![put("cilium/a", "1", [revision.0; 2], 1)]) {}
+            watches.push(watch);
+        }
+        etcd.put("elsewhere", "1").await;
+        for watch in &mut watches {
+            for _ in 0..3 {
+                // no further than what was handed out, whatever the answer says
+                assert_eq!(next(watch).await, WatchMessage::Progress { revision });
+            }
+            assert!(watch.silence() < PATIENCE);
+        }
     }
 }

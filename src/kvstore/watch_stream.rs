@@ -1,0 +1,227 @@
+//! The stream that the watches of one connection share, as in etcd's own client (`clientv3/watch.go`): a stream costs some 25 KB here (two
+//! buffers of tonic's, three tasks) and several goroutines there, and a mesh has ten watches for each of up to 511 clusters.
+//!
+//! Owns: the stream and the task that reads it. Receives: watches to create and signs of those that were dropped. Emits: to each watch its
+//! own responses, and to all of them why the stream ended. Invariant: nothing is lost and nothing waits without bound: a watch that is not
+//! read holds up the others of its connection, and with them etcd.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use etcd_client::proto::PbWatchResponse;
+use etcd_client::{WatchClient, WatchOptions, WatchRequestSender, WatchResponseStream};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+/// The watch id of what concerns no single watch (etcd's `clientv3.InvalidWatchID`): answers to a progress request, and refusals to create one.
+pub(super) const WATCH_ID_OF_STREAM: i64 = -1;
+
+/// How many responses may wait for one watch: one, while the one before it is worked on. Each may be of `message_bytes_max`.
+const RESPONSES_WAITING_MAX: usize = 1;
+
+/// The id of a stream's first watch. Ids are ours, and never 0: an etcd that refuses a watch without an id (3.5.1) does so in the name of 0,
+/// and then sends nothing more to the watch that it gave that id.
+const FIRST_WATCH_ID: i64 = 1;
+
+/// A watch to create.
+#[derive(Clone)]
+pub(super) struct Creation {
+    pub(super) key: Vec<u8>,
+    pub(super) options: WatchOptions,
+}
+
+/// One watch stream. It ends, at the server too, with the last one who holds it.
+pub(super) struct SharedStream {
+    desk: Arc<Desk>,
+    /// The one task that reads it; dropping this ends it.
+    _reader: JoinSet<()>,
+}
+
+/// One watch's part of a stream. Dropping it ends the watch at the server.
+pub(super) struct Subscription {
+    stream: Arc<SharedStream>,
+    responses: mpsc::Receiver<Box<PbWatchResponse>>,
+}
+
+/// Where watches and the reader of their stream leave word for each other.
+#[derive(Default)]
+struct Desk {
+    state: Mutex<State>,
+    /// Something was left for the reader.
+    word: Notify,
+    /// Why the stream ended; `None` if etcd gave no reason.
+    end: OnceLock<Option<etcd_client::Error>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether no more watches are taken: the stream has ended, or its token has.
+    closed: bool,
+    creations: VecDeque<(Creation, mpsc::Sender<Box<PbWatchResponse>>)>,
+    /// Since when the reader waits for a response; `None` while it hands one over.
+    listening_since: Option<Instant>,
+}
+
+impl SharedStream {
+    /// Opens a stream with its first watch: etcd says nothing at all before one is asked for.
+    pub(super) async fn open(
+        mut client: WatchClient,
+        first: Creation,
+        progress_interval: Duration,
+    ) -> Result<(Arc<Self>, Subscription), etcd_client::Error> {
+        let stream = client.watch(first.key, Some(first.options.with_watch_id(FIRST_WATCH_ID))).await?;
+        let (requests, response_stream) = stream.split();
+        let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
+        let desk = Arc::new(Desk::default());
+        let next_watch_id = FIRST_WATCH_ID + 1;
+        let reader = Reader { desk: Arc::clone(&desk), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
+        let mut task = JoinSet::new();
+        task.spawn(reader.run(response_stream, progress_interval));
+        let stream = Arc::new(Self { desk, _reader: task });
+        Ok((Arc::clone(&stream), Subscription { stream, responses }))
+    }
+
+    /// Asks for another watch; `None` if the stream takes no more.
+    pub(super) fn subscribe(self: &Arc<Self>, creation: &Creation) -> Option<Subscription> {
+        let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
+        let mut state = self.desk.state();
+        if state.closed {
+            return None;
+        }
+        state.creations.push_back((creation.clone(), sender));
+        drop(state);
+        self.desk.word.notify_one();
+        Some(Subscription { stream: Arc::clone(self), responses })
+    }
+}
+
+impl Subscription {
+    /// The next response; `None` once the stream has ended. May be dropped while waiting without losing anything.
+    pub(super) async fn next(&mut self) -> Option<PbWatchResponse> {
+        self.responses.recv().await.map(|response| *response)
+    }
+
+    /// Why the stream ended, where that is known.
+    pub(super) fn end(&self) -> Option<&etcd_client::Error> {
+        self.stream.desk.end.get()?.as_ref()
+    }
+
+    /// How long the stream has been listened to without a word for any of its watches.
+    pub(super) fn silence(&self) -> Duration {
+        self.stream.desk.state().listening_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Has the stream take no more watches: it was opened with a token that is no longer good, which does no harm to those that it has.
+    pub(super) fn retire_stream(&self) {
+        self.stream.desk.state().closed = true;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        // that it is closed is what the reader looks for
+        self.responses.close();
+        self.stream.desk.word.notify_one();
+    }
+}
+
+impl Desk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listens(&self, listens: bool) {
+        self.state().listening_since = listens.then(Instant::now);
+    }
+
+    /// The next watch to create that somebody still waits for.
+    fn next_creation(&self) -> Option<(Creation, mpsc::Sender<Box<PbWatchResponse>>)> {
+        let mut state = self.state();
+        std::iter::from_fn(|| state.creations.pop_front()).find(|(_, sender)| !sender.is_closed())
+    }
+}
+
+/// Reads the stream, and is the only one to write to it.
+struct Reader {
+    desk: Arc<Desk>,
+    requests: WatchRequestSender,
+    /// Who waits for the creation that was sent last. The next is sent after its answer, because newer etcds refuse without an id.
+    creating: Option<mpsc::Sender<Box<PbWatchResponse>>>,
+    next_watch_id: i64,
+    watches: HashMap<i64, mpsc::Sender<Box<PbWatchResponse>>>,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.desk.state();
+        state.closed = true;
+        state.creations.clear();
+    }
+}
+
+impl Reader {
+    async fn run(mut self, mut responses: WatchResponseStream, progress_interval: Duration) {
+        let mut progress = interval_at(Instant::now() + progress_interval, progress_interval);
+        progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.desk.listens(true);
+        let end = loop {
+            // a request that cannot be sent only means that the stream is going: it will say so itself
+            tokio::select! {
+                response = responses.message() => match response {
+                    Ok(Some(response)) => {
+                        self.desk.listens(false);
+                        self.hand_over(response.0).await;
+                        self.desk.listens(true);
+                    }
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                },
+                () = self.desk.word.notified() => {}
+                _ = progress.tick() => drop(self.requests.request_progress().await),
+            }
+            self.cancel_dropped().await;
+            self.create_next().await;
+        };
+        // told before the watches see that there is nothing more, which they do when their senders go with this reader
+        let _ = self.desk.end.set(end);
+    }
+
+    async fn hand_over(&mut self, response: PbWatchResponse) {
+        if response.created {
+            let Some(sender) = self.creating.take() else { return };
+            if !response.canceled {
+                self.watches.insert(response.watch_id, sender.clone());
+            }
+            let _ = sender.send(Box::new(response)).await;
+        } else if response.watch_id == WATCH_ID_OF_STREAM {
+            for sender in self.watches.values() {
+                // one that has not taken its last response is to hear of that first
+                let _ = sender.try_send(Box::new(response.clone()));
+            }
+        } else if let Some(sender) = self.watches.get(&response.watch_id) {
+            let _ = sender.send(Box::new(response)).await;
+        }
+    }
+
+    /// Also those that etcd has ended: it keeps a place for one that was compacted away until it is cancelled.
+    async fn cancel_dropped(&mut self) {
+        let dropped: Vec<i64> = self.watches.iter().filter(|(_, sender)| sender.is_closed()).map(|(watch_id, _)| *watch_id).collect();
+        for watch_id in dropped {
+            self.watches.remove(&watch_id);
+            let _ = self.requests.cancel(watch_id).await;
+        }
+    }
+
+    async fn create_next(&mut self) {
+        if self.creating.is_some() {
+            return;
+        }
+        if let Some((creation, sender)) = self.desk.next_creation() {
+            self.creating = Some(sender);
+            let _ = self.requests.watch(creation.key, Some(creation.options.with_watch_id(self.next_watch_id))).await;
+            self.next_watch_id += 1;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The one stream that the watches of a connection share.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use meshkeep::kvstore::{Connection, Event, Watch, WatchMessage, prefix_end};
+use meshkeep::model::Revision;
+
+use super::open;
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::meshkeep::http;
+use crate::harness::{PATIENCE, eventually};
+
+const PREFIX: &[u8] = b"cilium/";
+
+/// The next changes of a watch, as `key=value`, or `key` where it was deleted.
+async fn next_changes(watch: &mut Watch) -> Vec<String> {
+    loop {
+        let message = tokio::time::timeout(PATIENCE, watch.next()).await.expect("a message in time").unwrap();
+        let WatchMessage::Events { events, .. } = message else { continue };
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let change = |event: Event| match event {
+            Event::Put(put) => format!("{}={}", text(&put.key), text(&put.value)),
+            Event::Delete { key, .. } => text(&key),
+        };
+        return events.into_iter().map(change).collect();
+    }
+}
+
+/// How many watch streams and watches the server has.
+async fn streams_and_watches(etcd: &Etcd) -> [u64; 2] {
+    let text = http().get(format!("{}/metrics", etcd.url())).send().await.unwrap().text().await.unwrap();
+    ["etcd_debugging_mvcc_watch_stream_total ", "etcd_debugging_mvcc_watcher_total "].map(|name| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}in {text}"));
+        value.parse().unwrap()
+    })
+}
+
+async fn until_the_server_has(etcd: &Etcd, expected: [u64; 2]) {
+    let what = format!("{expected:?} streams and watches at the server");
+    eventually(&what, || async { (streams_and_watches(etcd).await == expected).then_some(()) }).await;
+}
+
+async fn watch_key(connection: &Connection, key: &str, from: i64) -> Watch {
+    connection.watch(key.as_bytes(), None, Revision(from)).await.unwrap()
+}
+
+#[tokio::test]
+async fn watches_share_a_stream_and_each_gets_its_own() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let connection = open(&etcd).await;
+        let keys: Vec<String> = (0..40).map(|i| format!("cilium/{i}")).collect();
+        let mut watches = join_all(keys.iter().map(|key| watch_key(&connection, key, 2))).await;
+        until_the_server_has(&etcd, [1, 40]).await;
+        etcd.put_many(keys.iter().map(|key| (key.as_str(), "1"))).await;
+        for (key, watch) in keys.iter().zip(&mut watches) {
+            assert_eq!(next_changes(watch).await, [format!("{key}=1")]);
+        }
+        watches.truncate(3);
+        until_the_server_has(&etcd, [1, 3]).await;
+        etcd.delete("cilium/2").await;
+        assert_eq!(next_changes(&mut watches[2]).await, ["cilium/2"]);
+        drop((watches, connection));
+        until_the_server_has(&etcd, [0, 0]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_nobody_waits_for_any_more_is_not_left_at_the_server() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let connection = open(&etcd).await;
+        let _kept = watch_key(&connection, "cilium/a", 2).await;
+        for _ in 0..10 {
+            let given_up = connection.watch(b"cilium/b", None, Revision(2));
+            // polled once, so that it is asked for
+            assert!(given_up.now_or_never().is_none());
+        }
+        let _after = watch_key(&connection, "cilium/c", 2).await;
+        until_the_server_has(&etcd, [1, 2]).await;
+    }
+}
+
+#[tokio::test]
+async fn watches_beside_one_that_is_not_read_lose_nothing() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let connection = open(&etcd).await;
+        let unread = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(2)).await.unwrap();
+        let mut beside = watch_key(&connection, "cilium/a", 2).await;
+        for value in 0..20 {
+            etcd.put("cilium/a", value.to_string()).await;
+        }
+        drop(unread);
+        let mut changes = Vec::new();
+        while changes.len() < 20 {
+            changes.extend(next_changes(&mut beside).await);
+        }
+        assert_eq!(changes, (0..20).map(|value| format!("cilium/a={value}")).collect::<Vec<_>>());
+        until_the_server_has(&etcd, [1, 1]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_etcd_ends_does_not_touch_the_others() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        etcd.put_many([("cilium/a", "1")]).await;
+        etcd.put("cilium/a", "2").await;
+        etcd.compact(3).await;
+        let connection = open(&etcd).await;
+        let mut standing = watch_key(&connection, "cilium/a", 4).await;
+        for _ in 0..3 {
+            // some versions say so at once
+            if let Ok(mut compacted) = connection.watch(b"cilium/a", None, Revision(2)).await {
+                compacted.next().await.unwrap();
+                let error = compacted.next().await.unwrap_err().to_string();
+                assert_eq!(error, "watching \"cilium/a\": the revision is compacted up to 3");
+            }
+        }
+        until_the_server_has(&etcd, [1, 1]).await;
+        etcd.put("cilium/a", "3").await;
+        assert_eq!(next_changes(&mut standing).await, ["cilium/a=3"]);
+    }
+}
+
+/// A refusal bears the id that was asked for in some versions of etcd, none in others.
+#[tokio::test]
+async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_it() {
+    for binary in etcd_binaries() {
+        let mut etcd = Etcd::builder().binary(binary).start().await;
+        etcd.enable_auth("meshkeep", "secret").await;
+        let connection = open(&etcd).await;
+        let mut first = watch_key(&connection, "cilium/a", 2).await;
+        let (refused, second, refused_too, third) = tokio::join!(
+            connection.watch(b"elsewhere", None, Revision(2)),
+            watch_key(&connection, "cilium/b", 2),
+            connection.watch(b"elsewhere", None, Revision(2)),
+            watch_key(&connection, "cilium/c", 2),
+        );
+        for error in [refused.err().unwrap().to_string(), refused_too.err().unwrap().to_string()] {
+            assert!(error.starts_with("watching \"elsewhere\": ") && error.contains("permission denied"), "{error}");
+        }
+        let (mut second, mut third) = (second, third);
+        for (key, watch) in [("cilium/a", &mut first), ("cilium/b", &mut second), ("cilium/c", &mut third)] {
+            etcd.put(key, "1").await;
+            assert_eq!(next_changes(watch).await, [format!("{key}=1")]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_time_without_a_word_is_silence() {
+    let etcd = Etcd::start().await;
+    let connection = open(&etcd).await;
+    let mut unread = watch_key(&connection, "cilium/a", 2).await;
+    let mut beside = watch_key(&connection, "cilium/b", 2).await;
+    let (silent_at_first, beside_it) = (unread.silence(), beside.silence());
+    assert!(silent_at_first < PATIENCE && beside_it < PATIENCE);
+    eventually("some silence", || async { (unread.silence() > Duration::from_millis(20)).then_some(()) }).await;
+    // one is handed out, one waits, and with the third the reader stands still
+    for value in ["1", "2", "3"] {
+        etcd.put("cilium/a", value).await;
+    }
+    eventually("the reader to wait for us", || async { (beside.silence() == Duration::ZERO).then_some(()) }).await;
+    etcd.put("cilium/b", "4").await;
+    for value in ["1", "2", "3"] {
+        assert_eq!(next_changes(&mut unread).await, [format!("cilium/a={value}")]);
+    }
+    assert_eq!(next_changes(&mut beside).await, ["cilium/b=4"]);
+}
