@@ -169,6 +169,12 @@ impl Feed {
         Some(self.ring.focus().narrow(start..).into_iter())
     }
 
+    /// What the ring holds of the announcements after a position.
+    pub fn recent_after(&self, position: Sequence) -> impl Iterator<Item = &Arc<Announcement>> {
+        let start = self.ring.len().saturating_sub(usize::try_from(self.head.0.saturating_sub(position.0)).unwrap_or(usize::MAX));
+        self.ring.focus().narrow(start..).into_iter()
+    }
+
     /// The tombstones after a position, in order of sequence.
     pub fn gone_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, &Tombstone)> {
         self.tombstones.range(position.next()..).map(|(sequence, tombstone)| (*sequence, tombstone))
@@ -245,5 +251,8 @@ mod tests {
         assert_eq!(first.sequence, Sequence(oldest + 1));
         assert!(feed.ring_after(Sequence(oldest - 1)).is_none());
         assert_eq!(feed.ring_after(feed.head()).unwrap().count(), 0);
+        let recent = |after: u64| feed.recent_after(Sequence(after)).map(|announcement| announcement.sequence.0).collect::<Vec<_>>();
+        assert_eq!(recent(0), (oldest + 1..=100 + total).collect::<Vec<_>>());
+        assert_eq!((recent(98 + total), recent(100 + total)), (vec![99 + total, 100 + total], vec![]));
     }
 }

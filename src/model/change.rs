@@ -1,7 +1,7 @@
 //! What travels from a remote cluster's task to the one writer, and the cursors that say how far the mirror got.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Record, Revision, Sequence, SourceStamp};
@@ -120,11 +120,13 @@ pub trait Rows: Send + Sync {
     fn record(self: Arc<Self>, row: usize) -> Record;
 }
 
-/// What a key held before a change: decoded once somebody asks, as most changes are told to nobody who has to know.
-#[derive(Clone, Default)]
+/// What a key held before a change: decoded once somebody asks, as most changes are told to nobody who has to know. Until then it keeps all
+/// the rows that it was packed with, so whoever keeps it for long should ask.
+#[derive(Default)]
 pub struct Former {
     known: OnceLock<Option<Arc<Object>>>,
-    packed: Option<Packed>,
+    /// Where it is; gone once it is known.
+    packed: Mutex<Option<Packed>>,
 }
 
 /// Where the former record is, with what decodes it.
@@ -139,20 +141,38 @@ impl Former {
     /// What is at hand; `None` where the key was not there or not usable.
     #[must_use]
     pub fn known(object: Option<Arc<Object>>) -> Self {
-        Self { known: OnceLock::from(object), packed: None }
+        Self { known: OnceLock::from(object), packed: Mutex::default() }
     }
 
     /// What `decode` makes of a packed record, whose rows are kept for that.
     #[must_use]
     pub fn packed(rows: Arc<dyn Rows>, row: usize, decode: fn(&Record) -> Option<Arc<Object>>) -> Self {
-        Self { known: OnceLock::new(), packed: Some(Packed { rows, row, decode }) }
+        Self { known: OnceLock::new(), packed: Mutex::new(Some(Packed { rows, row, decode })) }
     }
 
     /// The object; `None` where the key was not there or not usable.
     #[must_use]
     pub fn get(&self) -> Option<&Arc<Object>> {
+        if let Some(known) = self.known.get() {
+            return known.as_ref();
+        }
+        let mut packed = self.place();
         let decode = |packed: &Packed| (packed.decode)(&Arc::clone(&packed.rows).record(packed.row));
-        self.known.get_or_init(|| self.packed.as_ref().and_then(decode)).as_ref()
+        let known = self.known.get_or_init(|| packed.as_ref().and_then(decode));
+        *packed = None;
+        known.as_ref()
+    }
+
+    fn place(&self) -> MutexGuard<'_, Option<Packed>> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clone for Former {
+    fn clone(&self) -> Self {
+        // it becomes known before its place goes
+        let packed = self.place();
+        Self { known: self.known.clone(), packed: Mutex::new(packed.clone()) }
     }
 }
 
