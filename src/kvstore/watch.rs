@@ -85,23 +85,22 @@ impl Connection {
             options = options.with_range(end);
         }
         let what = format!("watching {}", printable(key));
-        let message_bytes_max = self.options().message_bytes_max;
-        let opening = async {
-            let subscription = self.subscribe(Creation { key: key.to_vec(), options });
-            let subscription = subscription.await.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
-            let assembly = Assembly {
-                expected: self.etcd_cluster_id(),
-                what: what.clone(),
-                message_bytes_max,
-                complete_up_to: Revision(from.0.saturating_sub(1)),
-                pending: Vec::new(),
-            };
-            let mut watch = Watch { subscription, created: None, assembly };
-            watch.wait_until_created().await?;
-            Ok(watch)
+        let (limit, message_bytes_max) = (self.options().request_timeout, self.options().message_bytes_max);
+        let too_long = || KvstoreError::Timeout { what: what.clone(), limit };
+        let subscription = timeout(limit, Box::pin(self.subscribe(Creation { key: key.to_vec(), options }))).await;
+        let subscription = subscription.map_err(|_| too_long())?;
+        let subscription = subscription.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
+        let assembly = Assembly {
+            expected: self.etcd_cluster_id(),
+            what: what.clone(),
+            message_bytes_max,
+            complete_up_to: Revision(from.0.saturating_sub(1)),
+            pending: Vec::new(),
         };
-        let limit = self.options().request_timeout;
-        timeout(limit, Box::pin(opening)).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: what.clone(), limit }))
+        let mut watch = Watch { subscription, created: None, assembly };
+        let first = watch.subscription.next_within(limit).await.ok_or_else(too_long)?;
+        watch.begin(first)?;
+        Ok(watch)
     }
 }
 
@@ -115,7 +114,7 @@ impl Watch {
             return Ok(WatchMessage::Created { revision });
         }
         loop {
-            let response = self.receive().await?;
+            let response = self.subscription.next().await.ok_or_else(|| self.ended())?;
             if let Some(message) = self.assembly.accept(response)? {
                 return Ok(message);
             }
@@ -129,8 +128,16 @@ impl Watch {
         self.subscription.silence()
     }
 
-    async fn wait_until_created(&mut self) -> Result<(), KvstoreError> {
-        let response = self.receive().await?;
+    /// How long that stream has been listened to, in all: time in which a watch that was not read held it up does not count. What has to
+    /// come within a time has to come within so much of this.
+    #[must_use]
+    pub fn listened(&self) -> Duration {
+        self.subscription.listened()
+    }
+
+    /// Takes in the answer to the creation.
+    fn begin(&mut self, first: Option<PbWatchResponse>) -> Result<(), KvstoreError> {
+        let response = first.ok_or_else(|| self.ended())?;
         let revision = self.assembly.check(&response).inspect_err(|error| {
             if error.is_about_the_token() {
                 self.subscription.retire_stream();
@@ -143,16 +150,14 @@ impl Watch {
         Ok(())
     }
 
-    async fn receive(&mut self) -> Result<PbWatchResponse, KvstoreError> {
-        if let Some(response) = self.subscription.next().await {
-            return Ok(response);
-        }
+    /// Why there are no more responses.
+    fn ended(&self) -> KvstoreError {
         let what = self.assembly.what.clone();
-        let Some(error) = self.subscription.end() else { return Err(KvstoreError::WatchEnded { what }) };
+        let Some(error) = self.subscription.end() else { return KvstoreError::WatchEnded { what } };
         match KvstoreError::from_call(what, self.assembly.message_bytes_max, error) {
             // which watch's it was cannot be told: it was never read. It would come again; a list gets past it in pages
-            KvstoreError::TooLarge { what, bytes_max } => Err(KvstoreError::BatchTooLarge { what, bytes_max }),
-            error => Err(error),
+            KvstoreError::TooLarge { what, bytes_max } => KvstoreError::BatchTooLarge { what, bytes_max },
+            error => error,
         }
     }
 }

@@ -13,7 +13,7 @@ use etcd_client::proto::PbWatchResponse;
 use etcd_client::{WatchClient, WatchOptions, WatchRequestSender, WatchResponseStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 /// The watch id of what concerns no single watch (etcd's `clientv3.InvalidWatchID`): answers to a progress request, and refusals to create one.
 pub(super) const WATCH_ID_OF_STREAM: i64 = -1;
@@ -62,6 +62,8 @@ struct State {
     creations: VecDeque<(Creation, mpsc::Sender<Box<PbWatchResponse>>)>,
     /// Since when the reader waits for a response; `None` while it hands one over.
     listening_since: Option<Instant>,
+    /// How long it has waited for those before.
+    listened: Duration,
 }
 
 impl SharedStream {
@@ -103,6 +105,19 @@ impl Subscription {
         self.responses.recv().await.map(|response| *response)
     }
 
+    /// The same; `None` once the stream has been listened to for so long without it. What watches that are not read hold up does not count.
+    pub(super) async fn next_within(&mut self, limit: Duration) -> Option<Option<PbWatchResponse>> {
+        let begun = self.listened();
+        loop {
+            let left = limit.saturating_sub(self.listened().saturating_sub(begun));
+            match timeout(left, self.next()).await {
+                Ok(response) => return Some(response),
+                Err(_) if left.is_zero() => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
     /// Why the stream ended, where that is known.
     pub(super) fn end(&self) -> Option<&etcd_client::Error> {
         self.stream.desk.end.get()?.as_ref()
@@ -111,6 +126,12 @@ impl Subscription {
     /// How long the stream has been listened to without a word for any of its watches.
     pub(super) fn silence(&self) -> Duration {
         self.stream.desk.state().listening_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// How long the stream has been listened to, in all.
+    pub(super) fn listened(&self) -> Duration {
+        let state = self.stream.desk.state();
+        state.listened + state.listening_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Has the stream take no more watches: it was opened with a token that is no longer good, which does no harm to those that it has.
@@ -133,7 +154,10 @@ impl Desk {
     }
 
     fn listens(&self, listens: bool) {
-        self.state().listening_since = listens.then(Instant::now);
+        let mut state = self.state();
+        let before = state.listening_since.take();
+        state.listened += before.map_or(Duration::ZERO, |since| since.elapsed());
+        state.listening_since = listens.then(Instant::now);
     }
 
     /// The next watch to create that somebody still waits for.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use meshkeep::kvstore::{Connection, Event, Watch, WatchMessage, prefix_end};
+use meshkeep::kvstore::{ClientOptions, Connection, Event, Watch, WatchMessage, prefix_end};
 use meshkeep::model::Revision;
 
-use super::open;
+use super::{open, open_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::meshkeep::http;
 use crate::harness::{PATIENCE, eventually};
@@ -152,9 +152,10 @@ async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_
 }
 
 #[tokio::test]
-async fn only_time_without_a_word_is_silence() {
+async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
     let etcd = Etcd::start().await;
-    let connection = open(&etcd).await;
+    let connection_limit = Duration::from_secs(1);
+    let connection = open_with(&etcd, &ClientOptions { request_timeout: connection_limit, ..ClientOptions::default() }).await;
     let mut unread = watch_key(&connection, "cilium/a", 2).await;
     let mut beside = watch_key(&connection, "cilium/b", 2).await;
     let (silent_at_first, beside_it) = (unread.silence(), beside.silence());
@@ -164,7 +165,17 @@ async fn only_time_without_a_word_is_silence() {
     for value in ["1", "2", "3"] {
         etcd.put("cilium/a", value).await;
     }
-    eventually("the reader to wait for us", || async { (beside.silence() == Duration::ZERO).then_some(()) }).await;
+    let standing = || async {
+        let listened = beside.listened();
+        etcd.put("elsewhere", "1").await;
+        (beside.silence() == Duration::ZERO && beside.listened() == listened).then_some(listened)
+    };
+    let listened = eventually("the reader to wait for us", standing).await;
+    // what has to come within a time waits for us, too
+    let late = connection.watch(b"cilium/c", None, Revision(2));
+    let late = tokio::time::timeout(3 * connection_limit, late).await;
+    assert!(late.is_err(), "a watch that is asked for behind one that is not read only waits");
+    assert_eq!(beside.listened(), listened);
     etcd.put("cilium/b", "4").await;
     for value in ["1", "2", "3"] {
         assert_eq!(next_changes(&mut unread).await, [format!("cilium/a={value}")]);
