@@ -21,12 +21,12 @@ const SOCKET_MODE: u32 = 0o660;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {cause}")]
     Address {
         /// Which.
         address: ListenAddress,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Something answers on a unix socket.
     #[error("cannot listen on unix://{}: another process answers there", path.display())]
@@ -119,7 +119,7 @@ fn open_token(path: &Path) -> Result<TokenFile, BindError> {
 
 impl Listener {
     async fn bind(address: &ListenAddress) -> Result<Self, BindError> {
-        let failed = |source| BindError::Address { address: address.clone(), source };
+        let failed = |cause| BindError::Address { address: address.clone(), cause };
         match address {
             ListenAddress::Tcp(wanted) => {
                 let listener = TcpListener::bind(wanted).await.map_err(failed)?;
@@ -146,7 +146,7 @@ impl Listener {
 
 /// Removes a socket that a process left behind; one on which something answers is not touched.
 fn clear_stale_socket(path: &Path) -> Result<(), BindError> {
-    let failed = |source| BindError::Address { address: ListenAddress::Unix(path.to_owned()), source };
+    let failed = |cause| BindError::Address { address: ListenAddress::Unix(path.to_owned()), cause };
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

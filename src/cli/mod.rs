@@ -72,16 +72,10 @@ fn end(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&with_causes(&error));
+            complain(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
-}
-
-/// An error with its causes, but for those that it has told itself.
-fn with_causes(error: &anyhow::Error) -> String {
-    let causes = error.chain().skip(1).map(ToString::to_string);
-    causes.fold(error.to_string(), |text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
 }
 
 /// The exit code of a command that could not be understood, or of a request for help.
@@ -105,26 +99,4 @@ fn refuse(error: &UsageError) -> ExitCode {
 
 fn complain(message: &dyn Display) {
     eprintln!("error: {message}");
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use anyhow::Context;
-
-    use super::*;
-
-    #[test]
-    fn each_cause_is_told_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("cannot listen: {source}")]
-        struct Told {
-            source: io::Error,
-        }
-        let cause = || io::Error::other("in use");
-        assert_eq!(with_causes(&Told { source: cause() }.into()), "cannot listen: in use");
-        let untold: io::Result<()> = Err(cause());
-        assert_eq!(with_causes(&untold.context("cannot begin").unwrap_err()), "cannot begin: in use");
-    }
 }

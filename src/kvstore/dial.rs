@@ -16,8 +16,7 @@ use super::error::with_causes;
 use super::tls::client_config;
 use super::{ClientFile, ClientOptions, KvstoreError};
 
-/// How much one stream may have on the way to us: a few of etcd's largest messages (1.5 MiB and its fragments, `--max-request-bytes`) take
-/// no more than two round trips.
+/// How much one stream may have on the way to us: etcd's largest message (1.5 MiB, `--max-request-bytes`) takes two round trips.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
 /// How much all streams together may: a watch stream that nobody reads, and still room for lists of ten kinds.
@@ -50,14 +49,14 @@ pub(super) async fn tls_refusal(file: &ClientFile, address: &Address, options: &
         // tokio-rustls gives TLS errors this kind; any other says nothing new
         stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)
     };
-    let source = timeout(options.connect_timeout, listening).await.ok()??;
-    Some(KvstoreError::Tls { authority: address.authority(), source })
+    let cause = timeout(options.connect_timeout, listening).await.ok()??;
+    Some(KvstoreError::Tls { authority: address.authority(), cause })
 }
 
 async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream, KvstoreError> {
     let authority = address.authority();
     // the files first: a missing certificate is better news than a refused connection
-    let connect = |source| KvstoreError::Connect { authority: authority.clone(), source };
+    let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
     let tls = if address.secure { Some(read_tls(file).await.map_err(connect)??) } else { None };
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(connect)?;
     stream.set_nodelay(true).map_err(connect)?;
@@ -66,7 +65,7 @@ async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream
     };
     let name = ServerName::try_from(address.host.clone())
         .map_err(|_| KvstoreError::InvalidEndpoint { endpoint: authority.clone(), reason: "not a host name that TLS can verify" })?;
-    let stream = connector.connect(name, stream).await.map_err(|source| KvstoreError::Tls { authority, source })?;
+    let stream = connector.connect(name, stream).await.map_err(|cause| KvstoreError::Tls { authority, cause })?;
     Ok(Box::new(stream))
 }
 
@@ -100,5 +99,5 @@ async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOp
     endpoint
         .connect_with_connector(connector)
         .await
-        .map_err(|e| KvstoreError::Connect { authority: authority.clone(), source: io::Error::other(with_causes(&e.to_string(), &e)) })
+        .map_err(|e| KvstoreError::Connect { authority: authority.clone(), cause: io::Error::other(with_causes(&e.to_string(), &e)) })
 }

@@ -49,20 +49,20 @@ pub enum KvstoreError {
         reason: String,
     },
     /// No TCP connection.
-    #[error("cannot connect to {authority}: {source}")]
+    #[error("cannot connect to {authority}: {cause}")]
     Connect {
         /// The host and port.
         authority: String,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// No TLS connection.
-    #[error("TLS with {authority} failed: {source}")]
+    #[error("TLS with {authority} failed: {cause}")]
     Tls {
         /// The host and port.
         authority: String,
         /// What TLS said, such as an unknown issuer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Something took too long.
     #[error("{what} took longer than {limit:?}")]

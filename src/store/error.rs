@@ -19,20 +19,20 @@ pub enum StoreError {
         holder: String,
     },
     /// The directory cannot be created or written: missing rights, a read-only or full file system.
-    #[error("the data directory {directory} cannot be written: {source}", directory = directory.display())]
+    #[error("the data directory {directory} cannot be written: {cause}", directory = directory.display())]
     NotWritable {
         /// The data directory.
         directory: PathBuf,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The engine failed. After such an error [`super::Store::apply`] opens it anew and may be tried again.
-    #[error("the store in {directory} failed: {source}", directory = directory.display())]
+    #[error("the store in {directory} failed: {cause}", directory = directory.display())]
     Engine {
         /// The directory of the engine's files.
         directory: PathBuf,
         /// What the engine says.
-        source: EngineError,
+        cause: EngineError,
     },
 }
 
@@ -43,7 +43,7 @@ pub enum EngineError {
     #[error("its files are held open: {0}")]
     Busy(String),
     /// The system refused a read or a write.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// The files do not hold what the engine expects.
     #[error("its files are damaged: {0}")]

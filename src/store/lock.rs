@@ -32,7 +32,7 @@ pub(super) struct DirectoryLock {
 impl DirectoryLock {
     /// Creates the directory if needed and takes its lock, waiting up to `wait` for another process to let go of it.
     pub(super) fn take(directory: &Path, wait: Duration) -> Result<Self, StoreError> {
-        let not_writable = |source| StoreError::NotWritable { directory: directory.to_owned(), source };
+        let not_writable = |cause| StoreError::NotWritable { directory: directory.to_owned(), cause };
         fs::create_dir_all(directory).map_err(not_writable)?;
         let path = directory.join(LOCK_FILE);
         let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(not_writable)?;

@@ -258,8 +258,8 @@ impl Store {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, source: EngineError) -> StoreError {
-        StoreError::Engine { directory: self.directory.clone(), source }
+    fn failed(&self, cause: EngineError) -> StoreError {
+        StoreError::Engine { directory: self.directory.clone(), cause }
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Share {
 /// than the present one.
 pub fn inspect(data_directory: &Path) -> Result<Inspection, StoreError> {
     let directory = data_directory.join(ENGINE_DIRECTORY);
-    let failed = |source| StoreError::Engine { directory: directory.clone(), source };
+    let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
     if !Engine::exists(&directory) {
         return Err(failed(EngineError::Damaged("there is no store".to_owned())));
     }

@@ -87,9 +87,9 @@ impl From<io::Error> for Failure {
 /// Opens the store in the data directory, or a new one in its place. Its lock must be held. Meanwhile what lookups need is offered, and
 /// withdrawn where it has to be tried again.
 pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, StoreError> {
-    let not_writable = |source| StoreError::NotWritable { directory: data_directory.to_owned(), source };
+    let not_writable = |cause| StoreError::NotWritable { directory: data_directory.to_owned(), cause };
     let directory = data_directory.join(ENGINE_DIRECTORY);
-    let failed = |source| StoreError::Engine { directory: directory.clone(), source };
+    let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
     migrate::finish(data_directory).map_err(not_writable)?;
     // a start that goes well needs no more; whatever goes wrong is judged anew once there is certainly room
     if has_reserve(data_directory)

@@ -200,6 +200,7 @@ fn ended_naming(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{}", ended.log);
     let lines = ended.log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
     assert_eq!(lines, 1, "one line should name {words:?}:\n{}", ended.log);
+    assert!(ended.log.matches("os error").count() <= 1, "the cause should be told once:\n{}", ended.log);
     assert!(!ended.log.contains("panicked"), "{}", ended.log);
 }
 

@@ -186,7 +186,7 @@ fn fill(store: &Store, attempt_count: usize) -> Group {
         // opening anew can win back some room, so that one error may be the only one
         let errors: Vec<StoreError> = (0..attempt_count).map_while(|_| store.apply(&group).err()).collect();
         if errors.len() == attempt_count {
-            assert!(errors.iter().all(|error| matches!(error, StoreError::Engine { source: EngineError::Io(_), .. })), "{errors:?}");
+            assert!(errors.iter().all(|error| matches!(error, StoreError::Engine { cause: EngineError::Io(_), .. })), "{errors:?}");
             eprintln!("filled {number}: {errors:?}");
             return group;
         }
@@ -289,7 +289,7 @@ fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
     store.apply(&group_of(1)).unwrap();
     drop(store.inner().warm.take().unwrap());
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
-    let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { source: EngineError::Replaced, .. }));
+    let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { cause: EngineError::Replaced, .. }));
     assert!(replaced(store.apply(&group_of(2))));
     assert!(!directory.path().join("store").exists());
     // an older copy in its place is no better

@@ -46,9 +46,9 @@ fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
     let error = Store::open(&file.join("data"), Duration::ZERO).unwrap_err();
-    let StoreError::NotWritable { directory: named, source } = &error else { panic!("{error}") };
+    let StoreError::NotWritable { directory: named, cause } = &error else { panic!("{error}") };
     assert_eq!(named, &file.join("data"));
-    assert_eq!(error.to_string(), format!("the data directory {} cannot be written: {source}", named.display()));
+    assert_eq!(error.to_string(), format!("the data directory {} cannot be written: {cause}", named.display()));
 }
 
 /// `/proc` takes no files, whoever asks.
