@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
-use tokio::time::{interval, sleep_until};
+use tokio::time::{interval, sleep, sleep_until};
 
 use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
@@ -70,25 +70,23 @@ impl Attempt<'_> {
         }
         let mut watch = connection.watch(key, Some(&prefix_end(key)), revision.next()).await?;
         let silence = self.task.options.timing.heartbeat_silence;
-        let (mut heard, mut due) = (watch.listened(), Instant::now() + silence);
+        let mut heard = watch.listened();
         loop {
+            // a heartbeat may wait behind changes that our writer has no time for
+            let left = silence.saturating_sub(watch.listened().saturating_sub(heard));
             tokio::select! {
+                biased;
                 message = watch.next() => {
                     self.task.surroundings.reporter.contact();
                     if let WatchMessage::Events { events, .. } = message?
                         && events.iter().any(|event| matches!(event, Event::Put(_)))
                     {
-                        (heard, due) = (watch.listened(), Instant::now() + silence);
+                        heard = watch.listened();
                         beat.send_replace(Some(Instant::now()));
                     }
                 }
-                () = sleep_until(due.into()) => {
-                    // a heartbeat may wait behind changes that our writer has no time for
-                    let left = silence.saturating_sub(watch.listened().saturating_sub(heard));
-                    if left.is_zero() {
-                        return Err(AttemptError::Cluster(format!("no heartbeat for {silence:?}")));
-                    }
-                    due = Instant::now() + left;
+                () = sleep(left) => if left.is_zero() {
+                    return Err(AttemptError::Cluster(format!("no heartbeat for {silence:?}")));
                 }
             }
         }

@@ -164,9 +164,8 @@ impl Feed {
     /// The announcements after a position, or `None` where the ring no longer holds all of them.
     #[must_use]
     pub fn ring_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
-        let behind = usize::try_from(self.head.0.saturating_sub(position.0)).ok()?;
-        let start = self.ring.len().checked_sub(behind)?;
-        Some(self.ring.focus().narrow(start..).into_iter())
+        let is_whole = self.head.0.saturating_sub(position.0) <= self.ring.len() as u64;
+        is_whole.then(|| self.recent_after(position))
     }
 
     /// What the ring holds of the announcements after a position.

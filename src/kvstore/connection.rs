@@ -13,7 +13,7 @@ use super::dial::{dial, tls_refusal};
 use super::endpoint::Address;
 use super::error::{printable, with_causes};
 use super::limits::Pace;
-use super::watch_stream::{Creation, SharedStream, Subscription};
+use super::watch_stream::{CreateRequest, SharedStream, Subscription};
 use super::{ClientFile, ClientOptions, KeyValue, KvstoreError, PagedList};
 use crate::model::{EtcdClusterId, LeaseId, Revision};
 
@@ -173,13 +173,13 @@ impl Connection {
     }
 
     /// Asks for a watch, on the stream that the others share if it takes one more.
-    pub(super) async fn subscribe(&self, creation: Creation) -> Result<Subscription, etcd_client::Error> {
+    pub(super) async fn subscribe(&self, request: CreateRequest) -> Result<Subscription, etcd_client::Error> {
         // held across the opening on purpose: the others join the stream that comes of it
         let mut current = self.shared.watch_stream.lock().await;
-        if let Some(subscription) = current.as_ref().and_then(|stream| stream.subscribe(&creation)) {
+        if let Some(subscription) = current.as_ref().and_then(|stream| stream.subscribe(&request)) {
             return Ok(subscription);
         }
-        let (stream, subscription) = SharedStream::open(self.shared.watch.clone(), creation, self.options().progress_interval).await?;
+        let (stream, subscription) = SharedStream::open(self.shared.watch.clone(), request, self.options().progress_interval).await?;
         *current = Some(stream);
         Ok(subscription)
     }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::connection::check_header;
 use super::error::printable;
-use super::watch_stream::{Creation, Subscription, WATCH_ID_OF_STREAM};
+use super::watch_stream::{CreateRequest, Subscription, WATCH_ID_OF_STREAM};
 use super::{Connection, Event, KvstoreError};
 use crate::model::{EtcdClusterId, Revision};
 
@@ -87,7 +87,7 @@ impl Connection {
         let what = format!("watching {}", printable(key));
         let (limit, message_bytes_max) = (self.options().request_timeout, self.options().message_bytes_max);
         let too_long = || KvstoreError::Timeout { what: what.clone(), limit };
-        let subscription = timeout(limit, Box::pin(self.subscribe(Creation { key: key.to_vec(), options }))).await;
+        let subscription = timeout(limit, Box::pin(self.subscribe(CreateRequest { key: key.to_vec(), options }))).await;
         let subscription = subscription.map_err(|_| too_long())?;
         let subscription = subscription.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
         let assembly = Assembly {
@@ -98,7 +98,7 @@ impl Connection {
             pending: Vec::new(),
         };
         let mut watch = Watch { subscription, created: None, assembly };
-        let first = watch.subscription.next_within(limit).await.ok_or_else(too_long)?;
+        let first = watch.subscription.next_within(limit).await.map_err(|_| too_long())?;
         watch.begin(first)?;
         Ok(watch)
     }

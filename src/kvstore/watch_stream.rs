@@ -2,8 +2,8 @@
 //! buffers of tonic's, three tasks) and several goroutines there, and a mesh has ten watches for each of up to 511 clusters.
 //!
 //! Owns: the stream and the task that reads it. Receives: watches to create and signs of those that were dropped. Emits: to each watch its
-//! own responses, and to all of them why the stream ended. Invariant: nothing is lost and nothing waits without bound: a watch that is not
-//! read holds up the others of its connection, and with them etcd.
+//! own responses, and to all of them why the stream ended. Invariant: nothing is lost, and no more than one response waits for each watch: one
+//! that is not read holds up the others of its connection, and with them etcd.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +13,7 @@ use etcd_client::proto::PbWatchResponse;
 use etcd_client::{WatchClient, WatchOptions, WatchRequestSender, WatchResponseStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 /// The watch id of what concerns no single watch (etcd's `clientv3.InvalidWatchID`): answers to a progress request, and refusals to create one.
@@ -25,16 +26,19 @@ const RESPONSES_WAITING_MAX: usize = 1;
 /// and then sends nothing more to the watch that it gave that id.
 const FIRST_WATCH_ID: i64 = 1;
 
+/// Where the responses of one watch go.
+type ResponseSender = mpsc::Sender<Box<PbWatchResponse>>;
+
 /// A watch to create.
 #[derive(Clone)]
-pub(super) struct Creation {
+pub(super) struct CreateRequest {
     pub(super) key: Vec<u8>,
     pub(super) options: WatchOptions,
 }
 
 /// One watch stream. It ends, at the server too, with the last one who holds it.
 pub(super) struct SharedStream {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     /// The one task that reads it; dropping this ends it.
     _reader: JoinSet<()>,
 }
@@ -45,12 +49,12 @@ pub(super) struct Subscription {
     responses: mpsc::Receiver<Box<PbWatchResponse>>,
 }
 
-/// Where watches and the reader of their stream leave word for each other.
+/// What the watches of a stream and its reader share.
 #[derive(Default)]
-struct Desk {
+struct Shared {
     state: Mutex<State>,
     /// Something was left for the reader.
-    word: Notify,
+    notice: Notify,
     /// Why the stream ended; `None` if etcd gave no reason.
     end: OnceLock<Option<etcd_client::Error>>,
 }
@@ -59,7 +63,7 @@ struct Desk {
 struct State {
     /// Whether no more watches are taken: the stream has ended, or its token has.
     closed: bool,
-    creations: VecDeque<(Creation, mpsc::Sender<Box<PbWatchResponse>>)>,
+    requests: VecDeque<(CreateRequest, ResponseSender)>,
     /// Since when the reader waits for a response; `None` while it hands one over.
     listening_since: Option<Instant>,
     /// How long it has waited for those before.
@@ -70,31 +74,31 @@ impl SharedStream {
     /// Opens a stream with its first watch: etcd says nothing at all before one is asked for.
     pub(super) async fn open(
         mut client: WatchClient,
-        first: Creation,
+        first: CreateRequest,
         progress_interval: Duration,
     ) -> Result<(Arc<Self>, Subscription), etcd_client::Error> {
         let stream = client.watch(first.key, Some(first.options.with_watch_id(FIRST_WATCH_ID))).await?;
         let (requests, response_stream) = stream.split();
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
-        let desk = Arc::new(Desk::default());
+        let shared = Arc::new(Shared::default());
         let next_watch_id = FIRST_WATCH_ID + 1;
-        let reader = Reader { desk: Arc::clone(&desk), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
+        let reader = Reader { shared: Arc::clone(&shared), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
         let mut task = JoinSet::new();
         task.spawn(reader.run(response_stream, progress_interval));
-        let stream = Arc::new(Self { desk, _reader: task });
+        let stream = Arc::new(Self { shared, _reader: task });
         Ok((Arc::clone(&stream), Subscription { stream, responses }))
     }
 
     /// Asks for another watch; `None` if the stream takes no more.
-    pub(super) fn subscribe(self: &Arc<Self>, creation: &Creation) -> Option<Subscription> {
+    pub(super) fn subscribe(self: &Arc<Self>, request: &CreateRequest) -> Option<Subscription> {
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
-        let mut state = self.desk.state();
+        let mut state = self.shared.state();
         if state.closed {
             return None;
         }
-        state.creations.push_back((creation.clone(), sender));
+        state.requests.push_back((request.clone(), sender));
         drop(state);
-        self.desk.word.notify_one();
+        self.shared.notice.notify_one();
         Some(Subscription { stream: Arc::clone(self), responses })
     }
 }
@@ -105,38 +109,37 @@ impl Subscription {
         self.responses.recv().await.map(|response| *response)
     }
 
-    /// The same; `None` once the stream has been listened to for so long without it. What watches that are not read hold up does not count.
-    pub(super) async fn next_within(&mut self, limit: Duration) -> Option<Option<PbWatchResponse>> {
+    /// The same, unless the stream is listened to for so long without it. What watches that are not read hold up does not count.
+    pub(super) async fn next_within(&mut self, limit: Duration) -> Result<Option<PbWatchResponse>, Elapsed> {
         let begun = self.listened();
         loop {
             let left = limit.saturating_sub(self.listened().saturating_sub(begun));
             match timeout(left, self.next()).await {
-                Ok(response) => return Some(response),
-                Err(_) if left.is_zero() => return None,
-                Err(_) => {}
+                Err(_) if !left.is_zero() => {}
+                done => return done,
             }
         }
     }
 
     /// Why the stream ended, where that is known.
     pub(super) fn end(&self) -> Option<&etcd_client::Error> {
-        self.stream.desk.end.get()?.as_ref()
+        self.stream.shared.end.get()?.as_ref()
     }
 
     /// How long the stream has been listened to without a word for any of its watches.
     pub(super) fn silence(&self) -> Duration {
-        self.stream.desk.state().listening_since.map_or(Duration::ZERO, |since| since.elapsed())
+        self.stream.shared.state().listening_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// How long the stream has been listened to, in all.
     pub(super) fn listened(&self) -> Duration {
-        let state = self.stream.desk.state();
+        let state = self.stream.shared.state();
         state.listened + state.listening_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Has the stream take no more watches: it was opened with a token that is no longer good, which does no harm to those that it has.
     pub(super) fn retire_stream(&self) {
-        self.stream.desk.state().closed = true;
+        self.stream.shared.state().closed = true;
     }
 }
 
@@ -144,11 +147,11 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         // that it is closed is what the reader looks for
         self.responses.close();
-        self.stream.desk.word.notify_one();
+        self.stream.shared.notice.notify_one();
     }
 }
 
-impl Desk {
+impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,27 +164,27 @@ impl Desk {
     }
 
     /// The next watch to create that somebody still waits for.
-    fn next_creation(&self) -> Option<(Creation, mpsc::Sender<Box<PbWatchResponse>>)> {
+    fn next_request(&self) -> Option<(CreateRequest, ResponseSender)> {
         let mut state = self.state();
-        std::iter::from_fn(|| state.creations.pop_front()).find(|(_, sender)| !sender.is_closed())
+        std::iter::from_fn(|| state.requests.pop_front()).find(|(_, sender)| !sender.is_closed())
     }
 }
 
 /// Reads the stream, and is the only one to write to it.
 struct Reader {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     requests: WatchRequestSender,
     /// Who waits for the creation that was sent last. The next is sent after its answer, because newer etcds refuse without an id.
-    creating: Option<mpsc::Sender<Box<PbWatchResponse>>>,
+    creating: Option<ResponseSender>,
     next_watch_id: i64,
-    watches: HashMap<i64, mpsc::Sender<Box<PbWatchResponse>>>,
+    watches: HashMap<i64, ResponseSender>,
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = self.desk.state();
+        let mut state = self.shared.state();
         state.closed = true;
-        state.creations.clear();
+        state.requests.clear();
     }
 }
 
@@ -189,27 +192,27 @@ impl Reader {
     async fn run(mut self, mut responses: WatchResponseStream, progress_interval: Duration) {
         let mut progress = interval_at(Instant::now() + progress_interval, progress_interval);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.desk.listens(true);
+        self.shared.listens(true);
         let end = loop {
             // a request that cannot be sent only means that the stream is going: it will say so itself
             tokio::select! {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
-                        self.desk.listens(false);
+                        self.shared.listens(false);
                         self.hand_over(response.0).await;
-                        self.desk.listens(true);
+                        self.shared.listens(true);
                     }
                     Ok(None) => break None,
                     Err(error) => break Some(error),
                 },
-                () = self.desk.word.notified() => {}
+                () = self.shared.notice.notified() => {}
                 _ = progress.tick() => drop(self.requests.request_progress().await),
             }
             self.cancel_dropped().await;
             self.create_next().await;
         };
         // told before the watches see that there is nothing more, which they do when their senders go with this reader
-        let _ = self.desk.end.set(end);
+        let _ = self.shared.end.set(end);
     }
 
     async fn hand_over(&mut self, response: PbWatchResponse) {
@@ -242,9 +245,9 @@ impl Reader {
         if self.creating.is_some() {
             return;
         }
-        if let Some((creation, sender)) = self.desk.next_creation() {
+        if let Some((request, sender)) = self.shared.next_request() {
             self.creating = Some(sender);
-            let _ = self.requests.watch(creation.key, Some(creation.options.with_watch_id(self.next_watch_id))).await;
+            let _ = self.requests.watch(request.key, Some(request.options.with_watch_id(self.next_watch_id))).await;
             self.next_watch_id += 1;
         }
     }
