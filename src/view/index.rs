@@ -8,7 +8,8 @@ use smol_str::SmolStr;
 
 use super::global_services::ServiceIndex;
 use super::ipcache::{Held, HostEntries, IpIndex, usual_name};
-use super::node_index::{NodeIndex, NodeName};
+use super::node_index::{Bond, NodeAddresses, NodeIndex};
+use super::node_names::NodeName;
 use super::numbers::ClusterNumbers;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
 use crate::pack::Meaning;
@@ -19,14 +20,10 @@ pub(super) struct Indices {
     clusters: ClusterNumbers,
     /// Usable ip entries by prefix.
     ipcache: IpIndex,
-    /// Entries derived from nodes by address.
-    node_ips: NodeIndex,
-    /// The name of the node that the last of them came of: those of one node come one after another, and share it where it is long.
-    last_node: Option<SmolStr>,
     /// Usable identities: numeric id and cluster. The id is the name in the key.
     identities: OrdSet<(u32, u32)>,
-    /// Nodes by each of their addresses.
-    node_addresses: NodeIndex,
+    /// Nodes by each of their addresses, and by those that entries are derived for.
+    nodes: NodeIndex,
     /// Who has a share in which global service.
     pub(super) services: ServiceIndex,
     /// Keys whose newest bytes could not be used.
@@ -53,16 +50,14 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    let shared = self.last_node.take().filter(|last| **last == *node);
-                    let node = self.last_node.insert(shared.unwrap_or_else(|| node.into())).clone();
-                    self.node_ips.insert(prefix.net.addr(), NodeName { cluster, node });
+                    self.nodes.insert(Bond::Derived, prefix.net.addr(), cluster, node);
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
             Meaning::Identity(id) => drop(self.identities.insert((*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.node_addresses.insert(*ip, NodeName { cluster, node: key.name.clone() });
+                    self.nodes.insert(Bond::Own, *ip, cluster, &key.name);
                 }
             }
             Meaning::Service(Some(service)) => self.services.add(key, service),
@@ -80,14 +75,14 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.node_ips.remove(prefix.net.addr(), NodeName { cluster, node: node.into() });
+                    self.nodes.remove(Bond::Derived, prefix.net.addr(), cluster, node);
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
             Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.node_addresses.remove(*ip, NodeName { cluster, node: key.name.clone() });
+                    self.nodes.remove(Bond::Own, *ip, cluster, &key.name);
                 }
             }
             Meaning::Service(Some(service)) => self.services.remove(key, service),
@@ -102,16 +97,16 @@ impl Indices {
         self.ipcache.take_hosts(hosts);
     }
 
-    /// Takes in so many entries derived from nodes at once.
-    pub(super) fn take_node_ips(&mut self, count: usize, node_ips: NodeIndex) {
+    /// Takes in so many entries derived from nodes at once, with their addresses in order.
+    pub(super) fn take_node_ips(&mut self, count: usize, addresses: NodeAddresses) {
         self.object_counts[Kind::NodeIp as usize] += count as u64;
-        self.node_ips.absorb(node_ips);
+        self.nodes.take(Bond::Derived, addresses);
     }
 
-    /// Takes in so many usable nodes at once, with their addresses.
-    pub(super) fn take_nodes(&mut self, count: usize, addresses: NodeIndex) {
+    /// Takes in so many usable nodes at once, with their addresses in order.
+    pub(super) fn take_nodes(&mut self, count: usize, addresses: NodeAddresses) {
         self.object_counts[Kind::Node as usize] += count as u64;
-        self.node_addresses.absorb(addresses);
+        self.nodes.take(Bond::Own, addresses);
     }
 
     /// The number of a cluster in all indices.
@@ -146,7 +141,7 @@ impl Indices {
 
     /// The keys of the nodes that have an address, in order.
     pub(super) fn nodes_at(&self, ip: IpAddr) -> Vec<EntryKey> {
-        let mut keys: Vec<EntryKey> = self.node_addresses.at(ip).iter().filter_map(|name| self.node_key(name)).collect();
+        let mut keys: Vec<EntryKey> = self.nodes.at(Bond::Own, ip).filter_map(|name| self.node_key(name)).collect();
         keys.sort();
         keys
     }
@@ -163,7 +158,7 @@ impl Indices {
     /// The longest prefix, where this one is the longest of the entries that clusters announce. Those derived from nodes are hosts.
     fn longest(&self, ip: IpAddr, announced: Option<ObjectPrefix>) -> Option<ObjectPrefix> {
         let is_host = announced.is_some_and(|prefix| prefix.host);
-        if is_host || self.node_ips.at(ip).is_empty() { announced } else { Some(ObjectPrefix { net: ip.into(), host: true }) }
+        if is_host || !self.nodes.has(Bond::Derived, ip) { announced } else { Some(ObjectPrefix { net: ip.into(), host: true }) }
     }
 
     /// The same with the clusters that have the entry, in no particular order. Allocates nothing.
@@ -171,7 +166,7 @@ impl Indices {
         let announced = self.ipcache.longest_usual(ip);
         let prefix = self.longest(ip, announced.map(|held| held.prefix))?;
         let announced = announced.filter(|held| held.prefix == prefix).into_iter().flat_map(Held::into_clusters);
-        let derived = std::iter::once_with(move || if prefix.host { self.node_ips.at(ip) } else { &[] }).flatten();
+        let derived = prefix.host.then(|| self.nodes.at(Bond::Derived, ip)).into_iter().flatten();
         let numbers = announced.chain(derived.map(|name| name.cluster));
         Some((prefix, numbers.filter_map(|cluster| self.clusters.name(cluster))))
     }
@@ -187,7 +182,7 @@ impl Indices {
         keys.extend(self.ipcache.odd(prefix).cloned());
         if prefix == (ObjectPrefix { net: prefix.net.addr().into(), host: true }) {
             let ip = prefix.net.addr();
-            let nodes = self.node_ips.at(ip).iter().filter_map(|name| self.node_key(name));
+            let nodes = self.nodes.at(Bond::Derived, ip).filter_map(|name| self.node_key(name));
             keys.extend(nodes.map(|node| EntryKey::of_node_ip(&node, ip)));
         }
         keys.sort();

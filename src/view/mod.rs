@@ -22,6 +22,7 @@ mod index;
 mod ipcache;
 mod lookup;
 mod node_index;
+mod node_names;
 mod numbers;
 mod overlay;
 mod paged;

@@ -1,26 +1,35 @@
-//! Which nodes have an address.
+//! Which nodes have an address, and for which nodes' addresses entries are derived.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use smol_str::SmolStr;
-
 use super::bloom_filter::BloomFilter;
+use super::node_names::{NodeName, NodeNames};
 use super::paged::PagedSet;
 
-/// Nodes by addresses: their own, or those that entries are derived for.
+/// Nodes by addresses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeIndex {
-    ipv4: PagedSet<u32, NodeName>,
-    ipv6: PagedSet<u128, NodeName>,
-    /// What either of them may have.
-    filter: BloomFilter,
+    names: NodeNames,
+    own: NodesByAddress,
+    derived: NodesByAddress,
 }
 
-/// The number of a node's cluster, and its name, which all its addresses share where it is longer than 23 bytes, as memory is what an index costs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NodeName {
-    pub(super) cluster: u32,
-    pub(super) node: SmolStr,
+/// What an address is to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bond {
+    /// Its object lists it.
+    Own,
+    /// An entry of the ipcache is derived from it for that address.
+    Derived,
+}
+
+/// Numbers of nodes by addresses.
+#[derive(Debug, Clone, Default)]
+struct NodesByAddress {
+    ipv4: PagedSet<u32>,
+    ipv6: PagedSet<u128>,
+    /// What either of them may have.
+    filter: BloomFilter,
 }
 
 /// Addresses of nodes, to be indexed all at once.
@@ -46,45 +55,98 @@ impl NodeAddresses {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.ipv4.len() + self.ipv6.len()
+    /// Puts them in order, each once.
+    pub(super) fn sort(&mut self) {
+        self.ipv4.sort_unstable();
+        self.ipv4.dedup();
+        self.ipv6.sort_unstable();
+        self.ipv6.dedup();
     }
 }
 
 impl NodeIndex {
     /// Adds an address of a node. Adding it twice changes nothing.
-    pub(super) fn insert(&mut self, ip: IpAddr, node: NodeName) {
+    pub(super) fn insert(&mut self, bond: Bond, ip: IpAddr, cluster: u32, node: &str) {
+        let number = self.names.assign(cluster, node);
+        self.insert_number(bond, ip, number);
+    }
+
+    fn insert_number(&mut self, bond: Bond, ip: IpAddr, number: u32) {
+        if self.nodes_mut(bond).insert(ip, number) {
+            self.names.use_once(number);
+        }
+    }
+
+    /// Removes an address of a node. Removing one that is not there changes nothing.
+    pub(super) fn remove(&mut self, bond: Bond, ip: IpAddr, cluster: u32, node: &str) {
+        if let Some(number) = self.names.number(cluster, node)
+            && self.nodes_mut(bond).remove(ip, number)
+        {
+            self.names.release(number);
+        }
+    }
+
+    /// Adds many, in order: quickly if there are none yet.
+    pub(super) fn take(&mut self, bond: Bond, addresses: NodeAddresses) {
+        let NodeAddresses { names, ipv4, ipv6 } = addresses;
+        let numbers = self.names.assign_all(names);
+        let number = |place: u32| numbers[place as usize];
+        if !self.nodes(bond).is_empty() {
+            ipv4.into_iter().for_each(|(ip, place)| self.insert_number(bond, Ipv4Addr::from(ip).into(), number(place)));
+            ipv6.into_iter().for_each(|(ip, place)| self.insert_number(bond, Ipv6Addr::from(ip).into(), number(place)));
+            return;
+        }
+        let mut uses = vec![0; self.names.len()];
+        let places = ipv4.iter().map(|(_, place)| *place).chain(ipv6.iter().map(|(_, place)| *place));
+        places.for_each(|place| uses[number(place) as usize] += 1);
+        self.names.use_all(&uses);
+        let nodes = self.nodes_mut(bond);
+        (nodes.ipv4, nodes.ipv6) = (PagedSet::of_sorted(&ipv4, number), PagedSet::of_sorted(&ipv6, number));
+        nodes.renew_filter();
+    }
+
+    /// Whether any node has an address.
+    pub(super) fn has(&self, bond: Bond, ip: IpAddr) -> bool {
+        !self.nodes(bond).at(ip).is_empty()
+    }
+
+    /// The nodes that have an address.
+    pub(super) fn at(&self, bond: Bond, ip: IpAddr) -> impl Iterator<Item = &NodeName> {
+        self.nodes(bond).at(ip).iter().filter_map(|number| self.names.get(*number))
+    }
+
+    const fn nodes(&self, bond: Bond) -> &NodesByAddress {
+        match bond {
+            Bond::Own => &self.own,
+            Bond::Derived => &self.derived,
+        }
+    }
+
+    const fn nodes_mut(&mut self, bond: Bond) -> &mut NodesByAddress {
+        match bond {
+            Bond::Own => &mut self.own,
+            Bond::Derived => &mut self.derived,
+        }
+    }
+}
+
+impl NodesByAddress {
+    fn insert(&mut self, ip: IpAddr, number: u32) -> bool {
         if self.filter.is_full() {
             self.renew_filter();
         }
         self.filter.insert(ip);
         match ip {
-            IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), node)),
-            IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), node)),
-        };
-    }
-
-    /// Makes an index of many at once.
-    pub(super) fn of(addresses: NodeAddresses) -> Self {
-        let NodeAddresses { names, mut ipv4, mut ipv6 } = addresses;
-        ipv4.sort_unstable_by_key(|(address, _)| *address);
-        ipv6.sort_unstable_by_key(|(address, _)| *address);
-        let name = |place: u32| names[place as usize].clone();
-        let (ipv4, ipv6) = (PagedSet::of_sorted(&ipv4, name), PagedSet::of_sorted(&ipv6, name));
-        let mut index = Self { ipv4, ipv6, filter: BloomFilter::default() };
-        index.renew_filter();
-        index
-    }
-
-    /// Takes in another index: quickly where one of them is small.
-    pub(super) fn absorb(&mut self, other: Self) {
-        if self.is_empty() {
-            *self = other;
-            return;
+            IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), number)),
+            IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), number)),
         }
-        self.ipv4.absorb(other.ipv4);
-        self.ipv6.absorb(other.ipv6);
-        self.renew_filter();
+    }
+
+    fn remove(&mut self, ip: IpAddr, number: u32) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.ipv4.remove(&(ip.to_bits(), number)),
+            IpAddr::V6(ip) => self.ipv6.remove(&(ip.to_bits(), number)),
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -97,16 +159,7 @@ impl NodeIndex {
         self.filter = BloomFilter::of(ipv4.chain(ipv6), self.ipv4.len() + self.ipv6.len());
     }
 
-    /// Removes an address of a node. Removing one that is not there changes nothing.
-    pub(super) fn remove(&mut self, ip: IpAddr, node: NodeName) {
-        match ip {
-            IpAddr::V4(ip) => self.ipv4.remove(&(ip.to_bits(), node)),
-            IpAddr::V6(ip) => self.ipv6.remove(&(ip.to_bits(), node)),
-        };
-    }
-
-    /// The nodes that have an address.
-    pub(super) fn at(&self, ip: IpAddr) -> &[NodeName] {
+    fn at(&self, ip: IpAddr) -> &[u32] {
         match ip {
             ip if !self.filter.may_hold(ip) => &[],
             IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
@@ -119,66 +172,92 @@ impl NodeIndex {
 mod tests {
     use super::*;
 
-    fn entry(ip: &str, cluster: u32, node: &str) -> (IpAddr, NodeName) {
-        (ip.parse().unwrap(), NodeName { cluster, node: node.into() })
+    type Entry = (Bond, IpAddr, u32, String);
+
+    fn insert(index: &mut NodeIndex, (bond, ip, cluster, node): &Entry) {
+        index.insert(*bond, *ip, *cluster, node);
     }
 
-    fn nodes(index: &NodeIndex, ip: &str) -> Vec<String> {
-        index.at(ip.parse().unwrap()).iter().map(|name| format!("{}/{}", name.cluster, name.node)).collect()
+    fn remove(index: &mut NodeIndex, (bond, ip, cluster, node): &Entry) {
+        index.remove(*bond, *ip, *cluster, node);
+    }
+
+    fn take(index: &mut NodeIndex, entries: &[Entry]) {
+        for bond in [Bond::Own, Bond::Derived] {
+            let mut addresses = NodeAddresses::default();
+            for (_, ip, cluster, node) in entries.iter().filter(|entry| entry.0 == bond) {
+                addresses.push(*ip, *cluster, node.as_bytes());
+            }
+            addresses.sort();
+            index.take(bond, addresses);
+        }
+    }
+
+    fn nodes(index: &NodeIndex, bond: Bond, ip: &str) -> Vec<String> {
+        let mut nodes: Vec<String> = index.at(bond, ip.parse().unwrap()).map(|name| format!("{}/{}", name.cluster, name.node)).collect();
+        nodes.sort();
+        nodes
     }
 
     #[test]
     fn nodes_are_found_by_either_family_however_they_came() {
-        let entries = || {
-            vec![
-                entry("fd00::1", 2, "b"),
-                entry("10.0.0.1", 2, "b"),
-                entry("10.0.0.1", 1, "a"),
-                entry("10.0.0.1", 1, "a"),
-                entry("10.0.0.1", 1, "c"),
-            ]
-        };
-        let index_of = |entries: Vec<(IpAddr, NodeName)>| {
-            let mut addresses = NodeAddresses::default();
-            entries.iter().for_each(|(ip, name)| addresses.push(*ip, name.cluster, name.node.as_bytes()));
-            NodeIndex::of(addresses)
-        };
-        let (at_once, mut twice, mut singly) = (index_of(entries()), index_of(entries()), NodeIndex::default());
-        twice.absorb(index_of(entries()));
-        entries().into_iter().for_each(|(ip, name)| singly.insert(ip, name));
-        for index in [&at_once, &twice, &singly] {
-            assert_eq!(nodes(index, "10.0.0.1"), ["1/a", "1/c", "2/b"]);
-            assert_eq!(nodes(index, "fd00::1"), ["2/b"]);
-            assert_eq!(nodes(index, "::ffff:10.0.0.1"), [""; 0]);
+        let own = [("fd00::1", 2, "b"), ("10.0.0.1", 2, "b"), ("10.0.0.1", 1, "a"), ("10.0.0.1", 1, "a"), ("10.0.0.1", 1, "c")];
+        let derived = [("10.0.0.1", 1, "c"), ("10.0.0.2", 1, "c"), ("10.0.0.1", 2, "b"), ("10.0.0.2", 1, "d")];
+        let of = |bond| move |(ip, cluster, node): (&str, u32, &str)| (bond, ip.parse().unwrap(), cluster, node.to_owned());
+        let entries: Vec<Entry> = own.map(of(Bond::Own)).into_iter().chain(derived.map(of(Bond::Derived))).collect();
+        let (mut at_once, mut in_parts, mut singly) = (NodeIndex::default(), NodeIndex::default(), NodeIndex::default());
+        take(&mut at_once, &entries);
+        take(&mut in_parts, &entries[2..]);
+        take(&mut in_parts, &entries);
+        entries.iter().for_each(|entry| insert(&mut singly, entry));
+        for index in [&mut at_once, &mut in_parts, &mut singly] {
+            assert_eq!(nodes(index, Bond::Own, "10.0.0.1"), ["1/a", "1/c", "2/b"]);
+            assert_eq!(nodes(index, Bond::Own, "fd00::1"), ["2/b"]);
+            assert_eq!(nodes(index, Bond::Own, "::ffff:10.0.0.1"), [""; 0]);
+            assert_eq!((nodes(index, Bond::Own, "10.0.0.2"), nodes(index, Bond::Derived, "fd00::1")), (vec![], vec![]));
+            assert_eq!(nodes(index, Bond::Derived, "10.0.0.1"), ["1/c", "2/b"]);
+            assert_eq!(nodes(index, Bond::Derived, "10.0.0.2"), ["1/c", "1/d"]);
+            // once however often it came, and each node's name until its last address goes
+            for entry in [&entries[4], &entries[4], &entries[6]] {
+                remove(index, entry);
+            }
+            assert_eq!(nodes(index, Bond::Own, "10.0.0.1"), ["1/a", "2/b"]);
+            assert_eq!((nodes(index, Bond::Derived, "10.0.0.2"), index.names.number(1, "c").is_some()), (vec!["1/d".to_owned()], true));
+            entries.iter().for_each(|entry| remove(index, entry));
+            let left = ["a", "b", "c", "d"].iter().filter(|node| (1..3).any(|cluster| index.names.number(cluster, node).is_some())).count();
+            assert_eq!((left, index.own.is_empty(), index.derived.is_empty()), (0, true, true));
         }
-        let (ip, name) = entry("10.0.0.1", 1, "c");
-        singly.remove(ip, name.clone());
-        singly.remove(ip, name);
-        assert_eq!(nodes(&singly, "10.0.0.1"), ["1/a", "2/b"]);
     }
 
     /// More than a first filter has room for, several times; a copy from before has what it had.
     #[test]
     fn an_index_that_grows_finds_all_that_it_has() {
-        let ip = |number: u32| match number % 2 {
-            0 => IpAddr::from(Ipv4Addr::from(10 << 24 | number)),
-            _ => IpAddr::from(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(number))),
+        let entry = |number: u32| {
+            let ip = match number % 2 {
+                0 => IpAddr::from(Ipv4Addr::from(10 << 24 | number)),
+                _ => IpAddr::from(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(number))),
+            };
+            (Bond::Own, ip, number % 3, format!("n{number}"))
         };
-        let name = |number: u32| NodeName { cluster: number % 3, node: format!("n{number}").into() };
         let (mut index, mut copy) = (NodeIndex::default(), NodeIndex::default());
         for number in 0..2_000 {
             if number == 700 {
                 copy = index.clone();
             }
-            index.insert(ip(number), name(number));
+            insert(&mut index, &entry(number));
             if number % 5 == 4 {
-                index.remove(ip(number - 3), name(number - 3));
+                remove(&mut index, &entry(number - 3));
             }
         }
         for number in 0..2_000 {
             let is_removed = |upto: u32| number % 5 == 1 && number + 3 < upto;
-            assert_eq!(index.at(ip(number)).len(), usize::from(!is_removed(2_000)), "{number}");
-            assert_eq!(copy.at(ip(number)).len(), usize::from(number < 700 && !is_removed(700)), "{number} of the copy");
+            let found = |index: &NodeIndex| {
+                let names = index.at(Bond::Own, entry(number).1);
+                names.map(|name| (name.cluster, name.node.to_string())).collect::<Vec<_>>()
+            };
+            let expected = |is_there: bool| if is_there { vec![(number % 3, format!("n{number}"))] } else { vec![] };
+            assert_eq!(found(&index), expected(!is_removed(2_000)), "{number}");
+            assert_eq!(found(&copy), expected(number < 700 && !is_removed(700)), "{number} of the copy");
         }
     }
 }

@@ -20,40 +20,40 @@ const PAGE_LENGTH_MIN: usize = 32;
 
 /// Entries of one length: an address and who has it, as a rule the number of a cluster.
 #[derive(Debug, Clone)]
-pub(super) struct PagedSet<A: Ord, H = u32> {
+pub(super) struct PagedSet<A: Ord> {
     /// By the first address of each. All entries of one address are in one page.
-    pages: WideMap<A, Page<A, H>>,
+    pages: WideMap<A, Page<A>>,
     length: usize,
 }
 
 /// Entries in order, addresses and holders apart.
 #[derive(Debug, Clone)]
-struct Page<A, H> {
+struct Page<A> {
     addresses: Arc<[A]>,
-    holders: Holders<H>,
+    holders: Holders,
 }
 
 /// Who has each address of a page.
 #[derive(Debug, Clone)]
-enum Holders<H> {
+enum Holders {
     /// The same has them all, as a rule: a cluster's addresses lie together. It takes no room, and a search need not wait for it.
-    One(H),
+    One(u32),
     /// By entry.
-    Each(Arc<[H]>),
+    Each(Arc<[u32]>),
 }
 
-impl<H: Clone + Ord> Holders<H> {
+impl Holders {
     /// Of one entry at least.
-    fn of<A>(entries: &[(A, H)]) -> Self {
+    fn of<A>(entries: &[(A, u32)]) -> Self {
         let (_, first) = &entries[0];
         if entries.iter().all(|(_, holder)| holder == first) {
-            return Self::One(first.clone());
+            return Self::One(*first);
         }
-        Self::Each(entries.iter().map(|(_, holder)| holder.clone()).collect())
+        Self::Each(entries.iter().map(|(_, holder)| *holder).collect())
     }
 
     /// Those of the entries of one address: where one has all, there is no second entry of an address.
-    fn of_address(&self, entries: Range<usize>) -> &[H] {
+    fn of_address(&self, entries: Range<usize>) -> &[u32] {
         match self {
             Self::One(_) if entries.is_empty() => &[],
             Self::One(holder) => std::slice::from_ref(holder),
@@ -61,23 +61,23 @@ impl<H: Clone + Ord> Holders<H> {
         }
     }
 
-    fn iter(&self, count: usize) -> impl Iterator<Item = &H> {
+    fn iter(&self, count: usize) -> impl Iterator<Item = u32> {
         let (one, each) = match self {
-            Self::One(holder) => (Some(holder), &[][..]),
+            Self::One(holder) => (Some(*holder), &[][..]),
             Self::Each(holders) => (None, &holders[..]),
         };
-        one.into_iter().flat_map(move |holder| std::iter::repeat_n(holder, count)).chain(each)
+        one.into_iter().flat_map(move |holder| std::iter::repeat_n(holder, count)).chain(each.iter().copied())
     }
 }
 
-impl<A: Ord, H> Default for PagedSet<A, H> {
+impl<A: Ord> Default for PagedSet<A> {
     fn default() -> Self {
         Self { pages: WideMap::default(), length: 0 }
     }
 }
 
-impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
-    fn of(entries: &[(A, H)]) -> Self {
+impl<A: Copy + Ord> Page<A> {
+    fn of(entries: &[(A, u32)]) -> Self {
         Self { addresses: entries.iter().map(|(address, _)| *address).collect(), holders: Holders::of(entries) }
     }
 
@@ -85,8 +85,8 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
         self.addresses.len()
     }
 
-    fn entries(&self) -> impl Iterator<Item = (A, H)> {
-        self.addresses.iter().copied().zip(self.holders.iter(self.len()).cloned())
+    fn entries(&self) -> impl Iterator<Item = (A, u32)> {
+        self.addresses.iter().copied().zip(self.holders.iter(self.len()))
     }
 
     /// Where the entries of an address begin.
@@ -104,20 +104,20 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
 
     /// The page with one more entry before the one at `at`, where there is room and no other kind of holders is needed: a cluster that is
     /// listed for the first time comes address by address, and each would make all pairs of its page anew.
-    fn with(&self, at: usize, (address, holder): &(A, H)) -> Option<Self> {
+    fn with(&self, at: usize, (address, holder): &(A, u32)) -> Option<Self> {
         if self.len() >= PAGE_LENGTH_MAX {
             return None;
         }
         let holders = match &self.holders {
-            Holders::One(one) if one == holder => Holders::One(one.clone()),
+            Holders::One(one) if one == holder => Holders::One(*one),
             Holders::One(_) => return None,
-            Holders::Each(holders) => Holders::Each(inserted(holders, at, holder)),
+            Holders::Each(holders) => Holders::Each(inserted(holders, at, *holder)),
         };
-        Some(Self { addresses: inserted(&self.addresses, at, address), holders })
+        Some(Self { addresses: inserted(&self.addresses, at, *address), holders })
     }
 
     /// Where an entry is, or belongs.
-    fn find(&self, (address, holder): &(A, H)) -> Result<usize, usize> {
+    fn find(&self, (address, holder): &(A, u32)) -> Result<usize, usize> {
         let start = self.start(*address);
         let end = start + self.addresses[start..].iter().take_while(|other| *other == address).count();
         self.holders.of_address(start..end).binary_search(holder).map(|at| start + at).map_err(|at| start + at)
@@ -125,21 +125,21 @@ impl<A: Copy + Ord, H: Clone + Ord> Page<A, H> {
 }
 
 /// Items with one more before the one at `at`.
-fn inserted<T: Clone>(items: &[T], at: usize, item: &T) -> Arc<[T]> {
+fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
     let mut all = Vec::with_capacity(items.len() + 1);
     all.extend_from_slice(&items[..at]);
-    all.push(item.clone());
+    all.push(item);
     all.extend_from_slice(&items[at..]);
     all.into()
 }
 
-impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
+impl<A: Copy + Ord> PagedSet<A> {
     /// Makes a set of entries in order of address; `holder` says whom a number stands for.
-    pub(super) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> H) -> Self {
+    pub(super) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> u32) -> Self {
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(boundary(rest, PAGE_LENGTH_FILLED));
-            let mut page: Vec<(A, H)> = page.iter().map(|(address, number)| (*address, holder(*number))).collect();
+            let mut page: Vec<(A, u32)> = page.iter().map(|(address, number)| (*address, holder(*number))).collect();
             // all of one address are in one page, so that they are in order here is enough
             page.sort_unstable();
             page.dedup();
@@ -172,7 +172,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
     }
 
     /// Who has an address, in order.
-    pub(super) fn at(&self, address: A) -> &[H] {
+    pub(super) fn at(&self, address: A) -> &[u32] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);
         let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
@@ -180,7 +180,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
     }
 
     /// Adds an entry; false where it was there.
-    pub(super) fn insert(&mut self, entry: (A, H)) -> bool {
+    pub(super) fn insert(&mut self, entry: (A, u32)) -> bool {
         let found = self.pages.floor(&entry.0).or_else(|| self.pages.first());
         let Some((first, page)) = found.map(|(first, page)| (*first, page)) else {
             self.pages.insert(entry.0, Page::of(&[entry]));
@@ -205,10 +205,10 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
     }
 
     /// Removes an entry; false where it was not there.
-    pub(super) fn remove(&mut self, entry: &(A, H)) -> bool {
+    pub(super) fn remove(&mut self, entry: &(A, u32)) -> bool {
         let Some((first, page)) = self.pages.floor(&entry.0).map(|(first, page)| (*first, page)) else { return false };
         let Ok(at) = page.find(entry) else { return false };
-        let mut shrunk: Vec<(A, H)> = page.entries().collect();
+        let mut shrunk: Vec<(A, u32)> = page.entries().collect();
         shrunk.remove(at);
         self.length -= 1;
         self.replace(first, &shrunk);
@@ -216,7 +216,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
     }
 
     /// Puts entries in place of the page that begins with `first`: split where they are many, joined to the page before where few.
-    fn replace(&mut self, first: A, entries: &[(A, H)]) {
+    fn replace(&mut self, first: A, entries: &[(A, u32)]) {
         let mut joined = Vec::new();
         let mut entries = entries;
         let kept = entries.first().is_some_and(|(address, _)| *address == first);
@@ -243,7 +243,7 @@ impl<A: Copy + Ord, H: Clone + Ord> PagedSet<A, H> {
 }
 
 /// The first place from `wanted` on where a page may end: not between two entries of one address.
-fn boundary<A: Copy + Ord, H>(entries: &[(A, H)], wanted: usize) -> usize {
+fn boundary<A: Copy + Ord>(entries: &[(A, u32)], wanted: usize) -> usize {
     if wanted >= entries.len() {
         return entries.len();
     }

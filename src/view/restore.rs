@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::ipcache::HostEntries;
-use super::node_index::{NodeAddresses, NodeIndex};
+use super::node_index::NodeAddresses;
 use super::place::Place;
 use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
@@ -49,41 +49,42 @@ impl View {
             }
             self.base.add(chunk.clone());
         }
-        let (announced, derived) = if count_of(&announced) + count_of(&derived) < ROWS_BESIDE_MIN {
-            self.restore_others(&others);
-            (Announced::of(&announced), Derived::of(&derived))
+        let (announced, derived, own) = if count_of(&announced) + count_of(&derived) < ROWS_BESIDE_MIN {
+            (Announced::of(&announced), Derived::of(&derived), self.restore_others(&others))
         } else {
             // a start waits for it: the indices of the ipcache, which are most, are made beside the rest
             let made = thread::scope(|scope| {
                 let threads = (scope.spawn(|| Announced::of(&announced)), scope.spawn(|| Derived::of(&derived)));
-                self.restore_others(&others);
-                (threads.0.join(), threads.1.join())
+                let own = self.restore_others(&others);
+                (threads.0.join(), threads.1.join(), own)
             });
-            (made.0.unwrap_or_else(|panic| resume_unwind(panic)), made.1.unwrap_or_else(|panic| resume_unwind(panic)))
+            (made.0.unwrap_or_else(|panic| resume_unwind(panic)), made.1.unwrap_or_else(|panic| resume_unwind(panic)), made.2)
         };
         // before any other: many at once go quickly into an index that has few
         self.indices.take_hosts(announced.count, announced.hosts);
-        self.indices.take_node_ips(derived.count, derived.index);
+        self.indices.take_nodes(own.count, own.addresses);
+        self.indices.take_node_ips(derived.count, derived.addresses);
         for (chunk, row) in announced.others.into_iter().chain(derived.others) {
             self.indices.add(&chunk.key(row), &Place::meaning_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
-    /// Takes in what is not of the ipcache.
-    fn restore_others(&mut self, others: &[ScopeRows]) {
-        let (mut nodes, mut addresses) = (0, NodeAddresses::default());
+    /// Takes in what is not of the ipcache, but for what nodes are indexed by.
+    fn restore_others(&mut self, others: &[ScopeRows]) -> Own {
+        let mut nodes = Own::default();
         for (chunk, row, cluster) in each(others) {
             let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
             match meaning {
                 Meaning::Node { addresses: own } if !rejected => {
-                    nodes += 1;
+                    nodes.count += 1;
                     let name = chunk.key(row).name;
-                    own.into_iter().for_each(|ip| addresses.push(ip, cluster, name.as_bytes()));
+                    own.into_iter().for_each(|ip| nodes.addresses.push(ip, cluster, name.as_bytes()));
                 }
                 meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
             }
         }
-        self.indices.take_nodes(nodes, NodeIndex::of(addresses));
+        nodes.addresses.sort();
+        nodes
     }
 
     /// Takes in a record: a new one, or a newer one of a key that is held.
@@ -180,23 +181,35 @@ fn host_at(chunk: &Chunk, row: usize) -> Option<IpAddr> {
     (host && net.addr().to_string() == *chunk.key(row).name).then(|| net.addr())
 }
 
-/// What is derived from nodes, indexed.
+/// Usable nodes.
+#[derive(Default)]
+struct Own {
+    count: usize,
+    addresses: NodeAddresses,
+}
+
+/// What is derived from nodes.
 struct Derived {
     count: usize,
-    index: NodeIndex,
+    addresses: NodeAddresses,
     /// Rows that are not usable.
     others: Vec<(Chunk, usize)>,
 }
 
 impl Derived {
     fn of(all: &[ScopeRows]) -> Self {
-        let (mut addresses, mut others, mut name) = (NodeAddresses::default(), Vec::new(), Vec::new());
+        let mut derived = Self { count: 0, addresses: NodeAddresses::default(), others: Vec::new() };
+        let mut name = Vec::new();
         for (chunk, row, cluster) in each(all) {
             match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
-                Some(ip) => addresses.push(ip, cluster, &name),
-                None => others.push((chunk.clone(), row)),
+                Some(ip) => {
+                    derived.count += 1;
+                    derived.addresses.push(ip, cluster, &name);
+                }
+                None => derived.others.push((chunk.clone(), row)),
             }
         }
-        Self { count: addresses.len(), index: NodeIndex::of(addresses), others }
+        derived.addresses.sort();
+        derived
     }
 }

@@ -1,0 +1,170 @@
+//! A small number for each node that has an address.
+//!
+//! A node has some nine addresses here, with those that entries are derived for. Where each of them names its node, names are most of what the
+//! index takes. Numbers, unlike those of clusters, are given anew: nodes come and go.
+
+use std::hash::{BuildHasher, RandomState};
+
+use imbl::Vector;
+use smol_str::SmolStr;
+
+use super::paged::PagedSet;
+
+/// The number of a node's cluster, and its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct NodeName {
+    pub(super) cluster: u32,
+    pub(super) node: SmolStr,
+}
+
+/// Numbers of nodes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeNames {
+    names: Vector<NodeName>,
+    /// How many addresses each has: apart, as they change with each address, and a change copies what is beside it.
+    uses: Vector<u32>,
+    /// Numbers by the hash of the name.
+    numbers: PagedSet<u32>,
+    free: Vector<u32>,
+    /// Drawn for each process: whoever names nodes must not know which names have one hash.
+    hasher: RandomState,
+}
+
+impl NodeNames {
+    pub(super) fn get(&self, number: u32) -> Option<&NodeName> {
+        self.names.get(number as usize)
+    }
+
+    /// The number of a node that has an address.
+    pub(super) fn number(&self, cluster: u32, node: &str) -> Option<u32> {
+        let mut found = self.numbers.at(self.hash(cluster, node)).iter().copied();
+        found.find(|number| self.is(*number, cluster, node))
+    }
+
+    /// The number of a node, a new one if it has none: then the caller must give it an address.
+    pub(super) fn assign(&mut self, cluster: u32, node: &str) -> u32 {
+        if let Some(number) = self.number(cluster, node) {
+            return number;
+        }
+        let number = self.free.pop_back().unwrap_or_else(|| {
+            self.names.push_back(NodeName::default());
+            self.uses.push_back(0);
+            // there are fewer than 2^32 nodes
+            u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.names[number as usize] = NodeName { cluster, node: node.into() };
+        self.numbers.insert((self.hash(cluster, node), number));
+        number
+    }
+
+    /// The numbers of many, each of which the caller must give an address.
+    pub(super) fn assign_all(&mut self, names: Vec<NodeName>) -> Vec<u32> {
+        if self.names.is_empty()
+            && let Some(numbers) = self.numbers_of(&names)
+        {
+            self.uses = names.iter().map(|_| 0).collect();
+            self.names = names.into();
+            self.numbers = numbers;
+            return (0..).take(self.names.len()).collect();
+        }
+        let mut next = 0;
+        let assigned = names.into_iter().map(|NodeName { cluster, node }| {
+            // the nodes whose entries are derived come in the order in which the nodes came
+            let number = if self.is(next, cluster, &node) { next } else { self.assign(cluster, &node) };
+            next = number.wrapping_add(1);
+            number
+        });
+        assigned.collect()
+    }
+
+    /// Counts an address of a node.
+    pub(super) fn use_once(&mut self, number: u32) {
+        if let Some(uses) = self.uses.get_mut(number as usize) {
+            *uses += 1;
+        }
+    }
+
+    /// Counts so many addresses of each node at once.
+    pub(super) fn use_all(&mut self, uses: &[u32]) {
+        self.uses = self.uses.iter().zip(uses.iter().chain(std::iter::repeat(&0))).map(|(before, more)| before + more).collect();
+    }
+
+    /// Counts one address less. The last takes the number back.
+    pub(super) fn release(&mut self, number: u32) {
+        let Some(uses) = self.uses.get_mut(number as usize) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            let NodeName { cluster, node } = std::mem::take(&mut self.names[number as usize]);
+            self.numbers.remove(&(self.hash(cluster, &node), number));
+            self.free.push_back(number);
+        }
+    }
+
+    /// How many numbers there are, the free ones included.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn is(&self, number: u32, cluster: u32, node: &str) -> bool {
+        self.get(number).is_some_and(|name| name.cluster == cluster && name.node == node)
+    }
+
+    fn hash(&self, cluster: u32, node: &str) -> u32 {
+        // half of it is as good as all
+        (self.hasher.hash_one((cluster, node)) >> 32) as u32
+    }
+
+    /// Names by hash, each with its place as its number; `None` where one is there twice.
+    fn numbers_of(&self, names: &[NodeName]) -> Option<PagedSet<u32>> {
+        let mut hashed: Vec<(u32, u32)> = names.iter().map(|name| self.hash(name.cluster, &name.node)).zip(0..).collect();
+        hashed.sort_unstable();
+        let is_twice = |run: &[(u32, u32)]| {
+            let name = |(_, place): &(u32, u32)| &names[*place as usize];
+            run.iter().enumerate().any(|(at, one)| run[..at].iter().any(|other| name(other) == name(one)))
+        };
+        let alike = |one: &(u32, u32), other: &(u32, u32)| one.0 == other.0;
+        let unique = !hashed.chunk_by(alike).any(is_twice);
+        unique.then(|| PagedSet::of_sorted(&hashed, |place| place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(cluster: u32, node: &str) -> NodeName {
+        NodeName { cluster, node: node.into() }
+    }
+
+    #[test]
+    fn a_number_is_given_anew_once_its_node_has_no_address() {
+        let mut names = NodeNames::default();
+        let [first, second] = [(1, "a"), (2, "a")].map(|(cluster, node)| {
+            let number = names.assign(cluster, node);
+            names.use_once(number);
+            number
+        });
+        assert_eq!((first, second, names.assign(1, "a")), (0, 1, 0));
+        names.use_once(first);
+        names.release(first);
+        assert_eq!((names.number(1, "a"), names.number(3, "a")), (Some(0), None));
+        let copy = names.clone();
+        names.release(first);
+        assert_eq!((names.number(1, "a"), names.assign(3, "b"), names.len()), (None, 0, 2));
+        assert_eq!((copy.number(1, "a"), copy.get(0), names.get(0)), (Some(0), Some(&name(1, "a")), Some(&name(3, "b"))));
+    }
+
+    #[test]
+    fn many_get_the_numbers_that_they_would_get_one_by_one() {
+        let some = || (0..500).map(|number| name(number % 3, &format!("node-{}", number / 3))).collect::<Vec<_>>();
+        let mut names = NodeNames::default();
+        assert_eq!(names.assign_all(some()), (0..500).collect::<Vec<_>>());
+        for (one, number) in some().iter().zip(0..) {
+            assert_eq!(names.number(one.cluster, &one.node), Some(number));
+        }
+        let others = vec![name(0, "node-9"), name(9, "new"), name(1, "node-9"), name(2, "node-9"), name(9, "new")];
+        assert_eq!(names.assign_all(others), [27, 500, 28, 29, 500]);
+        let mut twice = NodeNames::default();
+        assert_eq!(twice.assign_all(some().into_iter().chain(some()).collect()), (0..500).chain(0..500).collect::<Vec<_>>());
+    }
+}
