@@ -191,10 +191,14 @@ impl Base {
         self.chunks.first().map(|(first, _)| &*first.key)
     }
 
-    /// The chunk that folding gains most from, by its first key.
-    pub(super) fn dirtiest(&self) -> Option<&EntryKey> {
-        let (first, dirt) = self.chunks.iter().map(|(first, (id, _))| (first, self.side(*id).dirt())).max_by_key(|(_, dirt)| *dirt)?;
-        (dirt > 0).then_some(&*first.key)
+    /// The chunks that folding gains most from, so many at most, by their first keys.
+    pub(super) fn dirtiest(&self, count: usize) -> impl Iterator<Item = &EntryKey> {
+        let dirts = self.chunks.iter().map(|(first, (id, _))| (first, self.side(*id).dirt()));
+        let mut dirty: Vec<_> = dirts.filter(|(_, dirt)| *dirt > 0).collect();
+        if count < dirty.len() {
+            dirty.select_nth_unstable_by_key(count, |(_, dirt)| Reverse(*dirt));
+        }
+        dirty.into_iter().take(count).map(|(first, _)| &*first.key)
     }
 
     /// How much folding the chunks that begin from one key on and below another would gain.

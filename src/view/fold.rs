@@ -182,14 +182,25 @@ impl AllHeld {
 }
 
 impl View {
-    /// What folding gains most from now, if anything changed since all was packed.
+    /// What folding gains most from now, so many jobs at most, each for a part of its own; none if nothing changed since all was packed.
     #[must_use]
-    pub fn fold_job(&self) -> Option<FoldJob> {
+    pub fn fold_jobs(&self, count: usize) -> Vec<FoldJob> {
         let Some(lowest) = self.base.lowest_first() else {
             let job = FoldJob { view: self.clone(), replaced: Vec::new(), start: None, end: None };
-            return (self.unpacked_count() > 0).then_some(job);
+            return (self.unpacked_count() > 0).then_some(job).into_iter().collect();
         };
-        let first = self.base.dirtiest()?;
+        let mut jobs: Vec<FoldJob> = Vec::new();
+        for first in self.base.dirtiest(count) {
+            let job = self.fold_job(first, lowest);
+            // one may have taken its neighbour in
+            if jobs.iter().all(|other| other.replaced.iter().all(|replaced| !job.replaced.contains(replaced))) {
+                jobs.push(job);
+            }
+        }
+        jobs
+    }
+
+    fn fold_job(&self, first: &EntryKey, lowest: &EntryKey) -> FoldJob {
         let mut replaced = vec![first.clone()];
         let mut end = self.base.next_first(first);
         let live = |first: &EntryKey| self.base.chunk_of(first).map_or(0, |(_, (id, chunk))| self.base.live_rows(*id, chunk));
@@ -198,7 +209,7 @@ impl View {
             end = self.base.next_first(next);
         }
         let start = (first != lowest).then(|| first.clone());
-        Some(FoldJob { view: self.clone(), start, end: end.cloned(), replaced })
+        FoldJob { view: self.clone(), start, end: end.cloned(), replaced }
     }
 
     /// How many records are not packed: what folding is for.

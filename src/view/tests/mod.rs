@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use self::naive::Naive;
@@ -43,7 +44,7 @@ struct Pair {
     naive: Naive,
     revision: i64,
     /// A fold that was begun and not taken in yet.
-    folding: Option<Folded>,
+    folding: Vec<Folded>,
 }
 
 fn cluster(number: u32) -> ClusterName {
@@ -150,7 +151,7 @@ fn in_pieces(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
 impl Pair {
     fn new() -> Self {
         let start = Sequence(1_000);
-        Self { view: View::starting_at(start), naive: Naive::starting_at(start), revision: 10, folding: None }
+        Self { view: View::starting_at(start), naive: Naive::starting_at(start), revision: 10, folding: Vec::new() }
     }
 
     /// One command, or several that are applied to the view at once and to the other one by one.
@@ -216,22 +217,25 @@ impl Pair {
         Change::Put { decoded: decoded(&key, &value), value: value.into(), key, source }
     }
 
-    /// Begins a fold, or takes in the one that was begun, whatever changed meanwhile.
+    /// Begins some folds, or takes in those that were begun, whatever changed meanwhile.
     fn fold_step(&mut self, random: &mut StdRng) {
-        if let Some(folded) = self.folding.take() {
-            self.view.fold(folded);
+        if !self.folding.is_empty() {
+            self.folding.shuffle(random);
+            for folded in self.folding.drain(..) {
+                self.view.fold(folded);
+            }
             return;
         }
-        if let Some(job) = self.view.fold_job() {
+        for job in self.view.fold_jobs(random.random_range(1..5)) {
             let Folded { replaced, chunks } = job.run();
-            self.folding = Some(Folded { replaced, chunks: in_pieces(&chunks, random.random_range(1..9), random.random_ratio(1, 4)) });
+            self.folding.push(Folded { replaced, chunks: in_pieces(&chunks, random.random_range(1..9), random.random_ratio(1, 4)) });
         }
     }
 
     /// Everything from a store: some of it in chunks, some beside them.
     fn restart(&mut self, random: &mut StdRng) {
         let (old, start) = (std::mem::take(&mut self.naive), Sequence(self.view.sequence().0 + 1_000));
-        (self.view, self.naive, self.folding) = (View::starting_at(start), Naive::starting_at(start), None);
+        (self.view, self.naive, self.folding) = (View::starting_at(start), Naive::starting_at(start), Vec::new());
         let records: Vec<Record> =
             old.records_from(&EntryKey::lowest()).map(|record| Record { generation: 0, ..(**record).clone() }).collect();
         let stale = |record: &Record| Record { last_sequence: Sequence(record.last_sequence.0 + 500_000), version: 99, ..record.clone() };
@@ -351,7 +355,7 @@ fn a_snapshot_is_not_touched_by_what_follows() {
     for _ in 0..60 {
         pair.random_commands(&mut random);
     }
-    let snapshot = Pair { view: pair.view.clone(), naive: pair.naive.clone(), revision: 0, folding: None };
+    let snapshot = Pair { view: pair.view.clone(), naive: pair.naive.clone(), revision: 0, folding: Vec::new() };
     for _ in 0..200 {
         pair.random_commands(&mut random);
         pair.fold_step(&mut random);
@@ -369,8 +373,8 @@ fn two_that_go_on_from_one_snapshot_do_not_see_each_others_changes() {
             one.random_commands(&mut random);
             one.fold_step(&mut random);
         }
-        one.folding = None;
-        let mut other = Pair { view: one.view.clone(), naive: one.naive.clone(), revision: one.revision, folding: None };
+        one.folding = Vec::new();
+        let mut other = Pair { view: one.view.clone(), naive: one.naive.clone(), revision: one.revision, folding: Vec::new() };
         for _ in 0..60 {
             one.random_commands(&mut random);
             other.random_commands(&mut random);
@@ -388,11 +392,11 @@ fn folding_leaves_nothing_above_the_chunks_once_all_is_quiet() {
         pair.random_commands(&mut random);
     }
     for _ in 0..100 {
-        if let Some(job) = pair.view.fold_job() {
+        if let Some(job) = pair.view.fold_jobs(1).pop() {
             pair.view.fold(job.run());
         }
     }
-    assert!(pair.view.fold_job().is_none());
+    assert!(pair.view.fold_jobs(1).pop().is_none());
     assert_eq!((pair.view.unpacked_count(), pair.view.restamped_count()), (0, 0));
     pair.compare(&mut random);
 }
@@ -434,7 +438,7 @@ fn a_chunk_that_is_edited_is_the_one_that_is_packed_anew() {
         let changes = (0..count).map(|_| change_of_many(&mut pair, &mut random, &scope)).collect();
         let command = Command::Apply { scope: scope.clone(), changes, cursor: None };
         pair.apply(1, |_| command.clone());
-        let Some(job) = pair.view.fold_job() else { continue };
+        let Some(job) = pair.view.fold_jobs(1).pop() else { continue };
         if let Some(chunk) = job.edited() {
             edited += 1;
             assert_eq!(held(std::slice::from_ref(&chunk)), held(&job.packed_anew()), "round {round}");
