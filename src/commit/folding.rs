@@ -329,7 +329,7 @@ mod tests {
         record.object.clone()
     }
 
-    /// A chunk that was packed anew for five changes would stay 32,768 announcements long.
+    /// A chunk that was packed anew for five changes would stay 16,384 announcements long.
     #[test]
     fn what_was_told_keeps_no_rows_once_its_chunk_may_be_packed_anew() {
         let (folder, worker) = folder();
