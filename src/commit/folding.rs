@@ -12,8 +12,8 @@ use crate::feed::Feed;
 use crate::model::{Announcement, Sequence};
 use crate::view::{FoldJob, Folded, View};
 
-/// With more records than this not packed, folding goes on without rest. About 1 KB each, objects that the ring shares included; at 20,000
-/// changes/s over a million keys a fold then takes some 35 changes in, and 570 folds/s of 0.7 ms are 40 % of a core.
+/// With more records than this not packed, folding goes on without rest. About 1 KB each, objects that the ring shares included. A fold is
+/// 0.7 ms; by arithmetic one takes some 35 changes in then at 20,000/s over a million keys, which makes 570 folds/s, 40 % of a core.
 const UNPACKED_MAX: usize = 16_384;
 
 /// And so many chunks are packed before the writer is asked again: it comes by some 170 times a second.
@@ -23,7 +23,7 @@ const URGENT_FOLDS_MAX: usize = 4;
 const UNPACKED_MIN: usize = 4_096;
 
 /// Between these two, folding rests this many times as long as the job before took: it has a fifth of a core at most, and what is not
-/// packed follows the rate of changes. At 5,000/s over a million keys that is some 30,000, at 1,000/s some 6,000.
+/// packed follows the rate of changes: at 1,000/s over a million keys some 6,000, at 5,000/s more than the most.
 const REST_FACTOR: u32 = 4;
 
 /// And so long where there was nothing to gain, as where all that was packed has changed meanwhile.

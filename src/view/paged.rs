@@ -18,7 +18,7 @@ const PAGE_LENGTH_FILLED: usize = 112;
 /// A page below this joins the one before it, if there is room.
 const PAGE_LENGTH_MIN: usize = 32;
 
-/// Entries of one length: an address and who has it, as a rule the number of a cluster.
+/// Entries of one length: an address, or a hash that stands for a name, and who has it: the number of a cluster or of a node.
 #[derive(Debug, Clone)]
 pub(super) struct PagedSet<A: Ord> {
     /// By the first address of each. All entries of one address are in one page.

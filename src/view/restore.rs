@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use super::ipcache::HostEntries;
 use super::node_index::NodeAddresses;
@@ -49,42 +49,48 @@ impl View {
             }
             self.base.add(chunk.clone());
         }
-        let (announced, derived, own) = if count_of(&announced) + count_of(&derived) < ROWS_BESIDE_MIN {
-            (Announced::of(&announced), Derived::of(&derived), self.restore_others(&others))
+        // each into indices that have none of its sort yet, where many at once go quickly
+        let (announced, others_derived) = if count_of(&announced) + count_of(&derived) < ROWS_BESIDE_MIN {
+            self.restore_others(&others);
+            (Announced::of(&announced), self.take_derived(Derived::of(&derived)))
         } else {
             // a start waits for it: the indices of the ipcache, which are most, are made beside the rest
-            let made = thread::scope(|scope| {
-                let threads = (scope.spawn(|| Announced::of(&announced)), scope.spawn(|| Derived::of(&derived)));
-                let own = self.restore_others(&others);
-                (threads.0.join(), threads.1.join(), own)
-            });
-            (made.0.unwrap_or_else(|panic| resume_unwind(panic)), made.1.unwrap_or_else(|panic| resume_unwind(panic)), made.2)
+            thread::scope(|scope| {
+                let announced = scope.spawn(|| Announced::of(&announced));
+                let derived = scope.spawn(|| Derived::of(&derived));
+                self.restore_others(&others);
+                let others_derived = self.take_derived(made(derived));
+                (made(announced), others_derived)
+            })
         };
-        // before any other: many at once go quickly into an index that has few
         self.indices.take_hosts(announced.count, announced.hosts);
-        self.indices.take_nodes(own.count, own.addresses);
-        self.indices.take_node_ips(derived.count, derived.addresses);
-        for (chunk, row) in announced.others.into_iter().chain(derived.others) {
+        for (chunk, row) in announced.others.into_iter().chain(others_derived) {
             self.indices.add(&chunk.key(row), &Place::meaning_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
-    /// Takes in what is not of the ipcache, but for what nodes are indexed by.
-    fn restore_others(&mut self, others: &[ScopeRows]) -> Own {
-        let mut nodes = Own::default();
+    /// Takes in what is not of the ipcache.
+    fn restore_others(&mut self, others: &[ScopeRows]) {
+        let (mut node_count, mut addresses) = (0, NodeAddresses::default());
         for (chunk, row, cluster) in each(others) {
             let (meaning, rejected) = (Place::meaning_of_row(chunk, row), chunk.is_rejected(row));
             match meaning {
                 Meaning::Node { addresses: own } if !rejected => {
-                    nodes.count += 1;
+                    node_count += 1;
                     let name = chunk.key(row).name;
-                    own.into_iter().for_each(|ip| nodes.addresses.push(ip, cluster, name.as_bytes()));
+                    own.into_iter().for_each(|ip| addresses.push(ip, cluster, name.as_bytes()));
                 }
                 meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
             }
         }
-        nodes.addresses.sort();
-        nodes
+        addresses.sort();
+        self.indices.take_nodes(node_count, addresses);
+    }
+
+    /// Takes in what is derived from nodes, and returns the rows that are not usable.
+    fn take_derived(&mut self, derived: Derived) -> Vec<(Chunk, usize)> {
+        self.indices.take_node_ips(derived.count, derived.addresses);
+        derived.others
     }
 
     /// Takes in a record: a new one, or a newer one of a key that is held.
@@ -136,6 +142,11 @@ pub(super) fn noted(chunk: Chunk) -> Vec<Chunk> {
     build_noted(records.iter().map(|(record, meaning)| (record, meaning.clone())))
 }
 
+/// What a thread made.
+fn made<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
 fn count_of(rows: &[ScopeRows]) -> usize {
     rows.iter().map(|rows| rows.rows.len()).sum()
 }
@@ -179,13 +190,6 @@ fn host_at(chunk: &Chunk, row: usize) -> Option<IpAddr> {
     }
     let ObjectPrefix { net, host } = chunk.prefix(row)?;
     (host && net.addr().to_string() == *chunk.key(row).name).then(|| net.addr())
-}
-
-/// Usable nodes.
-#[derive(Default)]
-struct Own {
-    count: usize,
-    addresses: NodeAddresses,
 }
 
 /// What is derived from nodes.
