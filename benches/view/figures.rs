@@ -254,7 +254,7 @@ pub(crate) fn lookup() {
     });
     println!("  longest match, {CHANGES_PER_SECOND} changes/s meanwhile: p50 {p50} ns, p99 {p99} ns");
     let begun = Instant::now();
-    ips.iter().take(20_000).for_each(|ip| drop(black_box(published.load().lookup(*ip))));
+    ips.iter().take(20_000).for_each(|ip| drop(black_box(published.load().lookup(*ip, None))));
     println!("  whole lookup, with the record, labels and node: {:.1} us", mean_us(begun.elapsed(), 20_000));
     stop.store(true, Ordering::Release);
     writer.join().expect("must end");

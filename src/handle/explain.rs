@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::{LookupMatch, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
-use crate::view::agent::{AgentIpcache, Claim, Era};
+use crate::view::Weakness;
+use crate::view::agent::{AgentIpcache, Claim, Era, Source};
 
 /// What becomes of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,15 +21,13 @@ pub enum Verdict {
     Shadowed,
     /// A longer prefix covers the address: this one.
     LessSpecific(IpNet),
-    /// The same prefix is announced, and this entry is only derived from a node's addresses.
-    DerivedFromNode,
-    /// This cluster wrote the same prefix later.
-    Older(ClusterName),
+    /// This cluster has the same prefix, and this is why it stands before.
+    Outranked(ClusterName, Weakness),
 }
 
 impl Reading {
-    /// Every entry of every cluster that covers an address, strongest first, and what becomes of each. Of several for one prefix an agent
-    /// has the one that was written last; what a cluster announces stands before what a node's addresses say (api.md, "lookup").
+    /// Every entry of every cluster that covers an address, strongest first ([`Rank`] says which of several for one prefix), and what becomes
+    /// of each.
     #[must_use]
     pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, Verdict)> {
         let view = &self.published().view;
@@ -36,24 +36,29 @@ impl Reading {
             .filter_map(|key| view.record(&key))
             .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join(&record)?)))
             .collect();
-        found.sort_by_key(|(prefix, found)| rank(*prefix, &found.record));
+        // longest first, hosts first
+        found.sort_by_key(|(prefix, found)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&found.record)));
         let mut agent = AgentIpcache::new(Era::Current);
         for (prefix, found) in found.iter().rev() {
             if let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) {
                 // the strongest comes last and stays; the datapath is not asked
-                let _ = agent.upsert(*prefix, Claim::of(entry, Era::Current.remote()));
+                let is_own = self.own_cluster() == Some(&found.record.key.cluster);
+                let source = if is_own { Source::CustomResource } else { Era::Current.remote() };
+                let _ = agent.upsert(*prefix, Claim::of(entry, source));
             }
         }
         let winner = agent.lookup(ip).map(|(prefix, _)| prefix);
-        let mut strongest: Option<(ObjectPrefix, EntryKey)> = None;
+        let mut strongest: Option<(ObjectPrefix, Arc<Record>)> = None;
         let verdicts = found.into_iter().map(|(prefix, found)| {
-            let stronger = strongest.as_ref().filter(|(at, _)| *at == prefix).map(|(_, key)| key.clone());
+            let stronger = strongest.as_ref().filter(|(at, _)| *at == prefix).map(|(_, record)| Arc::clone(record));
             if stronger.is_none() {
-                strongest = Some((prefix, found.record.key.clone()));
+                strongest = Some((prefix, Arc::clone(&found.record)));
             }
             let verdict = match (stronger, winner) {
-                (Some(key), _) if is_derived(&found.record) && key.kind == Kind::Ip => Verdict::DerivedFromNode,
-                (Some(key), _) => Verdict::Older(key.cluster),
+                (Some(stronger), _) => {
+                    let weakness = self.rank(&found.record).weakness(&self.rank(&stronger));
+                    Verdict::Outranked(stronger.key.cluster.clone(), weakness)
+                }
                 (None, Some(winner)) if winner != prefix && agent.is_shadowed(prefix) => Verdict::Shadowed,
                 (None, Some(winner)) if winner != prefix => Verdict::LessSpecific(winner.net),
                 (None, _) => Verdict::Wins,
@@ -77,7 +82,7 @@ impl Reading {
     /// The identity that a refused key names though its cluster may not have it, and those that the cluster may have.
     #[must_use]
     pub fn identity_out_of_range(&self, key: &EntryKey) -> Option<(u32, RangeInclusive<u32>)> {
-        self.published().view.identity_out_of_range(key)
+        self.published().view.identity_out_of_range(key, self.max_connected_clusters())
     }
 
     /// An ip entry of a cluster that names an identity.
@@ -86,14 +91,4 @@ impl Reading {
         let start = EntryKey::new(Kind::Ip, cluster.clone(), "");
         self.published().view.ips_of_identity(id, &start).next().map(|record| record.key.clone()).filter(|key| key.cluster == *cluster)
     }
-}
-
-/// Longest first, hosts first, announced ones first, newest first.
-fn rank(prefix: ObjectPrefix, record: &Record) -> (Reverse<u8>, bool, bool, Reverse<u64>) {
-    (Reverse(prefix.net.prefix_len()), !prefix.host, is_derived(record), Reverse(record.last_sequence.0))
-}
-
-/// Whether an entry is one of a node's addresses.
-fn is_derived(record: &Record) -> bool {
-    record.key.kind != Kind::Ip
 }

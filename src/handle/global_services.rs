@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use super::{Filter, Reading};
-use crate::model::{ClusterName, Kind, Scope};
+use crate::model::{ClusterName, Kind};
 use crate::view::{Affinity, GlobalService, LocalService, Selection, ServiceShare, select};
 
 /// A part of the list of global services.
@@ -20,7 +20,7 @@ pub struct ServicePage {
 pub struct Selected {
     /// Which sides are used, and why.
     pub selection: Selection,
-    /// Whether anything is known of the cluster's own services.
+    /// Whether the cluster's own services are known: that one is missing means nothing before.
     pub is_local_known: bool,
     /// The shares whose backends are used, the cluster's own included, in order of names. Backends without ports are left out.
     pub shares: Vec<ServiceShare>,
@@ -57,7 +57,7 @@ impl Reading {
     pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> Selected {
         let view = &self.published().view;
         let own = view.local_share(from, &format!("{}/{}", service.namespace, service.name));
-        let is_local_known = view.scope(&Scope { cluster: from.clone(), kind: Kind::Service }).is_some();
+        let is_local_known = self.is_complete(from, Kind::Service);
         let local = match &own {
             Some(share) => LocalService::Known(share),
             None if is_local_known => LocalService::Missing,

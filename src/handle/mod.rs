@@ -26,7 +26,9 @@ use crate::commit::{Published, Subscriber};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters};
 
 pub use crate::model::IdentityScope;
-pub use crate::view::{Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, ServiceShare};
+pub use crate::view::{
+    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, ServiceShare, Weakness,
+};
 pub use early::{Early, EarlyWatch, Question};
 pub use explain::Verdict;
 pub(crate) use facet::{Facet, concerns_all, facets_of};

@@ -13,7 +13,7 @@ use crate::model::{
     ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Phase, Position, Record, Revision,
     Scope, Sequence,
 };
-use crate::view::LookupMatch;
+use crate::view::{LookupMatch, Rank};
 
 /// An immutable moment of the mirror, with what each cluster's task says about itself.
 #[derive(Debug, Clone)]
@@ -150,6 +150,11 @@ impl Reading {
         self.own_cluster.as_ref()
     }
 
+    /// How many clusters the mesh can have (`--max-connected-clusters`).
+    pub(super) const fn max_connected_clusters(&self) -> MaxConnectedClusters {
+        self.max_connected_clusters
+    }
+
     pub(super) fn published(&self) -> &Arc<Published> {
         &self.published
     }
@@ -197,7 +202,13 @@ impl Reading {
     /// The entries for the longest prefix that covers an address; the first one answers.
     #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
-        self.published.view.lookup(ip)
+        self.published.view.lookup(ip, self.own_cluster.as_ref())
+    }
+
+    /// How strong an ip entry is among those for its prefix.
+    #[must_use]
+    pub fn rank(&self, record: &Record) -> Rank {
+        Rank::of(record, self.own_cluster.as_ref())
     }
 
     /// The ip entries for exactly this prefix, host entries first.
@@ -330,6 +341,12 @@ impl Reading {
             cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
             held: false,
         }
+    }
+
+    /// Whether everything of a kind of a cluster was read once, so that what is absent means something.
+    #[must_use]
+    pub fn is_complete(&self, cluster: &ClusterName, kind: Kind) -> bool {
+        self.source(cluster, kind).revision.is_some()
     }
 
     /// Where one record comes from and how old it is: one that is derived from a node is as its node is.

@@ -15,7 +15,6 @@ use ipnet::IpNet;
 
 use super::{IdentityScope, Reading};
 use crate::model::{ALLOCATED_IDENTITY_MIN, Announcement, ClusterName, EntryKey, Object, Sequence};
-use crate::view::View;
 
 pub use finding::Finding;
 
@@ -66,16 +65,15 @@ impl FirstLook {
 
     /// Takes in the next piece, or settles some of what is left to be judged; breaks with the survey after the last.
     pub fn advance(mut self) -> ControlFlow<Survey, Self> {
-        let view = &self.reading.published().view;
         let Some(next) = self.next.take() else {
             if self.touched.is_empty() {
                 return ControlFlow::Break(self.survey);
             }
             let piece = std::iter::from_fn(|| self.touched.pop_first()).take(PIECE_KEYS).collect();
-            self.survey.judge(&piece, view);
+            self.survey.judge(&piece, &self.reading);
             return ControlFlow::Continue(self);
         };
-        let mut records = view.records_from(&next);
+        let mut records = self.reading.published().view.records_from(&next);
         for record in records.by_ref().take(PIECE_KEYS) {
             if let Some(object) = record.object.as_deref() {
                 self.survey.count(&record.key, object, true, &mut self.touched);
@@ -90,7 +88,7 @@ impl FirstLook {
         // one for each ip entry, and nothing that is still to be counted can change it
         let (settled, open) =
             std::mem::take(&mut self.touched).into_iter().partition(|finding| matches!(finding, Finding::DuplicateAddress(_)));
-        self.survey.judge(&settled, view);
+        self.survey.judge(&settled, &self.reading);
         self.touched = open;
         ControlFlow::Continue(self)
     }
@@ -106,7 +104,7 @@ impl Survey {
             self.take(announcement, &mut touched);
         }
         // judged by the newest state: whatever changed it is among what was taken in
-        self.judge(&touched, &reading.published().view);
+        self.judge(&touched, reading);
         self.position = reading.position().sequence;
         true
     }
@@ -223,9 +221,9 @@ impl Survey {
     }
 
     /// Settles whether each of these is wrong.
-    fn judge(&mut self, touched: &BTreeSet<Finding>, view: &View) {
+    fn judge(&mut self, touched: &BTreeSet<Finding>, reading: &Reading) {
         for finding in touched {
-            if self.is_wrong(finding, view) {
+            if self.is_wrong(finding, reading) {
                 self.findings.insert(finding.clone());
             } else {
                 self.findings.remove(finding);
@@ -233,14 +231,15 @@ impl Survey {
         }
     }
 
-    fn is_wrong(&self, finding: &Finding, view: &View) -> bool {
+    fn is_wrong(&self, finding: &Finding, reading: &Reading) -> bool {
+        let view = &reading.published().view;
         match finding {
             Finding::DanglingIdentity(cluster, identity) => {
                 self.naming.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)
             }
             Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_node_at(*ip, cluster),
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
-            Finding::IdentityOutOfRange(key) => view.identity_out_of_range(key).is_some(),
+            Finding::IdentityOutOfRange(key) => reading.identity_out_of_range(key).is_some(),
             Finding::OverlappingPodCidr(net) => self.pod_cidrs.contains_key(net) && self.clusters_overlapping(*net).len() > 1,
         }
     }

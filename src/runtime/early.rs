@@ -95,7 +95,8 @@ fn named(question: &Question, view: &View) -> Vec<Wanted> {
     let mut named = Vec::new();
     match question {
         Question::Lookup(ip) => {
-            for found in view.lookup(*ip) {
+            // all of them: which is the strongest does not matter here
+            for found in view.lookup(*ip, None) {
                 if let Some(Object::Ip(entry)) = found.record.object.as_deref() {
                     named.push(Wanted::Identity(entry.identity));
                     named.extend(entry.host_ip.map(Wanted::NodeAt));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::place::Place;
-use super::{ScopeState, View};
+use super::{Rank, ScopeState, View};
 use crate::model::{
     ClusterName, ClusterRecord, EntryKey, Kind, LabelSet, MaxConnectedClusters, ObjectPrefix, Record, Scope, Sequence, SourceStamp,
 };
@@ -122,15 +122,14 @@ impl View {
         self.indices.rejected_count()
     }
 
-    /// The identity that a refused key names though its cluster may not have it, and those that the cluster may have.
+    /// The identity that a refused key names though its cluster may not have it in a mesh of that size, and those that it may have.
     #[must_use]
-    pub fn identity_out_of_range(&self, key: &EntryKey) -> Option<(u32, RangeInclusive<u32>)> {
+    pub fn identity_out_of_range(&self, key: &EntryKey, max: MaxConnectedClusters) -> Option<(u32, RangeInclusive<u32>)> {
         if !self.indices.is_rejected(key) {
             return None;
         }
-        let config = self.clusters.get(&key.cluster)?.config.as_ref()?;
-        let max_connected_clusters = MaxConnectedClusters::from_number(config.max_connected_clusters).unwrap_or_default();
-        let context = Context { cluster: &key.cluster, cluster_id: config.id, max_connected_clusters };
+        let cluster_id = self.clusters.get(&key.cluster)?.config.as_ref()?.id;
+        let context = Context { cluster: &key.cluster, cluster_id, max_connected_clusters: max };
         wire::identity_out_of_range(key, &self.record(key)?.value, &context)
     }
 
@@ -169,13 +168,12 @@ impl View {
         self.indices.longest_holders(ip)
     }
 
-    /// The entries for the longest prefix that covers an address. The first answers: an announced entry beats one that is derived from a
-    /// node, and where several clusters claim one prefix the newest sequence wins, as the last writer does in an agent (api.md, "lookup").
+    /// The entries for the longest prefix that covers an address, strongest first as the agents of a cluster have them ([`Rank`]).
     #[must_use]
-    pub fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
+    pub fn lookup(&self, ip: IpAddr, own: Option<&ClusterName>) -> Vec<LookupMatch> {
         let Some(prefix) = self.indices.longest_match(ip) else { return Vec::new() };
         let mut found: Vec<Arc<Record>> = self.indices.ips_of(prefix).iter().filter_map(|key| self.record(key)).collect();
-        found.sort_by_key(|record| (!record.key.kind.is_mirrored(), std::cmp::Reverse(record.last_sequence)));
+        found.sort_by_key(|record| Rank::of(record, own));
         found.iter().filter_map(|record| self.join(record)).collect()
     }
 

@@ -28,6 +28,7 @@ mod overlay;
 mod paged;
 mod phases;
 mod place;
+mod rank;
 mod restore;
 mod scan;
 mod scopes;
@@ -59,6 +60,7 @@ pub use global_services::{
     SelectionRule, ServiceShare, select,
 };
 pub use lookup::{Live, LookupMatch};
+pub use rank::{Rank, Weakness};
 pub use scopes::ScopeState;
 
 /// The mirror in memory. Cloning makes a snapshot.

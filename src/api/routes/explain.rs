@@ -16,7 +16,7 @@ use crate::api::findings::{about, namespace_and_name};
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::state::ApiState;
-use crate::handle::{Finding, LookupMatch, Reading, Survey, Verdict};
+use crate::handle::{Finding, LookupMatch, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
 /// What an explanation reads.
@@ -48,7 +48,7 @@ pub(crate) async fn explain_ip(
     };
     let node = winner.and_then(|winner| hosting_node(&reading, winner));
     let mut concerns = concerns(&found);
-    concerns.extend(node.iter().flat_map(|node| pod_ranges(node, ip)));
+    concerns.extend(node.iter().flat_map(|node| pod_ranges(node, ip.to_canonical())));
     let concerns: Vec<Finding> = concerns.into_iter().collect();
     Ok(Json(Explanation {
         ip: ip.to_string(),
@@ -67,13 +67,20 @@ fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Optio
         Verdict::Wins => ("wins", "the most specific entry that covers the address".to_owned()),
         Verdict::Shadowed => ("shadowed", "a host entry for the address stands before a CIDR of full length".to_owned()),
         Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
-        Verdict::DerivedFromNode => {
-            ("outranked", "an address that a cluster announces itself stands before one that a node has".to_owned())
-        }
-        Verdict::Older(cluster) => ("outranked", format!("{cluster} wrote the same prefix later")),
+        Verdict::Outranked(cluster, weakness) => ("outranked", told(cluster, *weakness)),
     };
     let origin = origin_name(reading.source_of(&found.record).origin);
     Some(ExplainedEntry { entry, verdict, reason, origin })
+}
+
+/// Why the entry of a cluster stands before another one for its prefix.
+fn told(cluster: &ClusterName, weakness: Weakness) -> String {
+    match weakness {
+        Weakness::Remote => format!("{cluster} is the own cluster: what agents know of it, no other cluster overwrites"),
+        Weakness::Derived => "an address that a cluster announces itself stands before one that a node has".to_owned(),
+        Weakness::Refused => format!("its newest bytes could not be used, and {cluster} has the same prefix: see /v1/rejected"),
+        Weakness::Older => format!("{cluster} wrote the same prefix later"),
+    }
 }
 
 /// Where the answer comes from; what nothing covers comes from the ipcache of all clusters.

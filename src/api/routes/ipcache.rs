@@ -54,8 +54,7 @@ pub(crate) async fn list_ipcache(State(state): State<ApiState>, query: Parameter
 /// The entry for exactly one prefix.
 ///
 /// An address stands for the prefix of full length. Where there are several (of other clusters, or a host and a CIDR of full length)
-/// host entries come first, of these the ones that clusters announce before those derived from nodes, then the newest; the rest is in
-/// `others`.
+/// host entries come first, then as in a lookup; the rest is in `others`.
 #[utoipa::path(get, path = "/v1/ipcache/{*prefix}", operation_id = "getIpcacheEntry", tag = "ipcache",
     params(("prefix" = String, Path, description = "An address or a CIDR, its slash as it stands or percent-encoded."), SharedItemQuery),
     responses((status = 200, description = "The entry.", body = IpcacheAnswer)))]
@@ -75,7 +74,7 @@ pub(crate) async fn get_ipcache_entry(
             Some((record, entry))
         })
         .collect();
-    entries.sort_by_key(|(record, entry)| (!entry.host, !record.key.kind.is_mirrored(), std::cmp::Reverse(record.last_sequence)));
+    entries.sort_by_key(|(record, entry)| (!entry.host, reading.rank(record)));
     let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
     check_age(query.values.max_age, &sources)?;
     let mut entries = entries.into_iter();
@@ -86,8 +85,9 @@ pub(crate) async fn get_ipcache_entry(
     Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
 }
 
-/// The entry that an agent would use for an address: the longest prefix, of several clusters the newest. An entry that is announced beats
-/// one that is derived from a node.
+/// The entry that an agent would use for an address: the longest prefix. Of several for it, one of the own cluster (where that is mirrored too)
+/// comes before those of others, then one that is announced before one that is derived from a node, then one whose newest bytes can be
+/// used, then the newest.
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
     responses((status = 200, description = "What covers the address; `match` is null where nothing does.", body = LookupAnswer)))]
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {

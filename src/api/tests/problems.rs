@@ -23,6 +23,10 @@ fn service(backend: &str) -> Object {
 
 /// Two clusters of which every kind was read.
 fn mesh(puts: Vec<Change>) -> Fixture {
+    Fixture::of(view(&puts))
+}
+
+fn view(puts: &[Change]) -> View {
     let mut view = View::starting_at(Sequence(0));
     for name in ["paris", "tokyo"] {
         for kind in Kind::ALL {
@@ -34,7 +38,7 @@ fn mesh(puts: Vec<Change>) -> Fixture {
             view.apply(Command::Apply { scope, changes, cursor: Some(cursor) }, SystemTime::UNIX_EPOCH);
         }
     }
-    Fixture::of(view)
+    view
 }
 
 fn ids(list: &Value) -> Vec<&str> {
@@ -93,6 +97,52 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
     let nothing = fixture.json("/v1/explain/192.0.2.1").await;
     assert_eq!((&nothing["match"], &nothing["entries"], &nothing["problems"]), (&Value::Null, &json!([]), &json!([])));
     assert_eq!(fixture.get("/v1/explain/nowhere").await.status.as_u16(), 400);
+}
+
+/// What covers an address, with the verdicts, and the cluster that a lookup and the exact entry answer.
+async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    let entries = story["entries"].as_array().unwrap().iter().map(|entry| json!([entry["cluster"], entry["verdict"], entry["reason"]]));
+    let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
+    let exact = fixture.json("/v1/ipcache/10.1.2.40").await;
+    (entries.collect(), [lookup["match"]["cluster"].clone(), exact["cluster"].clone()])
+}
+
+/// Agents have entries of their own cluster from Kubernetes or its kvstore, which what another cluster says does not overwrite.
+#[tokio::test]
+async fn no_other_cluster_takes_an_address_from_the_own_one() {
+    let own = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1);
+    let later = put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2);
+    let won = json!(["tokyo", "wins", "the most specific entry that covers the address"]);
+    let lost = json!(["paris", "outranked", "tokyo is the own cluster: what agents know of it, no other cluster overwrites"]);
+    let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
+    fixture.change(later.clone()).await;
+    assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
+    // nor does it matter that the own one only has a node there
+    let node = put(key(Kind::Node, "tokyo", "worker"), node("worker", "10.1.2.40", "a"), 1);
+    let fixture = Fixture::of_own(view(&[node]), Some(cluster("tokyo")));
+    fixture.change(later.clone()).await;
+    assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
+    // of two others the later one has it
+    let fixture = Fixture::of_own(view(&[own]), Some(cluster("lyon")));
+    fixture.change(later).await;
+    assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
+}
+
+/// What cannot be used takes nothing from anyone: an agent ignores it, or no longer has its key since it listed (protocol.md, trap 5).
+#[tokio::test]
+async fn bytes_that_cannot_be_used_win_no_address() {
+    let pod_of = |name: &str, host: &str, revision| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), revision);
+    let fixture = mesh(vec![pod_of("paris", "172.18.1.2", 1), pod_of("tokyo", "172.18.2.2", 1)]);
+    assert_eq!(verdicts(&fixture).await.1, [json!("tokyo"), json!("tokyo")]);
+    let Change::Put { key, source, .. } = pod_of("paris", "172.18.1.2", 2) else { panic!("a put is a put") };
+    let refused = Change::Put { key, source, value: b"{".as_slice().into(), decoded: Err("not JSON".into()) };
+    fixture.change(refused).await;
+    let why = "its newest bytes could not be used, and tokyo has the same prefix: see /v1/rejected";
+    let expected = json!([["tokyo", "wins", "the most specific entry that covers the address"], ["paris", "outranked", why]]);
+    assert_eq!(verdicts(&fixture).await, (expected, [json!("tokyo"), json!("tokyo")]));
+    fixture.change(pod_of("paris", "172.18.1.2", 3)).await;
+    assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use crate::model::{
     Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IpEntry, Kind, Node, NodeAddress, ObjectPrefix,
     Scope, Service, SourceStamp,
 };
+use crate::view::View;
 
 const CLUSTERS: [&str; 3] = ["oslo", "paris", "tokyo"];
 

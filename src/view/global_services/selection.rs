@@ -19,7 +19,7 @@ pub enum Affinity {
 pub enum LocalService<'a> {
     /// The cluster is not mirrored: its service is taken for global, and for one without backends.
     Unknown,
-    /// The cluster has no such service, or a service that is not global.
+    /// The cluster announces no such service.
     Missing,
     /// The cluster has it.
     Known(&'a ServiceShare),
@@ -39,7 +39,8 @@ pub struct Selection {
 /// The rules, each with the outcome that it leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectionRule {
-    /// No frontend, no backends.
+    /// No frontend, no backends. Today's releases do not announce a global service that is not shared either (protocol.md §2.2): with
+    /// one, agents would use the remote backends.
     NoLocalService,
     /// The local service does not include external backends: its own alone.
     NotGlobal,
@@ -95,7 +96,9 @@ impl SelectionRule {
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::NoLocalService => "the cluster has no such service, or it is not global there: nothing is used",
+            Self::NoLocalService => {
+                "the cluster announces no such service: if it has none, or one that is not global, nothing is used; whether it has a global one that it does not share cannot be seen here"
+            }
             Self::NotGlobal => "the service is not global in the cluster: its own backends alone are used",
             Self::NoAffinity => "without an affinity local and remote backends are used alike",
             Self::LocalActive => "the affinity is local and a local backend is active: the local ones alone are used",

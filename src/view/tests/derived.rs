@@ -67,7 +67,7 @@ impl Life {
     }
 
     fn found(&self, ip: &str) -> Vec<String> {
-        self.view.lookup(ip.parse().unwrap()).iter().map(|found| short(&found.record.key)).collect()
+        self.view.lookup(ip.parse().unwrap(), None).iter().map(|found| short(&found.record.key)).collect()
     }
 }
 
@@ -223,7 +223,7 @@ fn of_one_prefix_an_announced_entry_beats_a_derived_one_then_the_newest_sequence
     assert_eq!(life.found("10.0.0.1"), ["ipcache 10.0.0.1", "ip a#10.0.0.1", "ip b#10.0.0.1"], "an announced one, however old");
     let (prefix, clusters) = life.view.longest_match("10.0.0.1".parse().unwrap()).unwrap();
     assert_eq!((prefix.host, clusters.count()), (true, 3));
-    let names: Vec<_> = life.view.lookup("10.0.0.1".parse().unwrap()).into_iter().map(|found| found.node_name).collect();
+    let names: Vec<_> = life.view.lookup("10.0.0.1".parse().unwrap(), None).into_iter().map(|found| found.node_name).collect();
     assert_eq!(names, [None, Some("a".to_owned()), Some("b".to_owned())]);
     life.change(Change::Delete { key: at(0, Kind::Ip, "10.0.0.1") });
     life.change(Change::Delete { key: at(0, Kind::Node, "a") });

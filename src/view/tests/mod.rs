@@ -308,7 +308,7 @@ impl Pair {
         let addresses =
             (0..NAMES).flat_map(|number| [format!("10.0.0.{number}"), format!("fd00::{number:x}"), format!("172.18.0.{number}")]);
         for ip in addresses.map(|text| text.parse::<IpAddr>().unwrap()) {
-            assert_eq!(view.lookup(ip), naive.lookup(ip), "{ip}");
+            assert_eq!(view.lookup(ip, None), naive.lookup(ip), "{ip}");
             assert_eq!(view.nodes_at(ip).collect::<Vec<_>>(), naive.nodes_at(ip).cloned().collect::<Vec<_>>());
             let length = if ip.is_ipv4() { [32, 30, 28, 0] } else { [128, 64, 60, 0] }[random.random_range(0..4)];
             let net = ipnet::IpNet::new(ip, length).unwrap().trunc();
