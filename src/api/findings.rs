@@ -11,14 +11,14 @@ use crate::{handle, model};
 pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<Finding> {
     let (clusters, detail, key) = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => {
-            is_complete(reading, cluster, Kind::Node).then_some(())?;
+            reading.is_complete(cluster, Kind::Node).then_some(())?;
             let detail = format!(
                 "{cluster} has addresses behind host {ip}, and no node of that address: traffic to them has no tunnel; see whether the node was removed or its agent does not announce it"
             );
             (vec![cluster.clone()], detail, None)
         }
         handle::Finding::DanglingIdentity(cluster, identity) => {
-            is_complete(reading, cluster, Kind::Identity).then_some(())?;
+            reading.is_complete(cluster, Kind::Identity).then_some(())?;
             let detail = format!(
                 "{cluster} has addresses of identity {identity}, and does not announce that identity: policies by label do not match them; see whether its operator removed an identity that is still in use"
             );
@@ -102,9 +102,10 @@ fn of_cluster(cluster: &ClusterReading) -> Vec<Finding> {
 fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = Finding> {
     let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
     for cluster in clusters {
-        // of two that claim one id the second is refused, so that only its status has the id
-        let config = cluster.status.as_ref().and_then(|status| status.config.as_ref()).or(cluster.record.config.as_ref());
-        if let Some(id) = config.map(|config| config.id.0).filter(|id| *id > 0) {
+        // of two that claim one id the second is refused, and keeps the one that it had
+        let claimed = cluster.status.as_ref().and_then(|status| status.claimed_id);
+        let id = claimed.or(cluster.record.config.as_ref().map(|config| config.id));
+        if let Some(id) = id.map(|id| id.0).filter(|id| *id > 0) {
             by_id.entry(id).or_default().push(cluster.name.clone());
         }
     }
@@ -116,11 +117,6 @@ fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = Finding> {
         count: None,
         key: None,
     })
-}
-
-/// Whether everything of a kind was read once, so that what is absent means something.
-fn is_complete(reading: &Reading, cluster: &ClusterName, kind: Kind) -> bool {
-    reading.source(cluster, kind).revision.is_some()
 }
 
 fn text_of(prefix: ObjectPrefix) -> String {

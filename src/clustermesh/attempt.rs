@@ -94,21 +94,31 @@ impl Attempt<'_> {
 
     /// Waits for a usable cluster config. A cluster that never had one is read without after a while (invariant 3).
     async fn read_config(&self, connection: &Connection, had_config: bool) -> Result<ReadConfig, AttemptError> {
+        let reporter = &self.task.surroundings.reporter;
         let key = keys::cluster_config_key(&self.task.name);
         let (found, revision) = connection.get(key.as_bytes(), None).await?;
         let mut watch = connection.watch(key.as_bytes(), None, revision.next()).await?;
+        // one that cannot be used is one all the same: such a cluster is not a legacy one
+        let mut is_there = found.is_some();
         if let Some(config) = found.and_then(|found| self.parse_config(found)) {
             return Ok(ReadConfig { config: Some(config), watch });
         }
         let wait = self.task.options.timing.legacy_wait;
-        let reason =
-            if had_config { "its data is kept as it is until then" } else { "without one it is read as a legacy cluster in a while" };
-        self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("waiting for {key}: {reason}"));
+        if !is_there {
+            let reason =
+                if had_config { "its data is kept as it is until then" } else { "without one it is read as a legacy cluster in a while" };
+            reporter.waiting(Phase::ReadingConfig, &format!("waiting for {key}: {reason}"));
+            reporter.change(|status| {
+                status.config_gone = had_config;
+                status.connected = !had_config;
+            });
+        }
         let deadline = Instant::now() + wait;
         loop {
             tokio::select! {
                 message = watch.next() => {
                     let WatchMessage::Events { events, .. } = message? else { continue };
+                    is_there = events.last().map_or(is_there, |event| matches!(event, Event::Put(_)));
                     let newest = events.into_iter().filter_map(|event| match event {
                         Event::Put(put) => self.parse_config(put),
                         Event::Delete { .. } => None,
@@ -118,8 +128,9 @@ impl Attempt<'_> {
                     }
                 }
                 () = sleep_until(deadline.into()) => {
-                    if had_config {
-                        return Err(AttemptError::Cluster(format!("{key} did not come within {wait:?}: its data is kept as it is")));
+                    if had_config || is_there {
+                        let problem = if is_there { "could not be used for" } else { "did not come within" };
+                        return Err(AttemptError::Cluster(format!("{key} {problem} {wait:?}: what is held of the cluster stays as it is")));
                     }
                     return Ok(ReadConfig { config: None, watch });
                 }
@@ -143,6 +154,10 @@ impl Attempt<'_> {
         let reporter = &self.task.surroundings.reporter;
         if let Some(config) = config {
             let options = &self.task.options;
+            reporter.change(|status| {
+                status.claimed_id = Some(config.id);
+                status.config_gone = false;
+            });
             let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
             validate(config, options.own_id, options.max_connected_clusters)
                 .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {reason}", self.task.name)))?;
@@ -162,6 +177,7 @@ impl Attempt<'_> {
         reporter.change(|status| {
             status.config.clone_from(&memory.record.config);
             status.config_retrieved = config.is_some();
+            status.connected = true;
         });
         self.store_record(memory).await
     }

@@ -45,6 +45,17 @@ pub(super) struct ClusterTask {
     pub(super) surroundings: Surroundings,
 }
 
+/// Why an attempt is over.
+enum End {
+    Failed(AttemptError),
+    /// It is time to give up what depends on the cluster.
+    AwayTooLong,
+    /// Its file has other bytes now, or is gone.
+    FileChanged {
+        is_open: bool,
+    },
+}
+
 /// A cluster that cannot be read.
 #[derive(Debug)]
 struct Away {
@@ -86,29 +97,30 @@ impl ClusterTask {
         loop {
             let content = Arc::clone(&file_changes.borrow_and_update());
             let started = Instant::now();
-            let error = tokio::select! {
-                error = self.attempt(&content, &mut memory) => error,
-                () = self.away_too_long(&away) => {
+            let end = tokio::select! {
+                error = self.attempt(&content, &mut memory) => End::Failed(error),
+                () = self.away_too_long(&away) => End::AwayTooLong,
+                changed = file_changes.changed() => End::FileChanged { is_open: changed.is_ok() },
+            };
+            if self.surroundings.reporter.is_connected() {
+                away = Away { since: Instant::now(), revoked: false };
+            }
+            self.surroundings.reporter.disconnected();
+            let error = match end {
+                End::Failed(AttemptError::Stopping) | End::FileChanged { is_open: false } => return,
+                End::Failed(error) => error,
+                End::AwayTooLong => {
                     away.revoked = true;
                     self.revoke(&mut memory).await;
                     continue;
                 }
-                changed = file_changes.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
+                End::FileChanged { is_open: true } => {
                     tracing::info!(cluster = %self.name, "the cluster's file changed: connecting anew");
                     memory.untried.clear();
                     backoff.reset(&self.options.timing);
                     continue;
                 }
             };
-            if matches!(error, AttemptError::Stopping) {
-                return;
-            }
-            if self.surroundings.reporter.has_config() {
-                away = Away { since: Instant::now(), revoked: false };
-            }
             if started.elapsed() > STABLE_CONNECTION || self.surroundings.reporter.was_live() {
                 backoff.reset(&self.options.timing);
             }
@@ -127,11 +139,11 @@ impl ClusterTask {
     }
 
     /// Waits until the cluster could not be read for as long as `--cache-ttl` says; for ever where it says nothing, where that has
-    /// been seen to, and once its config is read (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
+    /// been seen to, and once it is connected (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
     async fn away_too_long(&self, away: &Away) {
         let Some(ttl) = self.options.timing.cache_ttl.filter(|_| !away.revoked) else { return std::future::pending().await };
         sleep(ttl.saturating_sub(away.since.elapsed())).await;
-        if self.surroundings.reporter.has_config() {
+        if self.surroundings.reporter.is_connected() {
             std::future::pending().await
         }
     }

@@ -101,8 +101,14 @@ impl Reporter {
             status.last_error = Some(error.to_owned());
             status.last_error_time = Some(SystemTime::now());
             status.next_retry = Some(Instant::now() + wait);
+        });
+    }
+
+    /// A connection is over, or none came of an attempt. That the config is gone stays so until it is read again.
+    pub(super) fn disconnected(&self) {
+        self.change(|status| {
+            status.connected = false;
             status.config_retrieved = false;
-            status.config_gone = false;
             for resource in &mut status.resources {
                 resource.synced = false;
                 resource.awaiting_canary = false;
@@ -200,9 +206,9 @@ impl Reporter {
         matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost)
     }
 
-    /// Whether the cluster config was read over the present connection.
-    pub(super) fn has_config(&self) -> bool {
-        self.status.borrow().config_retrieved
+    /// Whether there is a connection whose cluster is what it was.
+    pub(super) fn is_connected(&self) -> bool {
+        self.status.borrow().connected
     }
 
     pub(super) fn last_contact_time(&self) -> Option<SystemTime> {

@@ -358,9 +358,13 @@ impl ScopeTask<'_> {
         }
         self.memory.outbox.extend(step.commands);
         self.memory.deliver(&self.surroundings.commands).await?;
-        let held = self.memory.resync.held_count() > 0;
-        self.memory.held_since = if held { self.memory.held_since.or_else(|| Some(Instant::now())) } else { None };
         let synced = self.memory.resync.is_synced();
+        if self.memory.resync.held_count() > 0 {
+            self.memory.held_since.get_or_insert_with(Instant::now);
+        } else if synced {
+            // what an earlier connection held is known again once everything is read: until then its time goes on
+            self.memory.held_since = None;
+        }
         if synced && !self.told_synced {
             // who hears that everything is there must find it there
             self.settled_mirror().await;

@@ -223,10 +223,14 @@ pub struct ClusterStatus {
     pub phase_since: Instant,
     /// The configuration in force, once one was read or restored.
     pub config: Option<ClusterConfig>,
+    /// The id that its configuration claimed when it was read last, whether it may have it or not.
+    pub claimed_id: Option<ClusterId>,
     /// Whether the configuration was read over the present connection.
     pub config_retrieved: bool,
-    /// Whether the configuration has gone from the source since.
+    /// Whether the source was without the configuration that it once had when it was asked last.
     pub config_gone: bool,
+    /// Whether the present connection has a usable configuration, or is one to a cluster that never had any: what is mirrored is its own.
+    pub connected: bool,
     /// The etcd behind the present or last connection.
     pub etcd_cluster_id: Option<EtcdClusterId>,
     /// The endpoint of the present or last attempt.
@@ -287,8 +291,10 @@ impl ClusterStatus {
             phase: Phase::Connecting,
             phase_since: now,
             config: None,
+            claimed_id: None,
             config_retrieved: false,
             config_gone: false,
+            connected: false,
             etcd_cluster_id: None,
             endpoint: None,
             last_contact: None,

@@ -1,12 +1,25 @@
 //! What makes a cluster the same cluster, or another: its id, its name, its endpoints.
 
+use serde_json::{Value, json};
+
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, rewrite};
-use crate::harness::meshkeep::Home;
+use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, Scene, settles};
-use crate::harness::stream::Follower;
+use crate::harness::stream::{Event, Follower};
 use crate::harness::truth::Truth;
+
+/// Waits for a finding of a kind.
+async fn finding(meshkeep: &Meshkeep, kind: &str) -> Value {
+    let found = || async { meshkeep.get(&format!("/v1/problems?kind={kind}")).await["items"].get(0).cloned() };
+    eventually(&format!("a finding {kind}"), found).await
+}
+
+async fn no_finding(meshkeep: &Meshkeep, kind: &str) {
+    let gone = || async { meshkeep.get(&format!("/v1/problems?kind={kind}")).await["items"].get(0).is_none().then_some(()) };
+    eventually(&format!("the end of {kind}"), gone).await;
+}
 
 #[tokio::test]
 async fn a_cluster_whose_id_changes_is_removed_and_read_anew() {
@@ -20,8 +33,32 @@ async fn a_cluster_whose_id_changes_is_removed_and_read_anew() {
     scene.settles("a change of the cluster's id").await;
     let followed = scene.follower().now();
     let removed = followed.named("delete", seen).filter(|event| event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0").count();
-    assert_eq!(removed, 1, "what was held under the old id goes first");
+    assert_eq!(removed, 1, "what was held under the old id goes");
+    let of_cluster = |event: &&Event| event.data["key"].as_str().is_some_and(|key| key.contains("/v1/c01/"));
+    let changes: Vec<&Event> = followed.events[seen..].iter().filter(of_cluster).collect();
+    let comes = |event: &&Event| event.name == "upsert" && event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0";
+    let node = changes.iter().rposition(comes).unwrap();
+    assert!(changes[node..].iter().all(|event| event.name == "upsert"), "all of it goes before anything comes under the new id");
     assert!(!followed.changes_since(seen).keys().any(|key| key.contains("/c02")), "the other cluster was disturbed");
+}
+
+/// It is found at a start, and the new id is taken: what was held goes all the same, and comes once the id is free.
+#[tokio::test]
+async fn a_cluster_whose_id_changed_meanwhile_to_one_that_is_taken_waits_for_it() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 2, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.stop_meshkeep().await;
+    let (before, after) = (scene.remotes[0].clusters[0].clone(), MeshCluster::generate_named("c01", 2, SMALL));
+    rewrite(&scene.remotes[0].etcd, Form::State, &before, &after).await;
+    put_config(&scene.remotes[0].etcd, Form::State, &after).await;
+    scene.start_meshkeep().await;
+    scene.meshkeep().says_of("c01", "lastError", "already used by cluster c02").await;
+    settles(scene.meshkeep(), &Truth::of(&scene.remotes[1].clusters).expected(), "an id that is taken").await;
+    assert_eq!(finding(scene.meshkeep(), "duplicateClusterID").await["clusters"], json!(["c01", "c02"]));
+    scene.home.remove_cluster("c02");
+    scene.remotes.remove(1);
+    scene.remotes[0].clusters[0] = after;
+    scene.settles("the end of the other").await;
 }
 
 #[tokio::test]
@@ -35,10 +72,13 @@ async fn two_clusters_cannot_have_one_id() {
     scene.home.write_cluster("twin", &etcd.client_file_yaml());
     let state = scene.meshkeep().says_of("twin", "lastError", "c01").await;
     assert!(state["lastError"].as_str().unwrap().contains('1'), "{state}");
+    let found = finding(scene.meshkeep(), "duplicateClusterID").await;
+    assert_eq!((&found["id"], &found["clusters"]), (&json!("duplicateClusterID/1"), &json!(["c01", "twin"])), "{found}");
     scene.settles("a second cluster of the same id").await;
     // once the first is gone the second may have it
     scene.home.remove_cluster("c01");
     settles(scene.meshkeep(), &Truth::of([&twin]).expected(), "the removal of the first").await;
+    no_finding(scene.meshkeep(), "duplicateClusterID").await;
 }
 
 /// Both are found at one start, and the newcomer is quicker: the id belongs to the one whose data is stored.
@@ -71,12 +111,21 @@ async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     assert_eq!(told["config"], before, "{told}");
     // the phase is told through the writer, and so a moment later
     scene.meshkeep().reaches("c01", "sourceLost").await;
+    let found = finding(scene.meshkeep(), "clusterConfigLost").await;
+    assert_eq!(found["clusters"], json!(["c01"]), "{found}");
+    finding(scene.meshkeep(), "sourceLost").await;
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
     let told = scene.meshkeep().says_of("c01", "lastError", "waiting for cilium/cluster-config/c01").await;
     assert_eq!(told["config"], before, "{told}");
+    finding(scene.meshkeep(), "clusterConfigLost").await;
+    // nor does a new connection forget it
+    scene.home.write_cluster("c01", &format!("{}# again\n", scene.remotes[0].client_file()));
+    scene.meshkeep().says_of("c01", "lastError", "waiting for cilium/cluster-config/c01").await;
+    finding(scene.meshkeep(), "clusterConfigLost").await;
     put_config(&scene.remotes[0].etcd, Form::Cache, &scene.remotes[0].clusters[0]).await;
     scene.settles("the return of the config").await;
+    no_finding(scene.meshkeep(), "clusterConfigLost").await;
 }
 
 #[tokio::test]

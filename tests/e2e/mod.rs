@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod big_values;
+mod cache_ttl;
 mod chaos;
 mod clusters;
 mod derived;

@@ -127,6 +127,23 @@ async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
+/// It has a config, and so it is none of those that have none.
+#[tokio::test]
+async fn a_cluster_whose_config_cannot_be_used_is_not_read_without_it() {
+    let etcd = Etcd::start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    put_heartbeat(&etcd).await;
+    put_entries(&etcd, Form::State, &cluster).await;
+    etcd.put("cilium/cluster-config/c01", "{").await;
+    let mut home = Home::new().with_flags(&QUICK_LEGACY);
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    meshkeep.says_of(&cluster.name, "lastError", "cilium/cluster-config/c01 could not be used for 1s").await;
+    assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
+    etcd.delete("cilium/cluster-config/c01").await;
+    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the end of such a config").await;
+}
+
 #[tokio::test]
 async fn a_legacy_cluster_that_was_wiped_is_pruned_after_a_heartbeat_and_a_quiet_while() {
     let mut etcd = Etcd::start().await;

@@ -60,8 +60,8 @@ fn truth() -> Truth {
 }
 
 /// Both clusters mirrored from their own etcds.
-async fn in_state_form(binary: &Path) -> (Vec<Etcd>, Home, Meshkeep) {
-    let mut home = Home::new();
+pub(super) async fn in_state_form(binary: &Path, flags: &[&str]) -> (Vec<Etcd>, Home, Meshkeep) {
+    let mut home = Home::new().with_flags(flags);
     let mut etcds = Vec::new();
     for (name, _) in CLUSTERS {
         let etcd = load(binary, &format!("{name}-etcd")).await;
@@ -85,7 +85,7 @@ async fn settle(meshkeep: &Meshkeep) {
 #[tokio::test]
 async fn the_samples_in_state_form_are_served_value_for_value() {
     for binary in etcd_binaries() {
-        let (_etcds, _home, meshkeep) = in_state_form(&binary).await;
+        let (_etcds, _home, meshkeep) = in_state_form(&binary, &[]).await;
         assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
     }
 }
@@ -112,7 +112,7 @@ async fn lookup(meshkeep: &Meshkeep, ip: &str) -> Value {
 
 #[tokio::test]
 async fn an_address_is_answered_by_its_longest_prefix_with_the_labels_of_its_identity() {
-    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     let cart = json!({
         "k8s:app": "cart",
         "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name": "shop",
@@ -137,14 +137,14 @@ async fn an_address_is_answered_by_its_longest_prefix_with_the_labels_of_its_ide
 
 #[tokio::test]
 async fn a_remotes_host_is_a_remote_node() {
-    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     let found = lookup(&meshkeep, "172.18.2.9").await;
     assert_eq!((&found["identity"], &found["cluster"]), (&json!(6), &json!("tokyo")), "{found}");
 }
 
 #[tokio::test]
 async fn single_things_are_found_and_missing_ones_are_404() {
-    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     for (path, field, value) in [
         ("/v1/nodes/paris/paris-worker-1", "bootID", json!("570d3fd1-93db-4862-ba99-6a3c2c10c311")),
         ("/v1/services/tokyo/shop/cart", "clusterID", json!(2)),
@@ -191,7 +191,7 @@ async fn count(meshkeep: &Meshkeep, path: &str) -> usize {
 
 #[tokio::test]
 async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_says() {
-    let (etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0]).await;
+    let (etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     for (query, exports, slices) in [
         ("", 1, 1),
         ("?namespace=shop", 1, 1),

@@ -1,0 +1,119 @@
+//! `--cache-ttl`: a cluster that stays away for too long loses what agents send traffic by, and nothing else; one that is there loses nothing.
+
+use serde_json::Value;
+
+use super::samples;
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_entries, put_heartbeat};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::settles;
+use crate::harness::truth::Truth;
+
+/// The cluster without what goes.
+fn without_services(cluster: &MeshCluster) -> MeshCluster {
+    let mut without = cluster.clone();
+    cluster.keys_of("services/v1").iter().for_each(|key| without.delete(key));
+    without
+}
+
+async fn items(meshkeep: &Meshkeep, kind: &str) -> Value {
+    meshkeep.get(&format!("/v1/{kind}?limit=1000")).await["items"].clone()
+}
+
+#[tokio::test]
+async fn a_cluster_that_stays_away_loses_its_services_and_comes_back() {
+    let mut etcd = Etcd::start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+    let (all, without) = (Truth::of([&cluster]).expected(), Truth::of([&without_services(&cluster)]).expected());
+    let mut home = Home::new().with_flags(&["--cache-ttl=2s", "--backoff-min=50ms", "--backoff-max=200ms"]);
+    home.write_cluster("c01", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &all, "the first loading").await;
+    etcd.stop().await;
+    settles(&meshkeep, &without, "the end of its time").await;
+    etcd.restart().await;
+    settles(&meshkeep, &all, "its return").await;
+    meshkeep.stop().await;
+    etcd.stop().await;
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &without, "a start beside a cluster that is away").await;
+}
+
+#[tokio::test]
+async fn services_exports_and_slices_go_and_nodes_identities_and_addresses_stay() {
+    let (mut etcds, _home, meshkeep) = samples::in_state_form(&etcd_binaries()[0], &["--cache-ttl=1s"]).await;
+    let kept = ["nodes", "identities", "ipcache"];
+    let (mut before, revoked) = (Vec::new(), ["services", "service-exports", "endpoint-slices"]);
+    for kind in kept {
+        before.push(items(&meshkeep, kind).await);
+    }
+    for kind in revoked {
+        assert_ne!(items(&meshkeep, kind).await, Value::Array(Vec::new()), "{kind}");
+    }
+    for etcd in &mut etcds {
+        etcd.stop().await;
+    }
+    for kind in revoked {
+        let what = format!("the end of {kind}");
+        eventually(&what, || async { (items(&meshkeep, kind).await == Value::Array(Vec::new())).then_some(()) }).await;
+    }
+    for (kind, before) in kept.into_iter().zip(before) {
+        assert_eq!(items(&meshkeep, kind).await, before, "{kind}");
+    }
+}
+
+/// Without a config it is connected all the same, also while it is not certain yet that there will be none.
+#[tokio::test]
+async fn a_legacy_cluster_that_is_there_loses_nothing() {
+    let mut etcd = Etcd::start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    put_heartbeat(&etcd).await;
+    put_entries(&etcd, Form::State, &cluster).await;
+    let mut home =
+        Home::new().with_flags(&["--legacy-wait=2s", "--legacy-quiet=1s", "--cache-ttl=1s", "--backoff-min=50ms", "--backoff-max=200ms"]);
+    home.write_cluster("c01", &etcd.client_file_yaml());
+    // without a config nobody knows the cluster's id
+    let truth = |cluster: &MeshCluster| {
+        let mut truth = Truth::of([cluster]);
+        truth.name_cluster("c01", 0);
+        truth.expected()
+    };
+    let revoked = |meshkeep: &Meshkeep| meshkeep.log_lines_with(&["away for longer than --cache-ttl"]);
+    for start in ["the first start", "a start with what was stored"] {
+        let meshkeep = home.start().await;
+        meshkeep.reaches("c01", "live").await;
+        let outlasts = || async { (meshkeep.cluster("c01").await["phaseSeconds"].as_f64() > Some(2.0)).then_some(()) };
+        eventually("twice the time of --cache-ttl", outlasts).await;
+        settles(&meshkeep, &truth(&cluster), start).await;
+        assert_eq!(revoked(&meshkeep), 0, "{start}");
+        meshkeep.stop().await;
+    }
+    let meshkeep = home.start().await;
+    meshkeep.reaches("c01", "live").await;
+    for _ in 0..2 {
+        etcd.stop().await;
+        settles(&meshkeep, &truth(&without_services(&cluster)), "the end of its time").await;
+        etcd.restart().await;
+        settles(&meshkeep, &truth(&cluster), "its return").await;
+    }
+}
+
+/// A file that names certificates which are not there ends the connection before it.
+#[tokio::test]
+async fn a_cluster_whose_new_file_cannot_be_used_is_away() {
+    let etcd = Etcd::start().await;
+    let cluster = MeshCluster::generate(1, SMALL);
+    publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+    let mut home = Home::new().with_flags(&["--cache-ttl=1s"]);
+    home.write_cluster("c01", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    meshkeep.reaches("c01", "live").await;
+    home.write_cluster("c01", "endpoints:\n- https://127.0.0.1:1\ntrusted-ca-file: /nowhere/ca.crt\n");
+    meshkeep.reaches("c01", "waitingForFiles").await;
+    let state = meshkeep.cluster("c01").await;
+    assert!(state["resources"].as_array().unwrap().iter().all(|kind| kind["synced"] != true), "{state}");
+    settles(&meshkeep, &Truth::of([&without_services(&cluster)]).expected(), "the end of its time").await;
+}
