@@ -6,6 +6,9 @@
 //! history, which the sentinel check shows (2, measurements.md §2); nothing is pruned unless a list is complete, behind its
 //! canary where there are canaries, and behind a quiet time where there are none and the history is not the same (3); what the
 //! source lost is not deleted (4, `holds`).
+//!
+//! An agent takes back the identities of a list that breaks off (protocol.md §3.6). Here what a list has brought stays until a list is complete:
+//! it was at the source, and only a complete list says that something is not.
 
 mod changes;
 mod holds;

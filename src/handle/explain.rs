@@ -26,7 +26,7 @@ pub enum Verdict {
 }
 
 impl Reading {
-    /// Every entry of every cluster that covers an address, strongest first ([`Rank`] says which of several for one prefix), and what becomes
+    /// Every entry of every cluster that covers an address, strongest first ([`Rank`](crate::view::Rank) says which of several for one prefix), and what becomes
     /// of each.
     #[must_use]
     pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, Verdict)> {

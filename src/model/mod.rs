@@ -22,10 +22,10 @@ pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SliceP
 pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;
-pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IdentityScope};
+pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
 pub use object::{
-    Backend, BackendZone, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, ObjectPrefix, Port,
-    Service,
+    Backend, BackendZone, CLUSTER_LABEL, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object,
+    ObjectPrefix, Port, Service,
 };
 pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};

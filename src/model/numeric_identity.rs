@@ -8,6 +8,9 @@ use super::{ClusterId, MaxConnectedClusters};
 /// The first identity that a cluster may allocate; those below are reserved and the same everywhere (`MinimalNumericIdentity`).
 pub const ALLOCATED_IDENTITY_MIN: u32 = 256;
 
+/// `remote-node`: what another cluster's host is from here (`pkg/identity/numericidentity.go`).
+pub const IDENTITY_REMOTE_NODE: u32 = 6;
+
 /// How many bits of a number lie below its scope.
 const SCOPE_SHIFT: u32 = 24;
 

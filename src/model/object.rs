@@ -12,6 +12,9 @@ use super::{EndpointSlice, EntryKey, Kind, Phase, ServiceExport};
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
 
+/// The label that says which cluster an identity belongs to (`PolicyLabelCluster` of `pkg/k8s/apis/cilium.io`).
+pub const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
+
 /// A decoded and validated value.
 ///
 /// There are a thousand entries for each node, so what is large and rare is boxed: it would make each of them half as large again.

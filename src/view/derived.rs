@@ -13,15 +13,14 @@ use ipnet::IpNet;
 
 use super::apply::Put;
 use super::{Effects, View};
-use crate::model::{DeleteReason, EntryKey, IpEntry, Kind, Node, Object, ObjectPrefix, Record, SourceStamp};
+use crate::model::{DeleteReason, EntryKey, IDENTITY_REMOTE_NODE, IpEntry, Kind, Node, Object, ObjectPrefix, Record, SourceStamp};
 use crate::wire;
 
 /// The number of the rules below. A store whose entries were made by others gets new ones: count it up with every change of a rule.
 pub const DERIVATION: u64 = 1;
 
-/// `remote-node`, `health` and `ingress` (`pkg/identity/numericidentity.go`).
+/// `health` and `ingress` (`pkg/identity/numericidentity.go`).
 const IDENTITY_HEALTH: u32 = 4;
-const IDENTITY_REMOTE_NODE: u32 = 6;
 const IDENTITY_INGRESS: u32 = 8;
 
 /// The types of node addresses that a rule names (`pkg/node/addressing`).

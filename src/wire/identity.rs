@@ -1,10 +1,7 @@
 //! Identities: `…/id/<number>` with their labels as text, from Cilium's `pkg/labels` and the checks of `pkg/identity/cache/allocator.go`.
 
 use super::{Context, quoted};
-use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, Identity, LabelSet};
-
-/// The label that says which cluster an identity belongs to (`PolicyLabelCluster` of `pkg/k8s/apis/cilium.io`).
-const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
+use crate::model::{ALLOCATED_IDENTITY_MIN, CLUSTER_LABEL, ClusterId, Identity, LabelSet};
 
 /// The source of labels that mean the same everywhere (`LabelSourceReserved`, `pkg/labels`).
 const SOURCE_RESERVED: &str = "reserved";

@@ -9,12 +9,10 @@ use ipnet::IpNet;
 use super::address::{Address, Mask};
 use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
-use crate::model::{IpEntry, NamedPort, ObjectPrefix};
+use crate::model::{IDENTITY_REMOTE_NODE, IpEntry, NamedPort, ObjectPrefix};
 
 /// `host`: from a remote cluster it means another machine (`pkg/identity/numericidentity.go`).
 const IDENTITY_HOST: u32 = 1;
-/// `remote-node`: what a remote's host is seen from here.
-const IDENTITY_REMOTE_NODE: u32 = 6;
 
 go_struct! {
     /// An address and its identity. `Metadata` is always empty.

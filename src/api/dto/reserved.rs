@@ -1,6 +1,6 @@
 //! Identities that mean the same in every cluster, by number (Cilium's `pkg/identity/numericidentity.go`).
 
-use crate::model::{ClusterName, LabelSet};
+use crate::model::{CLUSTER_LABEL, ClusterName, LabelSet};
 
 /// Reserved identities; the index is the number.
 const RESERVED: [&str; 11] =
@@ -14,9 +14,6 @@ const WELL_KNOWN_FIRST: u32 = 100;
 
 /// How many there are; from 108 on the same eight come again for Kubernetes 1.21 and later, with the label [`NAMESPACE_NAME_LABEL`].
 const WELL_KNOWN_COUNT: usize = 8;
-
-/// What clusters call themselves in labels (`PolicyLabelCluster` of `pkg/k8s/apis/cilium.io`).
-const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
 
 /// The service account of a pod (`PolicyLabelServiceAccount`).
 const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
