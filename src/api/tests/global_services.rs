@@ -196,8 +196,17 @@ async fn an_affinity_shows_what_would_be_used_and_why() {
         assert_eq!((backends(&found).as_slice(), &found["selection"]["rule"]), (texts(expected).as_slice(), &json!(rule)), "{query}");
         assert!(found["reason"].is_string() && found["clusters"].as_array().unwrap().len() == 3, "{query}: {found}");
     }
-    // paris has no till/desk, and is mirrored
-    let list = fixture.json("/v1/global-services?namespace=till&affinity=none&from=paris").await;
+    // that paris has no till/desk means something once all its services are known
+    let uri = "/v1/global-services?namespace=till&affinity=none&from=paris";
+    let list = fixture.json(uri).await;
+    let (used, rule) = (vec!["tokyo 10.2.2.41".to_owned()], json!("noAffinity"));
+    assert_eq!((backends(&list["items"][0]), &list["items"][0]["selection"]["rule"]), (used, &rule));
+    let (scope, etcd_cluster_id) = (Scope { cluster: cluster("paris"), kind: Kind::Service }, EtcdClusterId(1));
+    let cursor = Cursor { etcd_cluster_id, revision: Revision(20), cached: true, last_put: None, last_delete: None, canary: None };
+    fixture.command(Command::Apply { scope, changes: Vec::new(), cursor: Some(cursor) }).await;
+    // the writer takes what it is given in order
+    fixture.change(put(key(Kind::ServiceExport, "tokyo", "shop/other"), export(10, "Headless"), 21)).await;
+    let list = fixture.json(uri).await;
     assert_eq!((backends(&list["items"][0]), &list["items"][0]["selection"]["rule"]), (Vec::new(), &json!("noLocalService")));
 }
 
