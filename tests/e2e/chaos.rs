@@ -9,7 +9,7 @@ use crate::harness::mesh::{Shape, publish, put_canaries, put_config, put_leased,
 use crate::harness::scene::Scene;
 
 /// More than one page of a list.
-const SHAPE: Shape = Shape { nodes: 6, identities: 20, endpoints: 300, services: 8 };
+const SHAPE: Shape = Shape { nodes: 6, identities: 20, endpoints: 300, services: 8, exports: 0 };
 
 /// What can happen to a mesh and its sidecar.
 #[derive(Debug, Clone, Copy)]

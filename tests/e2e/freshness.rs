@@ -81,6 +81,20 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     assert_eq!((&node["meta"]["origin"], &node["meta"]["phase"]), (&Value::from("live"), &Value::from("live")), "{node}");
 }
 
+/// Behind a KVStoreMesh the heartbeat is its own etcd's: that the source has died shows nowhere (protocol.md, trap 15).
+#[tokio::test]
+async fn of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_the_age() {
+    let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    for (cluster, expected) in [("c01", Value::Null), ("c02", "unknown".into())] {
+        let meta = scene.meshkeep().get(&format!("/v1/nodes/{cluster}/{cluster}-worker-0")).await["meta"].clone();
+        assert_eq!((&meta["sourceAge"], &meta["phase"]), (&expected, &"live".into()), "{meta}");
+        assert!(meta["ageSeconds"].as_f64().is_some_and(|age| age < 60.0), "{meta}");
+        let sources = scene.meshkeep().get(&format!("/v1/nodes?cluster={cluster}")).await["meta"]["sources"].clone();
+        assert!(sources.as_array().unwrap().iter().all(|source| source["sourceAge"] == expected), "{sources}");
+    }
+}
+
 /// The source's revision of each key: as the source has it, and as it is served.
 async fn revisions(scene: &Scene) -> (BTreeMap<String, i64>, BTreeMap<String, i64>) {
     let remote = &scene.remotes[0];

@@ -7,7 +7,7 @@ use crate::harness::scene::Scene;
 use crate::harness::truth::served;
 
 /// One cluster with enough entries for many pages.
-const LARGE: Shape = Shape { nodes: 5, identities: 50, endpoints: 2_000, services: 5 };
+const LARGE: Shape = Shape { nodes: 5, identities: 50, endpoints: 2_000, services: 5, exports: 0 };
 
 /// What comes before the entries (headers, the heartbeat, the config, canaries) and some of the entries.
 const FIRST_BYTES: u64 = 120_000;

@@ -8,7 +8,9 @@ use tokio::task::JoinSet;
 
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
-use crate::harness::mesh::{BASES, Form, MeshCluster, SMALL, Shape, config_value, publish, put_entries, put_heartbeat, source_key};
+use crate::harness::mesh::{
+    BASES, EVERY_KIND, Form, MeshCluster, SMALL, Shape, config_value, publish, put_entries, put_heartbeat, source_key,
+};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{serves, settles};
 use crate::harness::stream::Follower;
@@ -106,8 +108,10 @@ impl Stage {
 
     async fn up(&mut self) {
         let meshkeep = self.home.start().await;
-        self.follower = Some(Follower::open(&meshkeep, "snapshot=true").await);
-        self.meshkeep = Some(meshkeep);
+        let follower = Follower::open(&meshkeep, "snapshot=true").await;
+        eventually("the snapshot", || async { follower.now().named("synced", 0).next().map(drop) }).await;
+        (self.follower, self.meshkeep) = (Some(follower), Some(meshkeep));
+        self.count_from_here();
     }
 
     async fn down(&mut self) {
@@ -115,27 +119,42 @@ impl Stage {
         self.meshkeep.take().unwrap().stop().await;
     }
 
+    fn follower(&self) -> &Follower {
+        self.follower.as_ref().unwrap()
+    }
+
     /// Waits until everything of a cluster is served and live; from here on changes are counted.
     async fn settles(&mut self, cluster: &MeshCluster, after: &str) {
         settles(self.meshkeep(), &Truth::of([cluster]).expected(), after).await;
         self.meshkeep().reaches("c01", "live").await;
-        self.seen = self.follower.as_ref().unwrap().now().events.len();
+        self.count_from_here();
+    }
+
+    /// What was told before does not count any more.
+    fn count_from_here(&mut self) {
+        let seen = self.follower().now().events.len();
+        self.seen = seen;
     }
 
     /// Everything is served, without a single change having been announced.
     async fn nothing_went(&self, cluster: &MeshCluster, when: &str) {
         serves(self.meshkeep(), &Truth::of([cluster]).expected(), when).await;
-        let told = self.follower.as_ref().unwrap().now().changes_since(self.seen);
+        let told = self.follower().now().changes_since(self.seen);
         assert!(told.is_empty(), "{when}: {told:?}");
     }
 
     /// Waits until the source has no key of these any more.
     async fn is_lost(&self, prefix: &str) {
+        self.has_fewer_than(1, prefix).await;
+    }
+
+    /// Waits until the source has fewer keys than so many below a prefix.
+    async fn has_fewer_than(&self, count: usize, prefix: &str) {
         let mut client = self.etcd.client().await;
-        eventually("the leases to expire", || {
+        eventually("leases to expire", || {
             let options = Some(GetOptions::new().with_prefix().with_count_only());
             let mut client = client.clone();
-            async move { (client.get(prefix, options).await.unwrap().count() == 0).then_some(()) }
+            async move { (client.get(prefix, options).await.unwrap().count() < i64::try_from(count).unwrap()).then_some(()) }
         })
         .await;
         // the answer to a read of ours comes behind the events
@@ -159,80 +178,128 @@ async fn outlast_any_hold() {
     tokio::time::sleep(HOLD * 2).await;
 }
 
-/// A KVStoreMesh dies with everything on leases of these lives, the first of them with config and canaries.
-async fn dies_and_comes_back(lives_s: &[i64], shape: Shape, meshkeep_down: bool) {
-    let mut stage = Stage::new(&[]).await;
-    let cluster = MeshCluster::generate(1, shape);
-    let mut writer = Writer::new(&stage.etcd).await;
-    let mut leases = Vec::new();
-    for life_s in lives_s {
-        leases.push(writer.lease(*life_s).await);
-    }
-    writer.config(&cluster, Form::Cache, leases[0]).await;
-    writer.entries(&cluster, &leases[1..]).await;
-    writer.canaries(&cluster, Form::Cache, leases[0]).await;
-    stage.up().await;
-    stage.settles(&cluster, "the first loading").await;
-    if meshkeep_down {
-        stage.down().await;
-    }
-    writer.renewals.shutdown().await;
-    stage.is_lost("cilium/cache/").await;
-    stage.is_lost("cilium/cluster-config/").await;
-    if meshkeep_down {
+/// Where meshkeep is while a KVStoreMesh dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    Up,
+    Down,
+    /// Back once the first of the leases has expired.
+    BackMidway,
+}
+
+/// A KVStoreMesh that dies, and one that comes in its place.
+#[derive(Debug, Clone, Copy)]
+struct Death<'a> {
+    /// The lives of the leases that everything hangs on, the first of them with config and canaries.
+    lives_s: &'a [i64],
+    shape: Shape,
+    meanwhile: Meanwhile,
+    /// How many addresses the successor does not put again.
+    forgotten_count: usize,
+}
+
+impl Death<'_> {
+    async fn is_survived(self) {
+        let mut stage = Stage::new(&[]).await;
+        let mut cluster = MeshCluster::generate(1, self.shape);
+        let all = Truth::of([&cluster]).expected();
+        let mut writer = Writer::new(&stage.etcd).await;
+        let mut leases = Vec::new();
+        for life_s in self.lives_s {
+            leases.push(writer.lease(*life_s).await);
+        }
+        writer.config(&cluster, Form::Cache, leases[0]).await;
+        writer.entries(&cluster, &leases[1..]).await;
+        writer.canaries(&cluster, Form::Cache, leases[0]).await;
         stage.up().await;
-        stage.meshkeep().reaches("c01", "readingConfig").await;
-        stage.seen = stage.follower.as_ref().unwrap().now().events.len();
-        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "a start beside a lost source").await;
-    } else {
+        stage.settles(&cluster, "the first loading").await;
+        self.happens(&mut stage, writer, &cluster).await;
+        outlast_any_hold().await;
+        serves(stage.meshkeep(), &all, "after the loss").await;
+        let seen = stage.follower().now().events.len();
+        let forgotten = cluster.keys_of("ip/v1")[..self.forgotten_count].to_vec();
+        forgotten.iter().for_each(|key| cluster.delete(key));
+        let mut successor = Writer::new(&stage.etcd).await;
+        successor.everything(&cluster).await;
+        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the return").await;
+        stage.meshkeep().reaches("c01", "live").await;
+        stage.holds(0).await;
+        let told = || async { (stage.follower().now().changes_since(seen).len() >= forgotten.len()).then_some(()) };
+        eventually("what went to be told", told).await;
+        let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
+        assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
+        outlast_any_hold().await;
+        serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
+        let told = stage.follower().now().changes_since(seen);
+        assert_eq!(told, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "nothing but what was not put again");
+    }
+
+    /// Lets the leases expire, and sees that nothing goes with them.
+    async fn happens(self, stage: &mut Stage, mut writer: Writer, cluster: &MeshCluster) {
+        let config_goes_first = self.lives_s.iter().skip(1).all(|life_s| *life_s > self.lives_s[0]);
+        if self.meanwhile != Meanwhile::Up {
+            stage.down().await;
+        }
+        writer.renewals.shutdown().await;
+        if self.meanwhile == Meanwhile::BackMidway {
+            // of the config, which may be the first to go, and the entries
+            stage.has_fewer_than(cluster.entries.len() + 1, "cilium/c").await;
+            stage.up().await;
+        }
+        stage.is_lost("cilium/cache/").await;
+        stage.is_lost("cilium/cluster-config/").await;
+        if self.meanwhile == Meanwhile::Down {
+            stage.up().await;
+        }
+        if self.meanwhile == Meanwhile::Down || (self.meanwhile == Meanwhile::BackMidway && config_goes_first) {
+            // nothing can be read without a config
+            stage.meshkeep().reaches("c01", "readingConfig").await;
+            settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start beside a lost source").await;
+            return;
+        }
         stage.meshkeep().reaches("c01", "sourceLost").await;
         stage.holds(cluster.entries.len()).await;
         let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!((&node["meta"]["stale"], &node["meta"]["phase"]), (&true.into(), &"sourceLost".into()), "{node}");
+        stage.nothing_went(cluster, "the loss").await;
     }
-    outlast_any_hold().await;
-    serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "after the loss").await;
-    let mut writer = Writer::new(&stage.etcd).await;
-    writer.everything(&cluster).await;
-    stage.meshkeep().reaches("c01", "live").await;
-    stage.holds(0).await;
-    if !meshkeep_down {
-        stage.nothing_went(&cluster, "after the return").await;
-    }
-    let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
-    assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
-    outlast_any_hold().await;
-    serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
 }
 
-const THOUSAND: Shape = Shape { nodes: 4, identities: 10, endpoints: 981, services: 5 };
+const THOUSAND: Shape = Shape { nodes: 4, identities: 10, endpoints: 975, services: 5, exports: 3 };
 
 #[tokio::test]
 async fn a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it() {
-    dies_and_comes_back(&[4, 2], THOUSAND, false).await;
+    for meanwhile in [Meanwhile::Up, Meanwhile::Down] {
+        Death { lives_s: &[4, 2], shape: THOUSAND, meanwhile, forgotten_count: 0 }.is_survived().await;
+    }
 }
 
 #[tokio::test]
 async fn leases_that_expire_one_after_the_other_before_config_and_canaries_take_nothing_with_them() {
-    dies_and_comes_back(&[6, 2, 3, 4, 5], SMALL, false).await;
+    for meanwhile in [Meanwhile::Up, Meanwhile::Down, Meanwhile::BackMidway] {
+        Death { lives_s: &[6, 2, 3, 4, 5], shape: EVERY_KIND, meanwhile, forgotten_count: 0 }.is_survived().await;
+    }
 }
 
 #[tokio::test]
 async fn leases_that_expire_one_after_the_other_after_config_and_canaries_take_nothing_with_them() {
-    dies_and_comes_back(&[2, 3, 4, 5, 6], SMALL, false).await;
+    for meanwhile in [Meanwhile::Up, Meanwhile::Down, Meanwhile::BackMidway] {
+        Death { lives_s: &[2, 3, 4, 5, 6], shape: EVERY_KIND, meanwhile, forgotten_count: 0 }.is_survived().await;
+    }
 }
 
 #[tokio::test]
-async fn a_source_lost_while_meshkeep_is_down_takes_nothing_with_it() {
-    dies_and_comes_back(&[4, 2], SMALL, true).await;
-    dies_and_comes_back(&[2, 3, 4], SMALL, true).await;
+async fn what_the_successor_of_a_dead_kvstoremesh_does_not_put_again_goes_and_nothing_else() {
+    for meanwhile in [Meanwhile::Up, Meanwhile::Down] {
+        Death { lives_s: &[3, 2], shape: THOUSAND, meanwhile, forgotten_count: 10 }.is_survived().await;
+    }
 }
 
 #[tokio::test]
 async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
     for meshkeep_down in [false, true] {
         let mut stage = Stage::new(&[]).await;
-        let cluster = MeshCluster::generate(1, SMALL);
+        let cluster = MeshCluster::generate(1, EVERY_KIND);
         let mut writer = Writer::new(&stage.etcd).await;
         writer.everything(&cluster).await;
         stage.up().await;
@@ -271,7 +338,7 @@ async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
 async fn a_single_key_on_a_lease_of_its_own_is_held_and_then_deleted() {
     for meshkeep_down in [false, true] {
         let mut stage = Stage::new(&[]).await;
-        let mut cluster = MeshCluster::generate(1, SMALL);
+        let mut cluster = MeshCluster::generate(1, EVERY_KIND);
         let mut writer = Writer::new(&stage.etcd).await;
         writer.everything(&cluster).await;
         let key = cluster.keys_of("nodes/v1")[0].clone();
@@ -322,7 +389,7 @@ async fn what_a_kvstoremesh_does_not_put_again_goes() {
         settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the restart of the KVStoreMesh").await;
         stage.meshkeep().reaches("c01", "live").await;
         if !meshkeep_down {
-            let told = stage.follower.as_ref().unwrap().now().changes_since(stage.seen);
+            let told = stage.follower().now().changes_since(stage.seen);
             assert_eq!(told, gone.iter().map(|key| (key.clone(), 1)).collect(), "nothing but the ten");
         }
     }
@@ -332,7 +399,7 @@ async fn what_a_kvstoremesh_does_not_put_again_goes() {
 async fn an_agent_of_a_direct_peer_that_dies_takes_its_keys_with_it_at_once() {
     for meshkeep_down in [false, true] {
         let mut stage = Stage::new(&[]).await;
-        let mut cluster = MeshCluster::generate(1, SMALL);
+        let mut cluster = MeshCluster::generate(1, EVERY_KIND);
         publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
         let mut agent = Writer::new(&stage.etcd).await;
         let own = agent.client.lease_grant(2, None).await.unwrap().id();
@@ -361,7 +428,7 @@ async fn an_agent_of_a_direct_peer_that_dies_takes_its_keys_with_it_at_once() {
 async fn a_real_deletion_deletes_within_a_second() {
     for form in [Form::State, Form::Cache] {
         let mut stage = Stage::new(&[]).await;
-        let cluster = MeshCluster::generate(1, SMALL);
+        let cluster = MeshCluster::generate(1, EVERY_KIND);
         publish(&stage.etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
         stage.up().await;
         stage.settles(&cluster, "the first loading").await;
@@ -369,7 +436,7 @@ async fn a_real_deletion_deletes_within_a_second() {
             let key = cluster.keys_of(base)[0].clone();
             stage.etcd.delete(source_key(form, "c01", &key)).await;
             let since = Instant::now();
-            let follower = stage.follower.as_ref().unwrap();
+            let follower = stage.follower();
             eventually("the deletion", || async { follower.now().changes_since(stage.seen).contains_key(&key).then_some(()) }).await;
             assert!(since.elapsed() < DELETED_WITHIN, "{key} after {:?}", since.elapsed());
         }
@@ -381,7 +448,7 @@ async fn a_real_deletion_deletes_within_a_second() {
 async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
     for lost in ["cilium/cluster-config/c01", "cilium/synced/c01/cilium/state/nodes/v1"] {
         let mut stage = Stage::new(&[]).await;
-        let mut cluster = MeshCluster::generate(1, SMALL);
+        let mut cluster = MeshCluster::generate(1, EVERY_KIND);
         publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
         stage.up().await;
         stage.settles(&cluster, "the first loading").await;
@@ -409,7 +476,7 @@ async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
 #[tokio::test]
 async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
     let mut stage = Stage::new(&["--cache-ttl=3s"]).await;
-    let cluster = MeshCluster::generate(1, SMALL);
+    let cluster = MeshCluster::generate(1, EVERY_KIND);
     let mut writer = Writer::new(&stage.etcd).await;
     let (signs, short) = (writer.lease(LIFE_S).await, writer.client.lease_grant(2, None).await.unwrap().id());
     writer.config(&cluster, Form::Cache, signs).await;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::harness::certificates::Authority;
 use crate::harness::etcd::{Etcd, EtcdBuilder, Tls, etcd_binaries};
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat, put_leased, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
@@ -105,6 +106,34 @@ async fn a_missing_certificate_is_waited_for_and_named() {
     fs::copy(&etcd.client_pair().certificate, &late).unwrap();
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the arrival of the certificate").await;
     meshkeep.reaches(&cluster.name, "live").await;
+}
+
+/// The file of the cluster has the same bytes: only a new connection sees the new certificates (protocol.md, trap 17).
+#[tokio::test]
+async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
+    let (mut etcd, mut cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
+    let own = etcd.authority().client("sidecar");
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace("client-meshkeep", "client-sidecar"));
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+    let stranger = Authority::new(&etcd.directory().join("stranger"), "ca").client_until("sidecar", 2050);
+    fs::copy(&stranger.certificate, &own.certificate).unwrap();
+    fs::copy(&stranger.key, &own.key).unwrap();
+    cluster.add_endpoints(3);
+    put_entries(&etcd, Form::State, &cluster).await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "a rotation").await;
+    let state = meshkeep.cluster(&cluster.name).await;
+    assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");
+    etcd.stop().await;
+    etcd.restart().await;
+    meshkeep.says_of(&cluster.name, "certificateExpiry", "2050-01-01").await;
+    serves(&meshkeep, &Truth::of([&cluster]).expected(), "while the certificate is a stranger's").await;
+    etcd.authority().client("sidecar");
+    meshkeep.reaches(&cluster.name, "live").await;
+    meshkeep.says_of(&cluster.name, "certificateExpiry", "2100-01-01").await;
+    serves(&meshkeep, &Truth::of([&cluster]).expected(), "the right certificate").await;
 }
 
 /// Without a cluster config nobody knows the cluster's id.

@@ -13,7 +13,7 @@ use crate::harness::scene::Scene;
 use crate::harness::truth::served;
 
 /// Enough for several pages of the engine.
-const MEDIUM: Shape = Shape { nodes: 20, identities: 100, endpoints: 500, services: 20 };
+const MEDIUM: Shape = Shape { nodes: 20, identities: 100, endpoints: 500, services: 20, exports: 0 };
 
 #[tokio::test]
 async fn killed_again_and_again_under_churn_it_always_reaches_the_truth() {

@@ -13,7 +13,7 @@ use super::etcd::Etcd;
 use super::values::Owner;
 
 /// The kinds' parts of keys, below `cilium/state/` and `cilium/cache/`.
-pub(crate) const BASES: [&str; 4] = ["identities/v1", "ip/v1", "nodes/v1", "services/v1"];
+pub(crate) const BASES: [&str; 6] = ["endpointslices/v1", "identities/v1", "ip/v1", "nodes/v1", "serviceexports/v1", "services/v1"];
 
 /// The life of the leases that everything hangs on (`kvstore-lease-ttl`, 15 minutes).
 const LEASE_TTL_S: i64 = 900;
@@ -40,13 +40,18 @@ pub(crate) struct Shape {
     pub(crate) identities: u32,
     pub(crate) endpoints: u32,
     pub(crate) services: u32,
+    /// Service exports, and as many endpoint slices; with none the cluster does not say that it has such things.
+    pub(crate) exports: u32,
 }
 
 /// The size that the issue names for each of ten clusters.
-pub(crate) const FULL: Shape = Shape { nodes: 20, identities: 100, endpoints: 250, services: 20 };
+pub(crate) const FULL: Shape = Shape { nodes: 20, identities: 100, endpoints: 250, services: 20, exports: 0 };
 
-/// Enough to have something of everything.
-pub(crate) const SMALL: Shape = Shape { nodes: 4, identities: 10, endpoints: 24, services: 5 };
+/// Enough to have something of everything that every release has.
+pub(crate) const SMALL: Shape = Shape { nodes: 4, identities: 10, endpoints: 24, services: 5, exports: 0 };
+
+/// The same with what newer ones have beside it.
+pub(crate) const EVERY_KIND: Shape = Shape { exports: 3, ..SMALL };
 
 /// What a key stands for, so that it can be written anew with another version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +60,8 @@ enum Item {
     Identity(u32),
     Endpoint(u32),
     Service(u32),
+    Export(u32),
+    Slice(u32),
 }
 
 /// One cluster as it should be at its source.
@@ -84,6 +91,8 @@ impl MeshCluster {
             (shape.identities, Item::Identity),
             (shape.endpoints, Item::Endpoint),
             (shape.services, Item::Service),
+            (shape.exports, Item::Export),
+            (shape.exports, Item::Slice),
         ] {
             for index in 0..count {
                 cluster.set(item(index), 0);
@@ -96,7 +105,7 @@ impl MeshCluster {
         let (rest, value) = self.write(item, version);
         let key = self.key(item, &rest);
         self.items.insert(key.clone(), (item, version));
-        self.entries.insert(key, value.into_bytes());
+        self.entries.insert(key, value);
     }
 
     fn key(&self, item: Item, rest: &str) -> String {
@@ -106,16 +115,21 @@ impl MeshCluster {
             Item::Identity(_) => format!("cilium/cache/identities/v1/{name}/id/{rest}"),
             Item::Endpoint(_) => format!("cilium/cache/ip/v1/{name}/{rest}"),
             Item::Service(_) => format!("cilium/cache/services/v1/{name}/{rest}"),
+            Item::Export(_) => format!("cilium/cache/serviceexports/v1/{name}/{rest}"),
+            Item::Slice(_) => format!("cilium/cache/endpointslices/v1/{name}/{rest}"),
         }
     }
 
-    fn write(&self, item: Item, version: u32) -> (String, String) {
-        match item {
+    fn write(&self, item: Item, version: u32) -> (String, Vec<u8>) {
+        let (rest, text) = match item {
             Item::Node(index) => self.owner().node(index, version),
             Item::Identity(index) => self.owner().identity(index, version),
             Item::Endpoint(index) => self.owner().endpoint(index, version),
             Item::Service(index) => self.owner().service(index, version),
-        }
+            Item::Export(index) => self.owner().export(index, version),
+            Item::Slice(index) => return self.owner().slice(index, version),
+        };
+        (rest, text.into_bytes())
     }
 
     /// Gives every hundredth key (at least one of each kind) another value.
@@ -221,7 +235,13 @@ pub(crate) async fn put_heartbeat(etcd: &Etcd) {
 /// What a cluster says about itself.
 pub(crate) fn config_value(form: Form, cluster: &MeshCluster) -> String {
     let cached = if form == Form::Cache { r#""cached":true,"# } else { "" };
-    format!(r#"{{"id":{},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":255}}}}"#, cluster.id)
+    let (exports, slices) = if cluster.shape.exports > 0 {
+        (r#","serviceExportsEnabled":true"#, r#","endpointSlicesExportMode":"services-and-endpointslices""#)
+    } else {
+        ("", "")
+    };
+    let (id, max) = (cluster.id, 255);
+    format!(r#"{{"id":{id},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":{max}{exports}{slices}}}}}"#)
 }
 
 /// The cluster config.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::mesh::MeshCluster;
 use super::meshkeep::{Meshkeep, http};
+use super::slices;
 
 /// Objects by key in cache form, reduced to the fields that api.md names.
 pub(crate) type Objects = BTreeMap<String, Value>;
@@ -177,7 +178,7 @@ impl Truth {
             "nodes" => node(&parse(key, value)),
             "services" => service(&parse(key, value)),
             "serviceexports" => export(&parse(key, value)),
-            "endpointslices" => sample_slice(),
+            "endpointslices" => slices::read(value),
             other => panic!("no such kind: {other}"),
         };
         without_unset(object)
@@ -325,24 +326,6 @@ fn export(value: &Value) -> Value {
         "ipFamilies": value["ipFamilies"],
         "labels": either("labels", "Labels"),
         "annotations": either("annotations", "Annotations"),
-    })
-}
-
-/// The one endpoint slice of the samples, as `zstd -d | protoc --decode_raw` shows it: no other is put anywhere.
-fn sample_slice() -> Value {
-    json!({
-        "cluster": "tokyo",
-        "clusterID": 2,
-        "namespace": "shop",
-        "name": "cart-kvlm2",
-        "addressType": "IPv4",
-        "labels": {"kubernetes.io/service-name": "cart"},
-        "endpoints": [
-            {"addresses": ["10.2.1.21"], "ready": true, "serving": true, "terminating": false, "nodeName": "tokyo-worker-1",
-             "zone": "zone-a", "forZones": ["zone-a"]},
-            {"addresses": ["10.2.2.21"], "ready": false, "serving": false, "terminating": false, "nodeName": "tokyo-worker-2"},
-        ],
-        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
     })
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::slices;
+
 /// A cluster that writes its objects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner<'a> {
@@ -159,6 +161,31 @@ impl Owner<'_> {
                 ("id", id.to_string()),
             ],
         );
+        (format!("{namespace}/{name}"), value)
+    }
+
+    /// The same of a service export.
+    pub(crate) fn export(&self, index: u32, version: u32) -> (String, String) {
+        let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}"));
+        let value = fill(
+            r#"{"cluster":"$cluster","name":"$name","namespace":"$namespace","labels":{"tier":"web"},
+            "exportCreationTimestamp":"2026-01-01T00:00:00Z","ports":[{"name":"http","protocol":"TCP","port":$port}],
+            "type":"ClusterSetIP","sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":42}}}"#,
+            &[
+                ("cluster", self.cluster.to_owned()),
+                ("name", name.clone()),
+                ("namespace", namespace.clone()),
+                ("port", (80 + version).to_string()),
+            ],
+        );
+        (format!("{namespace}/{name}"), value)
+    }
+
+    /// The same of an endpoint slice.
+    pub(crate) fn slice(&self, index: u32, version: u32) -> (String, Vec<u8>) {
+        let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}-x2k4v"));
+        let address = format!("10.{}.0.{}", self.id, index % 200 + 30);
+        let value = slices::write(self.cluster, self.id, &namespace, &name, &address, version);
         (format!("{namespace}/{name}"), value)
     }
 }

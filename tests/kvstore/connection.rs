@@ -194,7 +194,8 @@ async fn the_first_certificate_to_run_out_is_told() {
 async fn certificates_are_read_anew_for_each_connection() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let file = client_file(&etcd);
-    let stranger = Authority::new(&etcd.directory().join("stranger"), "ca").client("meshkeep");
+    let stranger_authority = Authority::new(&etcd.directory().join("stranger"), "ca");
+    let stranger = stranger_authority.client("meshkeep");
     std::fs::copy(&stranger.certificate, &etcd.client_pair().certificate).unwrap();
     std::fs::copy(&stranger.key, &etcd.client_pair().key).unwrap();
     assert!(Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.is_err());
@@ -203,4 +204,10 @@ async fn certificates_are_read_anew_for_each_connection() {
         Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.ok()
     });
     opened.await;
+    let ca = std::fs::read(etcd.authority().certificate()).unwrap();
+    std::fs::copy(stranger_authority.certificate(), etcd.authority().certificate()).unwrap();
+    let error = Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.err().unwrap().to_string();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    std::fs::write(etcd.authority().certificate(), ca).unwrap();
+    Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.unwrap();
 }

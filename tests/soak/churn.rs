@@ -17,7 +17,7 @@ use crate::harness::truth::Truth;
 
 /// How much each cluster holds: 1,100 keys, so that all of them are more than the 4,096 that one look of the server scans (a snapshot has
 /// to bridge the changes between its looks), and few enough that every key changes often.
-const SHAPE: Shape = Shape { nodes: 12, identities: 60, endpoints: 1_000, services: 30 };
+const SHAPE: Shape = Shape { nodes: 12, identities: 60, endpoints: 1_000, services: 30, exports: 0 };
 
 /// Clusters whose etcd is their own, and those in the etcd of a KVStoreMesh.
 const DIRECT: u32 = 2;

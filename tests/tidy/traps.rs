@@ -71,7 +71,7 @@ const TRAPS: [(u8, &str, Covered); 30] = [
     (
         15,
         "behind a KVStoreMesh a dead source cannot be seen",
-        Covered::By(&[(LOSSES, "a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it")]),
+        Covered::By(&[("tests/e2e/freshness.rs", "of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_the_age")]),
     ),
     (
         16,
@@ -84,7 +84,11 @@ const TRAPS: [(u8, &str, Covered); 30] = [
     (
         17,
         "only the file's bytes count, not its certificates'",
-        Covered::By(&[("tests/e2e/directory.rs", "touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing")]),
+        Covered::By(&[
+            ("tests/e2e/directory.rs", "touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing"),
+            ("tests/e2e/remotes.rs", "rotated_certificates_disturb_no_connection_and_count_from_the_next"),
+            ("tests/kvstore/connection.rs", "certificates_are_read_anew_for_each_connection"),
+        ]),
     ),
     (
         18,
