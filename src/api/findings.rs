@@ -83,6 +83,14 @@ fn of_cluster(cluster: &ClusterReading) -> Vec<Finding> {
         );
         found.push(one("clusterConfigLost", detail, None));
     }
+    if let Some(refused) = status.refused.iter().find(|refused| refused.kind == Kind::Cluster) {
+        let detail = format!(
+            "the cluster config of {name} cannot be used: {}; what is held of it stays as it is; see what wrote {} (its bytes: /v1/rejected)",
+            refused.reason,
+            String::from_utf8_lossy(&refused.source_key)
+        );
+        found.push(one("clusterConfigRefused", detail, None));
+    }
     if status.phase == Phase::SourceLost {
         let detail =
             format!("the data of {name} stands on leases that nobody renews: it is served as it was; see whether its KVStoreMesh is alive");

@@ -54,7 +54,7 @@ impl Attempt<'_> {
         let heartbeat_task = self.watch_heartbeat(&connection, heartbeat_sender);
         let main = async {
             let read = self.read_config(&connection, memory.record.config.is_some()).await?;
-            self.accept(read.config.as_ref().map(|(config, _)| config), memory).await?;
+            self.accept(read.config.as_ref(), memory).await?;
             self.mirror(&connection, read, heartbeat, memory).await
         };
         first_error([main.boxed(), heartbeat_task.boxed()]).await
@@ -105,6 +105,7 @@ impl Attempt<'_> {
         }
         let wait = self.task.options.timing.legacy_wait;
         if !is_there {
+            reporter.config_refused(None);
             let reason =
                 if had_config { "its data is kept as it is until then" } else { "without one it is read as a legacy cluster in a while" };
             reporter.waiting(Phase::ReadingConfig, &format!("waiting for {key}: {reason}"));
@@ -121,7 +122,10 @@ impl Attempt<'_> {
                     is_there = events.last().map_or(is_there, |event| matches!(event, Event::Put(_)));
                     let newest = events.into_iter().filter_map(|event| match event {
                         Event::Put(put) => self.parse_config(put),
-                        Event::Delete { .. } => None,
+                        Event::Delete { .. } => {
+                            reporter.config_refused(None);
+                            None
+                        }
                     });
                     if let Some(config) = newest.last() {
                         return Ok(ReadConfig { config: Some(config), watch });
@@ -144,15 +148,20 @@ impl Attempt<'_> {
             Err(reason) => {
                 let key = keys::cluster_config_key(&self.task.name);
                 self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
+                self.task.surroundings.reporter.config_refused(Some((&found.value, &reason)));
                 None
             }
         }
     }
 
     /// Validates the cluster config, takes its id, and drains what was held under another id (§3.3, step 6).
-    async fn accept(&self, config: Option<&ClusterConfig>, memory: &mut Memory) -> Result<(), AttemptError> {
+    async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, memory: &mut Memory) -> Result<(), AttemptError> {
         let reporter = &self.task.surroundings.reporter;
-        if let Some(config) = config {
+        if let Some((config, found)) = read {
+            let refuse = |reason: String| {
+                reporter.config_refused(Some((&found.value, &reason)));
+                reason
+            };
             let options = &self.task.options;
             reporter.change(|status| {
                 status.claimed_id = Some(config.id);
@@ -160,7 +169,7 @@ impl Attempt<'_> {
             });
             let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
             validate(config, options.own_id, options.max_connected_clusters)
-                .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {reason}", self.task.name)))?;
+                .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {}", self.task.name, refuse(reason))))?;
             let old_id = memory.record.config.as_ref().map(|config| config.id);
             if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
                 tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the cluster id changed: removing what was held");
@@ -171,14 +180,15 @@ impl Attempt<'_> {
                 self.task.ids.release(&self.task.name);
                 memory.record.config = None;
             }
-            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| AttemptError::Cluster(error.to_string()))?;
+            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| AttemptError::Cluster(refuse(error.to_string())))?;
             memory.record.config = Some(config.clone());
         }
         reporter.change(|status| {
             status.config.clone_from(&memory.record.config);
-            status.config_retrieved = config.is_some();
+            status.config_retrieved = read.is_some();
             status.connected = true;
         });
+        reporter.config_refused(None);
         self.store_record(memory).await
     }
 
@@ -220,6 +230,7 @@ impl Attempt<'_> {
                 surroundings: &self.task.surroundings,
                 changed: None,
                 told_synced: false,
+                told_unreadable: 0,
                 reading: cluster_config::reading_of(kind, &config),
                 gone_leases: BTreeSet::new(),
             }
@@ -273,17 +284,22 @@ impl Attempt<'_> {
     /// Any change of the cluster config means a new connection (`clustercfg.go`). Its deletion ends nothing; deletes are not believed
     /// any more (invariant 4).
     async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
+        let reporter = &self.task.surroundings.reporter;
         loop {
             let WatchMessage::Events { events, .. } = read.watch.next().await? else { continue };
             for event in events {
                 let Event::Put(put) = event else {
-                    self.task.surroundings.reporter.sign(None, read.config.is_some());
+                    reporter.sign(None, read.config.is_some());
+                    reporter.config_refused(None);
                     continue;
                 };
-                self.task.surroundings.reporter.sign(None, false);
+                reporter.sign(None, false);
                 let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
-                if !known && cluster_config::parse_cluster_config(&put.value).is_ok() {
-                    return Err(AttemptError::Cluster("the cluster config changed".to_owned()));
+                match cluster_config::parse_cluster_config(&put.value) {
+                    Ok(_) if known => reporter.config_refused(None),
+                    Ok(_) => return Err(AttemptError::Cluster("the cluster config changed".to_owned())),
+                    // one that cannot be read changes nothing (`clustercfg.go`), and is told
+                    Err(reason) => reporter.config_refused(Some((&put.value, &reason))),
                 }
             }
         }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
-use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, ResourceStatus, UnknownPrefix};
+use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
+use crate::wire::keys::cluster_config_key;
 
 /// The writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -179,6 +180,26 @@ impl Reporter {
                 status.last_error_time = Some(SystemTime::now());
             });
         }
+    }
+
+    /// The cluster config cannot be used, or it can: `refused` are its bytes and the reason.
+    pub(super) fn config_refused(&self, refused: Option<(&[u8], &str)>) {
+        let key = cluster_config_key(&self.cluster);
+        self.refused(Kind::Cluster, refused.map(|(value, reason)| (key.as_bytes(), value, reason)));
+    }
+
+    /// What of a kind cannot be used beside its entries: key, bytes and reason of each.
+    pub(super) fn refused<'a>(&self, kind: Kind, refused: impl IntoIterator<Item = (&'a [u8], &'a [u8], &'a str)>) {
+        let now = SystemTime::now();
+        let refused = refused.into_iter().map(|(key, value, reason)| RefusedKey::new(kind, key, value, reason, now));
+        let refused: Vec<RefusedKey> = refused.collect();
+        self.status.send_if_modified(|status| {
+            let changes = !refused.is_empty() || status.refused.iter().any(|known| known.kind == kind);
+            if changes {
+                status.refuse(kind, refused);
+            }
+            changes
+        });
     }
 
     /// Prefixes that were found in the source and are not known; each is logged once, not with each search.

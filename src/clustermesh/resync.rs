@@ -11,21 +11,22 @@
 //! it was at the source, and only a complete list says that something is not.
 
 mod changes;
+mod differing;
 mod holds;
 mod sentinel;
+mod unreadable;
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use self::changes::put_point;
 use self::holds::{History, Holds};
 pub use self::holds::{Sign, Signs};
 use self::sentinel::OTHER_HISTORY;
+pub use self::unreadable::Unreadable;
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{
     Change, ClusterId, Command, Cursor, DeletePoint, EntryKey, EtcdClusterId, MaxConnectedClusters, Revision, Scope, Sentinel,
 };
-use crate::wire::keys;
 
 /// What a connection knows of the source before any kind is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +139,7 @@ pub struct Step {
     pub commands: Vec<Command>,
     /// For the source; `None`: go on with the present request.
     pub request: Option<Request>,
-    /// Keys of the source that are no entries, with the reason: to be logged.
+    /// Why keys that were put are no entries: to be logged.
     pub unreadable_keys: Vec<String>,
 }
 
@@ -183,6 +184,7 @@ pub struct Resync {
     canary: Option<Sentinel>,
     state: State,
     holds: Holds,
+    unreadable: Unreadable,
     /// The present comparison interrupts a watch: the quiet time is over, or the holds are.
     settling: bool,
     /// A list of another history began and none has been complete since: an interruption does not make it the stored one again.
@@ -194,7 +196,8 @@ impl Resync {
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
         let is_other = cursor.as_ref().is_some_and(|cursor| cursor.etcd_cluster_id == OTHER_HISTORY);
-        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds: Holds::default(), settling: false, is_other }
+        let (holds, unreadable) = (Holds::default(), Unreadable::default());
+        Self { scope, cursor, source: None, canary: None, state: State::Idle, holds, unreadable, settling: false, is_other }
     }
 
     /// Forgets what is held, because the cluster was drained.
@@ -202,12 +205,19 @@ impl Resync {
         (self.cursor, self.is_other) = (None, false);
         self.state = State::Idle;
         self.holds.restart();
+        self.unreadable.clear();
     }
 
     /// How many keys are held though the source has lost them (invariant 4), as far as the present connection has shown.
     #[must_use]
     pub fn held_count(&self) -> usize {
         self.holds.len()
+    }
+
+    /// Keys of the source that are no entries.
+    #[must_use]
+    pub const fn unreadable(&self) -> &Unreadable {
+        &self.unreadable
     }
 
     /// Whether everything that the source has is there, but for what its watch is about to say.
@@ -304,62 +314,6 @@ impl Resync {
         }
     }
 
-    /// Reads what was put since the newest put that is held, and compares.
-    fn differ(&mut self, cursor: Cursor, compare_keys: bool) -> Step {
-        // from the newest put that we have, never from the cursor's own revision: a snapshot restored in between would hide
-        // changes (measurements.md §2)
-        let newest = cursor.last_put.as_ref().map_or(Revision(0), |put| put.revision);
-        self.state = State::Differing { cursor, compare_keys, changed: None };
-        Step { request: Some(Request::ListChanges(newest)), ..Step::default() }
-    }
-
-    /// In the same history what exists is a part of what is held plus what was put since: equal counts mean that nothing was
-    /// deleted (measurements.md §2, "Differential list"). Keys that the source has lost and that stay held make them unequal.
-    fn changes(&mut self, answer: Option<ChangedKeys>, held_count: u64) -> Step {
-        let State::Differing { compare_keys, changed, .. } = &mut self.state else { return Step::default() };
-        let Some(answer) = answer else { return self.list(History::Same) };
-        if *compare_keys || answer.total_count != held_count {
-            let revision = answer.revision;
-            *changed = Some(answer);
-            return Step { request: Some(Request::ListKeys(revision)), ..Step::default() };
-        }
-        self.finish_differing(answer, Vec::new())
-    }
-
-    /// Settles the difference both ways: what is held and not listed is gone; what is listed and neither held nor put since
-    /// means that the history is not the same after all.
-    fn keys(&mut self, listed: &[Vec<u8>], held: Vec<EntryKey>, signs: &Signs) -> Step {
-        let State::Differing { changed, .. } = &mut self.state else { return Step::default() };
-        let (Some(changed), Some(source)) = (changed.take(), &self.source) else { return self.list(History::Unknown) };
-        let key_of = |key: &Vec<u8>| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key).ok();
-        let listed: BTreeSet<EntryKey> = listed.iter().filter_map(key_of).collect();
-        let put: BTreeSet<EntryKey> = changed.puts.iter().filter_map(|put| key_of(&put.key)).collect();
-        let held: BTreeSet<EntryKey> = held.into_iter().collect();
-        if listed.iter().any(|key| !held.contains(key) && !put.contains(key)) {
-            return self.list(History::Other);
-        }
-        let gone = held.into_iter().filter(|key| !listed.contains(key)).collect();
-        let gone = self.found_gone(gone, signs, History::Same);
-        self.finish_differing(changed, gone)
-    }
-
-    fn finish_differing(&mut self, changed: ChangedKeys, gone: Vec<Change>) -> Step {
-        let State::Differing { cursor, .. } = &self.state else { return Step::default() };
-        let mut cursor = cursor.clone();
-        cursor.revision = changed.revision;
-        cursor.canary.clone_from(&self.canary);
-        if let Some(newest) = changed.puts.iter().max_by_key(|put| put.mod_revision) {
-            cursor.last_put = Some(put_point(newest));
-        }
-        self.cursor = Some(cursor.clone());
-        self.state = State::Watching { prune_owed: false };
-        self.settling = false;
-        let mut step = self.apply_puts(changed.puts, None);
-        step.commands.extend(self.settled(gone, cursor));
-        step.request = Some(Request::Watch(changed.revision.next()));
-        step
-    }
-
     /// The last commands of a list or comparison: what went, that all the rest is confirmed, and then the cursor, so that who finds
     /// the cursor finds everything.
     fn settled(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
@@ -384,6 +338,7 @@ impl Resync {
     fn list(&mut self, history: History) -> Step {
         let history = if self.is_other && history == History::Unknown { History::Other } else { history };
         self.is_other = history == History::Other;
+        self.unreadable.clear();
         self.state = State::Listing { newest: None, revision: None, history };
         self.cursor = self.is_other.then(sentinel::mark_of_another);
         let scope = self.scope.clone();
@@ -415,7 +370,8 @@ impl Resync {
             etcd_cluster_id: source.etcd_cluster_id,
             revision,
             cached: source.cached,
-            last_put: newest.as_ref().map(put_point),
+            // else counts would say nothing to whoever resumes from it
+            last_put: newest.as_ref().filter(|_| self.unreadable.is_empty()).map(put_point),
             last_delete: None,
             canary: self.canary.clone(),
         };

@@ -105,6 +105,8 @@ pub(super) struct ScopeTask<'a> {
     pub(super) changed: Option<ChangedKeys>,
     /// Whether the outside was told that this kind is synced.
     pub(super) told_synced: bool,
+    /// Which of the changes of the keys that are no entries the outside was told.
+    pub(super) told_unreadable: u64,
     /// Whether the cluster publishes this kind.
     pub(super) reading: Reading,
     /// Leases that are known to be gone from this etcd: they never come back.
@@ -150,6 +152,7 @@ impl ScopeTask<'_> {
         self.memory.revoke(&self.scope);
         self.memory.deliver(&self.surroundings.commands).await?;
         self.surroundings.reporter.holds(self.scope.kind, 0);
+        self.surroundings.reporter.refused(self.scope.kind, []);
         self.surroundings.reporter.kind_is(self.scope.kind, true, false);
         std::future::pending().await
     }
@@ -171,7 +174,8 @@ impl ScopeTask<'_> {
         let mirror = self.settled_mirror().await;
         let held = mirror.view.scope(&self.scope).map_or(0, |state| u64::from(state.entry_count));
         let puts = changed.iter().flat_map(|changed| &changed.puts);
-        let new = puts.filter_map(|put| self.entry_key(&put.key)).filter(|key| !mirror.view.contains(key)).count();
+        let is_held = |put: &&KeyValue| self.entry_key(&put.key).is_some_and(|key| mirror.view.contains(&key));
+        let new = puts.filter(|put| !is_held(put)).count();
         self.changed.clone_from(&changed);
         self.feed(Input::Changes { changed, held_count: held + new as u64 }).await
     }
@@ -356,6 +360,7 @@ impl ScopeTask<'_> {
         for reason in &step.unreadable_keys {
             tracing::warn!(cluster = %self.scope.cluster, kind = %self.scope.kind, reason, "a key of the source was left out");
         }
+        self.tell_unreadable();
         self.memory.outbox.extend(step.commands);
         self.memory.deliver(&self.surroundings.commands).await?;
         let synced = self.memory.resync.is_synced();
@@ -372,6 +377,15 @@ impl ScopeTask<'_> {
         self.told_synced = synced;
         self.settle();
         Ok(step.request)
+    }
+
+    /// Tells which keys of the source are no entries, where these are others than before.
+    fn tell_unreadable(&mut self) {
+        let unreadable = self.memory.resync.unreadable();
+        if std::mem::replace(&mut self.told_unreadable, unreadable.change_count()) != unreadable.change_count() {
+            let refused = unreadable.iter().map(|(key, unreadable)| (key, &*unreadable.value, unreadable.reason.as_str()));
+            self.surroundings.reporter.refused(self.scope.kind, refused);
+        }
     }
 
     /// Tells how far this kind is.

@@ -10,8 +10,8 @@ use super::{ClusterBoard, Filter};
 use crate::commit::Published;
 use crate::feed::TrimmedCounts;
 use crate::model::{
-    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Phase, Position, Record, Revision,
-    Scope, Sequence,
+    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Phase, Position, Record,
+    RefusedKey, Revision, Scope, Sequence,
 };
 use crate::view::{LookupMatch, Rank};
 
@@ -76,7 +76,7 @@ pub struct Counts {
     pub identities: u64,
     /// Usable ip entries, those derived from nodes included.
     pub ipcache: u64,
-    /// Keys whose newest bytes could not be used.
+    /// Keys whose newest bytes could not be used, cluster configs and keys that are no entries among them.
     pub rejected: u64,
 }
 
@@ -199,6 +199,15 @@ impl Reading {
         page(self.published.view.rejected_from(start.unwrap_or(&lowest)).filter(|record| among(clusters, &record.key)), limit)
     }
 
+    /// What of the sources could not be used beside their entries, in order.
+    #[must_use]
+    pub fn refused(&self, clusters: &[ClusterName]) -> Vec<(ClusterName, RefusedKey)> {
+        let wanted = self.board.iter().filter(|(name, _)| clusters.is_empty() || clusters.contains(name));
+        wanted
+            .flat_map(|(name, status)| status.borrow().refused.iter().map(|refused| (name.clone(), refused.clone())).collect::<Vec<_>>())
+            .collect()
+    }
+
     /// The entries for the longest prefix that covers an address; the first one answers.
     #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
@@ -258,7 +267,7 @@ impl Reading {
             endpoint_slices: view.object_count(Kind::EndpointSlice),
             identities: view.object_count(Kind::Identity),
             ipcache: view.object_count(Kind::Ip),
-            rejected: view.rejected_count() as u64,
+            rejected: view.rejected_count() as u64 + self.board.values().map(|status| status.borrow().refused.len() as u64).sum::<u64>(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use smol_str::SmolStr;
@@ -253,6 +254,37 @@ pub struct ClusterStatus {
     pub resources: [ResourceStatus; Kind::ALL.len()],
     /// What the source has that this version does not know, in key order; at most 16 below each of `cilium/cache` and `cilium/state`.
     pub unknown_prefixes: Vec<UnknownPrefix>,
+    /// Its configuration where that cannot be used, and keys that are no entries, at most 16 of each kind; in key order.
+    pub refused: Vec<RefusedKey>,
+}
+
+/// A key of the source that is none of the entries and could not be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedKey {
+    /// [`Kind::Cluster`] for the cluster config; else the kind whose watched prefix the key is below.
+    pub kind: Kind,
+    /// The key as the source names it.
+    pub source_key: Vec<u8>,
+    /// Its first bytes, at most 4,096 of them: the largest cluster config has some 300, and nobody knows what else this could be.
+    pub value: Arc<[u8]>,
+    /// Why.
+    pub reason: Arc<str>,
+    /// Since when, in this process.
+    pub first_seen: SystemTime,
+    /// When it was found last.
+    pub last_seen: SystemTime,
+}
+
+impl RefusedKey {
+    /// How many bytes of a value are kept.
+    const VALUE_BYTES_MAX: usize = 4_096;
+
+    /// One that is seen for the first time.
+    #[must_use]
+    pub fn new(kind: Kind, source_key: &[u8], value: &[u8], reason: &str, now: SystemTime) -> Self {
+        let value = value.get(..Self::VALUE_BYTES_MAX).unwrap_or(value).into();
+        Self { kind, source_key: source_key.to_vec(), value, reason: reason.into(), first_seen: now, last_seen: now }
+    }
 }
 
 /// Keys at the source that this version does not know.
@@ -306,7 +338,19 @@ impl ClusterStatus {
             certificate_expiry: None,
             resources: Default::default(),
             unknown_prefixes: Vec::new(),
+            refused: Vec::new(),
         }
+    }
+
+    /// From now on these are what is refused of a kind, each for as long as it has been.
+    pub fn refuse(&mut self, kind: Kind, refused: impl IntoIterator<Item = RefusedKey>) {
+        let (before, mut others): (Vec<RefusedKey>, Vec<RefusedKey>) = self.refused.drain(..).partition(|known| known.kind == kind);
+        others.extend(refused.into_iter().map(|refused| {
+            let known = before.iter().find(|known| known.source_key == refused.source_key);
+            RefusedKey { first_seen: known.map_or(refused.first_seen, |known| known.first_seen), ..refused }
+        }));
+        others.sort_by(|one, other| one.source_key.cmp(&other.source_key));
+        self.refused = others;
     }
 
     /// The state of one mirrored kind.
@@ -324,6 +368,22 @@ impl ClusterStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_again_is_refused_since_it_was_first_and_each_kind_apart() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        let refused = |kind, key: &[u8], seconds| RefusedKey::new(kind, key, &[7; 5_000], "why", at(seconds));
+        let mut status = ClusterStatus::new(Instant::now());
+        status.refuse(Kind::Node, [refused(Kind::Node, b"b", 1), refused(Kind::Node, b"a", 1)]);
+        status.refuse(Kind::Cluster, [refused(Kind::Cluster, b"c", 2)]);
+        status.refuse(Kind::Node, [refused(Kind::Node, b"b", 3), refused(Kind::Node, b"d", 3)]);
+        let told: Vec<_> =
+            status.refused.iter().map(|refused| (refused.source_key.as_slice(), refused.first_seen, refused.last_seen)).collect();
+        assert_eq!(told, [(b"b".as_slice(), at(1), at(3)), (b"c", at(2), at(2)), (b"d", at(3), at(3))]);
+        assert_eq!(status.refused[0].value.len(), 4_096);
+        status.refuse(Kind::Node, []);
+        assert_eq!(status.refused.len(), 1);
+    }
 
     #[test]
     fn cluster_names_follow_ciliums_rule() {

@@ -16,7 +16,7 @@ mod record;
 pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, Former, PutPoint, Rows, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
-    MaxConnectedClusters, Phase, ResourceStatus, UnknownPrefix,
+    MaxConnectedClusters, Phase, RefusedKey, ResourceStatus, UnknownPrefix,
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub(crate) use key::NODE_IP_MARK;

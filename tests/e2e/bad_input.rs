@@ -109,10 +109,36 @@ async fn keys_that_are_no_entries_stop_nothing() {
     let objects = || async { (served_objects(scene.meshkeep()).await == truth.objects).then_some(()) };
     eventually("the truth beside strange keys", objects).await;
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
-    for key in strange {
-        scene.remotes[0].etcd.delete(key).await;
+    // what is below a watched prefix is told, in pages too
+    let no_entries = ["cilium/state/identities/v1/id/", "cilium/state/nodes/v1/c01/", "cilium/state/nodes/v1/c01/\u{fffd}\u{fffd}"];
+    let told = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries).then_some(()) };
+    eventually("keys that are no entries to be told", told).await;
+    let mut one_by_one = Vec::new();
+    let mut path = "/v1/rejected?limit=1".to_owned();
+    loop {
+        let page = scene.meshkeep().get(&path).await;
+        one_by_one.extend(page["items"].as_array().unwrap().clone());
+        let Some(token) = page["nextPageToken"].as_str() else { break };
+        path = format!("/v1/rejected?limit=1&pageToken={token}");
+    }
+    assert_eq!(keys_of(&one_by_one), keys_of(&rejected(&scene).await));
+    assert_eq!(scene.meshkeep().get("/v1/status").await["counts"]["rejected"], json!(one_by_one.len()));
+    // over a restart some go, found by what was put since and the keys that are there
+    scene.stop_meshkeep().await;
+    scene.remotes[0].etcd.delete(strange[0]).await;
+    scene.start_meshkeep().await;
+    let told = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries[..2]).then_some(()) };
+    eventually("what is left to be told", told).await;
+    assert!(!keys_of(&rejected(&scene).await).contains(&no_entries[2]));
+    for key in &strange[1..] {
+        scene.remotes[0].etcd.delete(*key).await;
     }
     scene.settles("strange keys being gone").await;
+    assert_eq!(rejected(&scene).await, Vec::<Value>::new());
+}
+
+fn keys_of(items: &[Value]) -> Vec<&str> {
+    items.iter().map(|item| item["key"].as_str().unwrap()).collect()
 }
 
 async fn rejected(scene: &Scene) -> Vec<Value> {

@@ -81,6 +81,47 @@ async fn two_clusters_cannot_have_one_id() {
     no_finding(scene.meshkeep(), "duplicateClusterID").await;
 }
 
+/// The range of identities is the own cluster's: nothing of it is read.
+#[tokio::test]
+async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_told() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 2, 0, SMALL).await;
+    scene.home = std::mem::replace(&mut scene.home, Home::new()).with_flags(&["--cluster-name=own", "--cluster-id=1"]);
+    for remote in &scene.remotes {
+        scene.home.write_cluster(&remote.clusters[0].name, &remote.client_file());
+    }
+    scene.start_meshkeep().await;
+    let found = finding(scene.meshkeep(), "clusterConfigRefused").await;
+    assert_eq!(found["clusters"], json!(["c01"]));
+    assert!(found["detail"].as_str().unwrap().contains("id is 1, which is the own cluster's"), "{found}");
+    let refused = scene.meshkeep().get("/v1/rejected").await["items"].clone();
+    assert_eq!((&refused[0]["key"], &refused[1]), (&json!("cilium/cluster-config/c01"), &Value::Null), "{refused}");
+    settles(scene.meshkeep(), &Truth::of(&scene.remotes[1].clusters).expected(), "the refusal").await;
+    let (before, after) = (scene.remotes[0].clusters[0].clone(), MeshCluster::generate_named("c01", 7, SMALL));
+    rewrite(&scene.remotes[0].etcd, Form::State, &before, &after).await;
+    put_config(&scene.remotes[0].etcd, Form::State, &after).await;
+    scene.remotes[0].clusters[0] = after;
+    scene.settles("an id of its own").await;
+    no_finding(scene.meshkeep(), "clusterConfigRefused").await;
+}
+
+/// One that cannot be read changes nothing, and is told until there is a good one.
+#[tokio::test]
+async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.remotes[0].etcd.put("cilium/cluster-config/c01", "{\"id\":\"one\"}").await;
+    finding(scene.meshkeep(), "clusterConfigRefused").await;
+    let refused = scene.meshkeep().get("/v1/rejected").await["items"][0].clone();
+    assert_eq!((&refused["kind"], &refused["servesEarlierValue"]), (&json!("cluster"), &json!(true)), "{refused}");
+    let key = scene.remotes[0].clusters[0].keys_of("nodes/v1")[0].clone();
+    scene.remotes[0].change(|cluster| cluster.change(&key)).await;
+    scene.settles("a change beside it").await;
+    put_config(&scene.remotes[0].etcd, Form::State, &scene.remotes[0].clusters[0]).await;
+    no_finding(scene.meshkeep(), "clusterConfigRefused").await;
+    assert_eq!(scene.meshkeep().get("/v1/rejected").await["items"], json!([]));
+    scene.settles("the return of the good one").await;
+}
+
 /// Both are found at one start, and the newcomer is quicker: the id belongs to the one whose data is stored.
 #[tokio::test]
 async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {

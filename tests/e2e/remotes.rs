@@ -169,8 +169,12 @@ async fn a_cluster_whose_config_cannot_be_used_is_not_read_without_it() {
     let meshkeep = home.start().await;
     meshkeep.says_of(&cluster.name, "lastError", "cilium/cluster-config/c01 could not be used for 1s").await;
     assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
+    let refused = meshkeep.get("/v1/rejected").await["items"][0].clone();
+    assert_eq!((&refused["key"], &refused["kind"]), (&json!("cilium/cluster-config/c01"), &json!("cluster")), "{refused}");
+    assert_eq!((&refused["value"], &refused["servesEarlierValue"]), (&json!("ew=="), &json!(false)), "{refused}");
     etcd.delete("cilium/cluster-config/c01").await;
     settles(&meshkeep, &legacy_truth(&cluster).expected(), "the end of such a config").await;
+    assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
 }
 
 #[tokio::test]

@@ -141,10 +141,10 @@ fn take_varint(bytes: &mut &[u8]) -> u64 {
 fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value > 0x7f {
-        bytes.push((value & 0x7f) as u8 | 0x80);
+        bytes.push(u8::try_from(value & 0x7f).unwrap() | 0x80);
         value >>= 7;
     }
-    bytes.push(value as u8);
+    bytes.push(u8::try_from(value).unwrap());
     bytes
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::rfc3339;
-use crate::model::Record;
+use crate::model::{ClusterName, Kind, Record, RefusedKey};
 
 /// One mirrored key with the newest bytes, usable or not.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -32,9 +32,9 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Rejected {
-    /// The key in cache form.
+    /// The key in cache form; that of the source where it is no entry.
     key: String,
-    /// The kind of the key.
+    /// The kind of the key; `cluster` for a cluster config.
     kind: &'static str,
     /// The cluster that it comes from.
     cluster: String,
@@ -44,7 +44,7 @@ pub(crate) struct Rejected {
     first_seen: String,
     /// When the newest bytes came.
     last_seen: String,
-    /// The bytes exactly as they came, in base64.
+    /// The bytes exactly as they came, in base64; of a cluster config, or where the key is no entry, the first 4,096.
     value: String,
     /// Whether an earlier, usable value is still served.
     serves_earlier_value: bool,
@@ -65,6 +65,20 @@ impl From<&Record> for Entry {
 }
 
 impl Rejected {
+    /// What is wrong with a key that is no entry. Of a cluster config the last good one stays in force.
+    pub(crate) fn of_source(cluster: &ClusterName, refused: &RefusedKey, has_config: bool) -> Self {
+        Self {
+            key: String::from_utf8_lossy(&refused.source_key).into_owned(),
+            kind: refused.kind.api_name(),
+            cluster: cluster.to_string(),
+            reason: refused.reason.to_string(),
+            first_seen: rfc3339(refused.first_seen),
+            last_seen: rfc3339(refused.last_seen),
+            value: STANDARD.encode(&refused.value),
+            serves_earlier_value: refused.kind == Kind::Cluster && has_config,
+        }
+    }
+
     /// What is wrong with a record, if anything is.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         let rejection = record.rejection.as_ref()?;

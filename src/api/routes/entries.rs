@@ -1,5 +1,7 @@
 //! Raw entries, and values that could not be used.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -16,7 +18,7 @@ use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
 use crate::handle::Question;
-use crate::model::{ClusterName, EntryKey, Kind};
+use crate::model::{ClusterName, EntryKey, Kind, RefusedKey};
 
 /// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
 #[utoipa::path(get, path = "/v1/entries", operation_id = "listEntries", tag = "entries", params(EntriesQuery),
@@ -63,14 +65,49 @@ pub(crate) async fn get_entry(
 }
 
 /// Values that could not be used, each with its reason.
+///
+/// First cluster configs, and keys of the sources that are no entries, as they were found over the newest connection; then entries.
 #[utoipa::path(get, path = "/v1/rejected", operation_id = "listRejected", tag = "entries", params(PlainQuery),
     responses((status = 200, description = "A page of rejected values.", body = RejectedList)))]
 pub(crate) async fn list_rejected(State(state): State<ApiState>, query: Parameters<PlainQuery>) -> Result<Json<RejectedList>, Problem> {
     let listing = Listing::begin(&state, &query).await?;
     let meta = listing.meta(&Kind::ALL)?;
-    let page = listing.reading.rejected(&listing.filter.clusters, listing.start_key()?.as_ref(), listing.limit);
-    let items = page.records.iter().filter_map(|record| Rejected::of(record)).collect();
-    Ok(Json(RejectedList { items, next_page_token: listing.token(page.next), meta }))
+    let (mut items, mut next) = refused_by_sources(&listing);
+    if next.is_none() {
+        let start = if listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN)) { None } else { listing.start_key()? };
+        let room = listing.limit - items.len();
+        let page = listing.reading.rejected(&listing.filter.clusters, start.as_ref(), room);
+        items.extend(page.records.iter().filter_map(|record| Rejected::of(record)));
+        next = page.next.map(|key| key.to_string());
+    }
+    Ok(Json(RejectedList { items, next_page_token: listing.token(next), meta }))
+}
+
+/// Begins the token of a page that begins with something that is no entry.
+const SOURCE_TOKEN: &str = "source/";
+
+/// What of the sources is no entry, from the page's start on, and where the next page begins if that is among these.
+fn refused_by_sources(listing: &Listing) -> (Vec<Rejected>, Option<String>) {
+    let start = match listing.start_text() {
+        None => "",
+        Some(start) if start.starts_with(SOURCE_TOKEN) => start,
+        Some(_) => return (Vec::new(), None),
+    };
+    let refused = listing.reading.refused(&listing.filter.clusters).into_iter();
+    let places = refused.map(|(cluster, refused)| {
+        let place = format!("{SOURCE_TOKEN}{cluster}/{}", refused.source_key.escape_ascii());
+        (place, (cluster, refused))
+    });
+    let mut places: BTreeMap<String, (ClusterName, RefusedKey)> = places.filter(|(place, _)| **place >= *start).collect();
+    let next = places.keys().nth(listing.limit).cloned();
+    if let Some(next) = &next {
+        places.split_off(next);
+    }
+    let told = |(cluster, refused): &(ClusterName, RefusedKey)| {
+        let has_config = listing.reading.cluster(cluster).is_some_and(|reading| reading.record.config.is_some());
+        Rejected::of_source(cluster, refused, has_config)
+    };
+    (places.values().map(told).collect(), next)
 }
 
 /// The clusters and kinds that can have keys below a prefix.

@@ -12,15 +12,27 @@ use crate::wire::{self, Context, keys};
 
 impl Resync {
     /// Turns the source's events into changes of our keys.
-    pub(super) fn apply(&mut self, events: Vec<Event>, signs: &Signs, cursor: Option<Cursor>) -> Step {
+    pub(super) fn apply(&mut self, events: Vec<Event>, signs: &Signs, mut cursor: Option<Cursor>) -> Step {
         let Some(source) = self.source.clone() else { return Step::default() };
         let mut step = Step::default();
         let mut changes = Vec::with_capacity(events.len());
         for event in events {
-            match self.change(event, signs, &source) {
-                Ok(change) => changes.push(change),
-                Err(reason) => step.unreadable_keys.push(reason),
+            let key = match &event {
+                Event::Put(put) => &put.key,
+                Event::Delete { key, .. } => key,
+            };
+            match (keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key), event) {
+                (Ok(key), event) => changes.push(self.change(key, event, signs, &source)),
+                (Err(reason), Event::Put(put)) => {
+                    step.unreadable_keys.push(reason.clone());
+                    self.unreadable.put(&put.key, &put.value, reason);
+                }
+                (Err(_), Event::Delete { key, .. }) => self.unreadable.delete(&key),
             }
+        }
+        if !self.unreadable.is_empty() {
+            // whoever resumes could not tell by counts what has gone: it lists in full
+            cursor.iter_mut().chain(&mut self.cursor).for_each(|cursor| cursor.last_put = None);
         }
         if !changes.is_empty() || cursor.is_some() {
             step.commands.push(Command::Apply { scope: self.scope.clone(), changes, cursor });
@@ -33,16 +45,13 @@ impl Resync {
         self.apply(puts.into_iter().map(Event::Put).collect(), &Signs::default(), cursor)
     }
 
-    fn change(&mut self, event: Event, signs: &Signs, source: &Source) -> Result<Change, String> {
-        let key_of = |key: &[u8]| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key);
+    fn change(&mut self, key: EntryKey, event: Event, signs: &Signs, source: &Source) -> Change {
         match event {
-            Event::Delete { key, .. } => {
-                let key = key_of(&key)?;
+            Event::Delete { .. } => {
                 let hold = signs.hold(&key, source.cached, History::Same);
-                Ok(self.holds.gone(key, hold, false))
+                self.holds.gone(key, hold, false)
             }
             Event::Put(put) => {
-                let key: EntryKey = key_of(&put.key)?;
                 let context = Context {
                     cluster: &self.scope.cluster,
                     cluster_id: source.cluster_id,
@@ -51,7 +60,7 @@ impl Resync {
                 let decoded = wire::decode(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
                 let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease, held: false };
                 self.holds.came(&key);
-                Ok(Change::Put { key, value: put.value, decoded, source })
+                Change::Put { key, value: put.value, decoded, source }
             }
         }
     }

@@ -56,7 +56,15 @@ fn value(random: &mut StdRng) -> Vec<u8> {
     format!("k8s:io.cilium.k8s.policy.cluster=paris;k8s:v={};", random.random_range(0..5)).into_bytes()
 }
 
+/// A key below the watched prefix is an entry if it is text.
+fn is_entry(key: &[u8]) -> bool {
+    str::from_utf8(key).is_ok()
+}
+
 fn source_key(random: &mut StdRng) -> Vec<u8> {
+    if random.random_ratio(1, 15) {
+        return [PREFIX.as_bytes(), &[0xff, random.random_range(0..3)]].concat();
+    }
     format!("{PREFIX}{}", FIRST_IDENTITY + random.random_range(0..12_u32)).into_bytes()
 }
 
@@ -121,6 +129,7 @@ fn random_life(seed: u64, canaries: bool) {
     mirror.settle(&etcd);
     assert!(mirror.resync.is_synced(), "seed {seed}, canaries {canaries}: not synced in the end");
     assert_eq!(mirror.served(), etcd.truth(), "seed {seed}, canaries {canaries}");
+    assert_eq!(mirror.refused(), etcd.no_entries(), "seed {seed}, canaries {canaries}");
     let state = mirror.view.scope(&scope()).unwrap_or_default();
     assert_eq!(
         (state.confirmed, state.restored_count, usize::try_from(state.entry_count).unwrap()),
@@ -210,6 +219,39 @@ fn an_interrupted_list_keeps_the_old_keys_until_a_whole_one_is_in() {
     mirror.connected = false;
     mirror.settle(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
+}
+
+/// As an agent swaps its cache of a remote's identities when the new one is complete (protocol.md §3.6): what a list has brought is served at
+/// once, and what it lacks until it is complete. What came before an interruption stays, as it was there.
+#[test]
+fn of_a_list_of_identities_what_comes_is_served_and_what_is_missing_goes_only_at_its_end() {
+    let (mut etcd, mut mirror) = settled(true);
+    let put = |etcd: &mut Etcd, number: u32| {
+        etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + number).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
+    };
+    let ids = |mirror: &Mirror| -> Vec<u32> { mirror.served().keys().map(|id| id.parse::<u32>().unwrap() - FIRST_IDENTITY).collect() };
+    assert_eq!(ids(&mirror), [0, 1, 2]);
+    // another etcd, with others: two pages
+    etcd.wipe();
+    etcd.id += 1;
+    (1..6).for_each(|number| put(&mut etcd, number));
+    etcd.announce();
+    let begin = |mirror: &mut Mirror, etcd: &Etcd| {
+        mirror.connect(etcd);
+        while mirror.request != Some(Request::List) {
+            assert!(mirror.advance(etcd));
+        }
+        mirror.advance(etcd);
+    };
+    begin(&mut mirror, &etcd);
+    assert_eq!(ids(&mirror), [0, 1, 2, 3]);
+    mirror.connected = false;
+    etcd.delete(format!("{PREFIX}{}", FIRST_IDENTITY + 3).as_bytes());
+    put(&mut etcd, 7);
+    begin(&mut mirror, &etcd);
+    assert_eq!(ids(&mirror), [0, 1, 2, 3, 4]);
+    mirror.settle(&etcd);
+    assert_eq!(ids(&mirror), [1, 2, 4, 5, 7]);
 }
 
 #[test]

@@ -123,11 +123,17 @@ impl Etcd {
         }))
     }
 
-    /// What exists below the watched prefix.
+    /// The entries below the watched prefix.
     pub(super) fn truth(&self) -> BTreeMap<String, Vec<u8>> {
-        let below = |(key, put): (&Vec<u8>, &KeyValue)| {
-            Some((String::from_utf8_lossy(key).strip_prefix(self.prefix())?.to_owned(), put.value.to_vec()))
-        };
-        self.keys.iter().filter_map(below).collect()
+        self.below().filter(|put| is_entry(&put.key)).map(|put| (name_of(&put.key), put.value.to_vec())).collect()
+    }
+
+    /// What else is there.
+    pub(super) fn no_entries(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        self.below().filter(|put| !is_entry(&put.key)).map(|put| (put.key.clone(), put.value.to_vec())).collect()
+    }
+
+    fn below(&self) -> impl Iterator<Item = &KeyValue> {
+        self.keys.values().filter(|put| put.key.starts_with(self.prefix().as_bytes()))
     }
 }

@@ -93,7 +93,8 @@ impl Mirror {
             Some(Request::ListChanges(after)) => {
                 let below = || etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes()));
                 let puts: Vec<KeyValue> = below().filter(|put| put.mod_revision > after).cloned().collect();
-                let new = puts.iter().filter(|put| !self.served().contains_key(&name_of(&put.key))).count();
+                let is_held = |put: &&KeyValue| is_entry(&put.key) && self.served().contains_key(&name_of(&put.key));
+                let new = puts.iter().filter(|put| !is_held(put)).count();
                 let held_count = (self.served().len() + new) as u64;
                 let changed = ChangedKeys { revision: Revision(etcd.revision), total_count: below().count() as u64, puts };
                 // more than four changes count as too many for one answer here
@@ -110,7 +111,7 @@ impl Mirror {
                 let existing = keys
                     .into_iter()
                     .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
-                let listed = existing.cloned().collect();
+                let listed: Vec<Vec<u8>> = existing.cloned().collect();
                 let held: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
                 let signs = self.signs(etcd, &held);
                 self.feed(Input::Keys { listed, held, signs });
@@ -196,6 +197,11 @@ impl Mirror {
 
     pub(super) fn served(&self) -> BTreeMap<String, Vec<u8>> {
         self.view.in_scope(&scope()).map(|record| (record.key.name.to_string(), record.value.to_vec())).collect()
+    }
+
+    /// What is told of keys that are no entries.
+    pub(super) fn refused(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        self.resync.unreadable().iter().map(|(key, unreadable)| (key.to_vec(), unreadable.value.to_vec())).collect()
     }
 
     /// Runs until nothing is left to do.
