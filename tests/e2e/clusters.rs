@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
-use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, rewrite};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, publish, put_config, rewrite};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, Scene, settles};
 use crate::harness::stream::{Event, Follower};
@@ -102,6 +102,49 @@ async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_told() {
     scene.remotes[0].clusters[0] = after;
     scene.settles("an id of its own").await;
     no_finding(scene.meshkeep(), "clusterConfigRefused").await;
+}
+
+/// Ids have nine bits there, and the numbers of identities 15 below them.
+#[tokio::test]
+async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
+    let mut clusters: Vec<MeshCluster> = [(511, "low", 2), (511, "high", 300), (511, "last", 511)]
+        .map(|(max, name, id)| MeshCluster::generate_in_mesh_of(max, name, id, EVERY_KIND))
+        .into();
+    let small = MeshCluster::generate_named("small", 7, SMALL);
+    let remote = Remote::start(&etcd_binaries()[0], Form::Cache, [clusters.clone(), vec![small.clone()]].concat()).await;
+    let mut home = Home::new().with_flags(&["--max-connected-clusters=511", "--cluster-name=own", "--cluster-id=1"]);
+    for cluster in clusters.iter().chain([&small]) {
+        home.write_cluster(&cluster.name, &remote.client_file());
+    }
+    for start in ["the first loading", "a restart"] {
+        let meshkeep = home.start().await;
+        settles(&meshkeep, &Truth::of(&clusters).expected(), start).await;
+        for cluster in &clusters {
+            meshkeep.reaches(&cluster.name, "live").await;
+        }
+        let found = finding(&meshkeep, "clusterConfigRefused").await;
+        assert!(found["detail"].as_str().unwrap().contains("maxConnectedClusters is 255, expected 511"), "{found}");
+        let identity = (300 << 15) + 256;
+        let told = meshkeep.get(&format!("/v1/identities/{identity}")).await;
+        assert_eq!((&told["cluster"], &told["clusterID"]), (&json!("high"), &json!(300)), "{told}");
+        meshkeep.stop().await;
+    }
+    // an identity of the neighbour's range, which would be its own in a mesh of 255
+    let meshkeep = home.start().await;
+    let (key, id) = ("cilium/cache/ip/v1/high/10.44.9.9", (301 << 15) + 256);
+    let value = format!(r#"{{"IP":"10.44.9.9","HostIP":"","ID":{id},"Key":0,"Metadata":""}}"#);
+    remote.etcd.put(key, value).await;
+    let refused = || async {
+        let items = meshkeep.get("/v1/rejected?cluster=high").await["items"].clone();
+        items.as_array().unwrap().iter().any(|item| item["key"] == key).then_some(())
+    };
+    eventually("an identity out of range to be refused", refused).await;
+    assert_eq!(finding(&meshkeep, "identityOutOfRange").await["clusters"], json!(["high"]));
+    remote.etcd.delete(key).await;
+    let gone = clusters[1].keys_of("nodes/v1")[0].clone();
+    clusters[1].delete(&gone);
+    remote.etcd.delete(gone).await;
+    settles(&meshkeep, &Truth::of(&clusters).expected(), "deletions").await;
 }
 
 /// One that cannot be read changes nothing, and is told until there is a good one.

@@ -69,6 +69,8 @@ enum Item {
 pub(crate) struct MeshCluster {
     pub(crate) name: String,
     pub(crate) id: u32,
+    /// How many clusters its mesh can have.
+    pub(crate) max_connected_clusters: u32,
     shape: Shape,
     /// Values by key in cache form.
     pub(crate) entries: BTreeMap<String, Vec<u8>>,
@@ -84,8 +86,13 @@ impl MeshCluster {
 
     /// The same with a name of its own.
     pub(crate) fn generate_named(name: &str, id: u32, shape: Shape) -> Self {
-        let (entries, items) = (BTreeMap::new(), BTreeMap::new());
-        let mut cluster = Self { name: name.into(), id, shape, entries, items, next_endpoint: shape.endpoints };
+        Self::generate_in_mesh_of(255, name, id, shape)
+    }
+
+    /// The same in a mesh of that size, 255 or 511.
+    pub(crate) fn generate_in_mesh_of(max_connected_clusters: u32, name: &str, id: u32, shape: Shape) -> Self {
+        let (entries, items, next_endpoint) = (BTreeMap::new(), BTreeMap::new(), shape.endpoints);
+        let mut cluster = Self { name: name.into(), id, max_connected_clusters, shape, entries, items, next_endpoint };
         for (count, item) in [
             (shape.nodes, Item::Node as fn(u32) -> Item),
             (shape.identities, Item::Identity),
@@ -185,7 +192,9 @@ impl MeshCluster {
 impl MeshCluster {
     /// Who writes the values.
     fn owner(&self) -> Owner<'_> {
-        Owner { cluster: &self.name, id: self.id, nodes: self.shape.nodes.max(1), identities: self.shape.identities.max(1) }
+        let identity_shift = 24 - (self.max_connected_clusters + 1).ilog2();
+        let (nodes, identities) = (self.shape.nodes.max(1), self.shape.identities.max(1));
+        Owner { cluster: &self.name, id: self.id, identity_shift, nodes, identities }
     }
 }
 
@@ -240,7 +249,7 @@ pub(crate) fn config_value(form: Form, cluster: &MeshCluster) -> String {
     } else {
         ("", "")
     };
-    let (id, max) = (cluster.id, 255);
+    let (id, max) = (cluster.id, cluster.max_connected_clusters);
     format!(r#"{{"id":{id},"capabilities":{{"syncedCanaries":true,{cached}"maxConnectedClusters":{max}{exports}{slices}}}}}"#)
 }
 

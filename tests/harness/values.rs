@@ -9,6 +9,8 @@ use super::slices;
 pub(crate) struct Owner<'a> {
     pub(crate) cluster: &'a str,
     pub(crate) id: u32,
+    /// How far a cluster's id is shifted in its identities' numbers: 16 bits, or 15 in a mesh of 511.
+    pub(crate) identity_shift: u32,
     /// How many nodes endpoints are spread over, at least 1.
     pub(crate) nodes: u32,
     /// How many identities endpoints are spread over, at least 1.
@@ -16,25 +18,31 @@ pub(crate) struct Owner<'a> {
 }
 
 impl Owner<'_> {
+    /// The cluster's part of addresses: there are more ids than fit.
+    fn net(&self) -> u32 {
+        self.id % 150
+    }
+
     /// The key's last part and the value of a node.
     pub(crate) fn node(&self, index: u32, version: u32) -> (String, String) {
         let Self { cluster, id, .. } = self;
+        let net = self.net();
         let name = format!("{cluster}-worker-{index}");
         // the form that Cilium plans to write from 1.22 on, for some
         let pod_cidr = if index % 5 == 4 {
-            format!(r#""10.{id}.{index}.0/24""#)
+            format!(r#""10.{net}.{index}.0/24""#)
         } else {
-            format!(r#"{{"IP":"10.{id}.{index}.0","Mask":"////AA=="}}"#)
+            format!(r#"{{"IP":"10.{net}.{index}.0","Mask":"////AA=="}}"#)
         };
-        let secondary = format!(r#"[{{"IP":"10.{id}.{}.0","Mask":"///wAA=="}}]"#, 192 + index % 4 * 16);
-        let ipv6 = format!(r#"{{"IP":"fd00:10:{id:x}:{index:x}::","Mask":"//////////8AAAAAAAAAAA=="}}"#);
+        let secondary = format!(r#"[{{"IP":"10.{net}.{}.0","Mask":"///wAA=="}}]"#, 192 + index % 4 * 16);
+        let ipv6 = format!(r#"{{"IP":"fd00:10:{net:x}:{index:x}::","Mask":"//////////8AAAAAAAAAAA=="}}"#);
         let annotations = r#"{"example.com/note":"\u003ca \u0026 b\u003e","network.cilium.io/wg-pub-key":"abc="}"#;
         let value = fill(
             r#"{"Name":"$name","Cluster":"$cluster",
-            "IPAddresses":[{"Type":"InternalIP","IP":"172.18.$id.$host"},{"Type":"InternalIP","IP":"fc00:c111:$hexid::$host"},
-            {"Type":"CiliumInternalIP","IP":"10.$id.$index.10"}],
+            "IPAddresses":[{"Type":"InternalIP","IP":"172.18.$net.$host"},{"Type":"InternalIP","IP":"fc00:c111:$hexid::$host"},
+            {"Type":"CiliumInternalIP","IP":"10.$net.$index.10"}],
             "IPv4AllocCIDR":$podcidr,"IPv4SecondaryAllocCIDRs":$secondary,"IPv6AllocCIDR":$widecidr,"IPv6SecondaryAllocCIDRs":null,
-            "IPv4HealthIP":"10.$id.$index.134","IPv6HealthIP":"$health","IPv4IngressIP":"$ingress","IPv6IngressIP":"","ClusterID":$id,
+            "IPv4HealthIP":"10.$net.$index.134","IPv6HealthIP":"$health","IPv4IngressIP":"$ingress","IPv6IngressIP":"","ClusterID":$id,
             "Source":"custom-resource","EncryptionKey":$key,
             "Labels":{"kubernetes.io/hostname":"$name","topology.kubernetes.io/zone":"zone-$zone"},"Annotations":$annotations,
             "WireguardPubKey":"","BootID":"570d3fd1-93db-4862-ba99-$boot"}"#,
@@ -42,15 +50,16 @@ impl Owner<'_> {
                 ("name", name.clone()),
                 ("cluster", (*cluster).to_owned()),
                 ("id", id.to_string()),
-                ("hexid", format!("{id:x}")),
+                ("net", net.to_string()),
+                ("hexid", format!("{net:x}")),
                 ("host", (index % 250 + 1).to_string()),
                 ("index", index.to_string()),
                 ("podcidr", pod_cidr),
                 ("secondary", if index % 3 == 1 { secondary } else { "null".into() }),
                 ("widecidr", if index % 3 == 2 { ipv6 } else { "null".into() }),
-                ("ingress", if index.is_multiple_of(4) { format!("10.{id}.{index}.77") } else { String::new() }),
+                ("ingress", if index.is_multiple_of(4) { format!("10.{net}.{index}.77") } else { String::new() }),
                 // with some a new version has another address
-                ("health", if index % 4 == 3 { format!("fd00:10:{id:x}:{index:x}::{:x}", version % 3 + 1) } else { String::new() }),
+                ("health", if index % 4 == 3 { format!("fd00:10:{net:x}:{index:x}::{:x}", version % 3 + 1) } else { String::new() }),
                 ("key", (index % 3).to_string()),
                 ("zone", (index % 2).to_string()),
                 ("annotations", if index.is_multiple_of(2) { "null".into() } else { annotations.to_owned() }),
@@ -61,7 +70,7 @@ impl Owner<'_> {
     }
 
     fn identity_id(&self, index: u32) -> u32 {
-        (self.id << 16) | (256 + index)
+        (self.id << self.identity_shift) | (256 + index)
     }
 
     /// The same of an identity.
@@ -77,8 +86,7 @@ impl Owner<'_> {
 
     /// The same of an address or a range.
     pub(crate) fn endpoint(&self, index: u32, version: u32) -> (String, String) {
-        let id = self.id;
-        let host = format!(r#""HostIP":"172.18.{id}.{}""#, index % self.nodes % 250 + 1);
+        let host = format!(r#""HostIP":"172.18.{}.{}""#, self.net(), index % self.nodes % 250 + 1);
         let identity = match index % 10 {
             8 => 4,
             9 => 1,
@@ -103,7 +111,7 @@ impl Owner<'_> {
 
     /// An address, the mask that goes with it, and its form in keys.
     fn address(&self, index: u32) -> (String, &'static str, String) {
-        let id = self.id;
+        let id = self.net();
         let (third, fourth) = (index / 200 % 200, index % 200 + 30);
         let ipv4 = format!("10.{id}.{third}.{fourth}");
         match index % 12 {
@@ -130,19 +138,25 @@ impl Owner<'_> {
     /// The same of a service.
     pub(crate) fn service(&self, index: u32, version: u32) -> (String, String) {
         let Self { cluster, id, .. } = self;
+        let net = self.net();
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}"));
         let headless = index % 5 == 4;
         let frontends = fill(
-            r#""10.96.$id.$index":{"dns":{"Protocol":"UDP","Port":53},"http":{"Protocol":"TCP","Port":80}},
+            r#""10.96.$net.$index":{"dns":{"Protocol":"UDP","Port":53},"http":{"Protocol":"TCP","Port":80}},
             "fd00:96::$hexid:$hexindex":{"http":{"Protocol":"TCP","Port":80}}"#,
-            &[("id", id.to_string()), ("index", index.to_string()), ("hexid", format!("{id:x}")), ("hexindex", format!("{:x}", index + 1))],
+            &[
+                ("net", net.to_string()),
+                ("index", index.to_string()),
+                ("hexid", format!("{net:x}")),
+                ("hexindex", format!("{:x}", index + 1)),
+            ],
         );
         let port_name = if headless { "" } else { "http" };
         let last = index % 200 + 30;
-        let backend = |third: u32| format!(r#""10.{id}.{third}.{last}":{{"{port_name}":{{"Protocol":"TCP","Port":8080}}}}"#);
+        let backend = |third: u32| format!(r#""10.{net}.{third}.{last}":{{"{port_name}":{{"Protocol":"TCP","Port":8080}}}}"#);
         let backends: Vec<String> = (0..index % 4 + 1).map(backend).collect();
-        let hostnames = format!(r#""hostnames":{{"10.{id}.0.{last}":"{name}-0"}},"#);
-        let zones = format!(r#""zones":{{"10.{id}.0.{last}":{{"zone":"zone-a","forZones":[{{"name":"zone-a"}}]}}}},"#);
+        let hostnames = format!(r#""hostnames":{{"10.{net}.0.{last}":"{name}-0"}},"#);
+        let zones = format!(r#""zones":{{"10.{net}.0.{last}":{{"zone":"zone-a","forZones":[{{"name":"zone-a"}}]}}}},"#);
         let value = fill(
             r#"{"cluster":"$cluster","namespace":"$namespace","name":"$name","frontends":{$frontends},"backends":{$backends},
             $hostnames$zones"labels":{"app":"app-$index","version":"v$version"},"selector":{"app":"app-$index"},
@@ -184,7 +198,7 @@ impl Owner<'_> {
     /// The same of an endpoint slice.
     pub(crate) fn slice(&self, index: u32, version: u32) -> (String, Vec<u8>) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}-x2k4v"));
-        let address = format!("10.{}.0.{}", self.id, index % 200 + 30);
+        let address = format!("10.{}.0.{}", self.net(), index % 200 + 30);
         let value = slices::write(self.cluster, self.id, &namespace, &name, &address, version);
         (format!("{namespace}/{name}"), value)
     }
