@@ -37,6 +37,11 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// seconds does not write whole chunks for each change.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// How often the store is looked after while nothing comes, and for how long after the last group or the start: sled goes on emptying segments
+/// of its log, by itself, and keeps what it reads for that. After an open with a million keys it was done after 12 s.
+const REST_INTERVAL: Duration = Duration::from_secs(1);
+const REST_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// So long may tidying keep a group waiting that comes meanwhile.
 const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
@@ -50,6 +55,9 @@ pub trait Persistence: Send + 'static {
 
     /// Does what is due after a group was stored, before the next one, which may come then.
     fn tend(&self, _until: Instant) {}
+
+    /// Does what is due each second while nothing comes, for a minute.
+    fn rest(&self) {}
 
     /// Does what can be done when nothing has come for 10 s. Returns whether there is more to do.
     fn tidy(&self) -> bool {
@@ -66,6 +74,10 @@ impl Persistence for Store {
         if let Err(error) = Self::tend(self, until) {
             tracing::error!(%error, "cannot move changes within the store: it is opened anew");
         }
+    }
+
+    fn rest(&self) {
+        self.forget_pages();
     }
 
     fn tidy(&self) -> bool {
@@ -104,6 +116,8 @@ enum Next {
         /// Nothing comes behind it.
         last: bool,
     },
+    /// Nothing has come for a second.
+    Rest,
     /// Nothing has come for a while.
     Quiet,
     /// Nothing will come.
@@ -226,9 +240,17 @@ impl<P: Persistence> PersistWorker<P> {
     /// Stores groups until the writer has finished and nothing waits, or the last try fails. Gives the store back.
     pub fn run(self) -> P {
         let mut untidy = true;
+        let (mut calm_since, mut rested) = (Instant::now(), Instant::now());
         loop {
-            let (group, last) = match self.next_group(untidy) {
+            let rest_at = (rested < calm_since + REST_TIME_MAX).then(|| rested + REST_INTERVAL);
+            let quiet_at = untidy.then(|| calm_since + QUIET);
+            let (group, last) = match self.next_group(rest_at, quiet_at) {
                 Next::Group { group, last } => (group, last),
+                Next::Rest => {
+                    self.persistence.rest();
+                    rested = Instant::now();
+                    continue;
+                }
                 Next::Quiet => {
                     while untidy && !self.is_wanted() {
                         untidy = self.persistence.tidy();
@@ -247,6 +269,8 @@ impl<P: Persistence> PersistWorker<P> {
                 }
                 Err(error) => self.failed(group, &error),
             }
+            calm_since = Instant::now();
+            rested = calm_since;
             if last && self.shared.lock().failing {
                 tracing::error!("the newest changes could not be stored before the end: they are read again at the next start");
                 break;
@@ -261,9 +285,8 @@ impl<P: Persistence> PersistWorker<P> {
         waiting.finished || waiting.since.is_some()
     }
 
-    /// Waits for a group whose window is over, or for quiet, if that is of interest.
-    fn next_group(&self, untidy: bool) -> Next {
-        let quiet_at = Instant::now() + QUIET;
+    /// Waits for a group whose window is over, or until it is time for something else.
+    fn next_group(&self, rest_at: Option<Instant>, quiet_at: Option<Instant>) -> Next {
         let mut waiting = self.shared.lock();
         loop {
             if waiting.finished {
@@ -271,8 +294,9 @@ impl<P: Persistence> PersistWorker<P> {
                 return if group.is_empty() { Next::End } else { Next::Group { group, last: true } };
             }
             let timeout = match waiting.since {
-                None if untidy && Instant::now() >= quiet_at => return Next::Quiet,
-                None => untidy.then(|| quiet_at.saturating_duration_since(Instant::now())),
+                None if quiet_at.is_some_and(|at| Instant::now() >= at) => return Next::Quiet,
+                None if rest_at.is_some_and(|at| Instant::now() >= at) => return Next::Rest,
+                None => rest_at.into_iter().chain(quiet_at).min().map(|at| at.saturating_duration_since(Instant::now())),
                 Some(since) => match waiting.left(since.elapsed()) {
                     Some(left) if waiting.failing || waiting.group.len() <= WAITING_CHANGES_MAX => Some(left),
                     _ => break,
@@ -319,8 +343,36 @@ impl<P: Persistence> PersistWorker<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use crate::model::{ClusterName, ClusterRecord};
+
+    /// Tells when it is looked after.
+    struct Resting(mpsc::Sender<()>);
+
+    impl Persistence for Resting {
+        fn persist(&self, _: &Group) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn rest(&self) {
+            // nobody listens any more towards the end
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
+        let (rests, rested) = mpsc::channel();
+        let (persister, worker) = persister(Resting(rests), watch::channel(PersistState::Healthy).0);
+        let worker = std::thread::spawn(move || worker.run());
+        rested.recv().unwrap();
+        persister.push(group(1));
+        rested.recv().unwrap();
+        persister.finish();
+        worker.join().unwrap();
+    }
 
     /// A group of so many changes.
     fn group(count: usize) -> Group {
