@@ -348,28 +348,37 @@ mod tests {
     use super::*;
     use crate::model::{ClusterName, ClusterRecord};
 
-    /// Tells when it is looked after.
-    struct Resting(mpsc::Sender<()>);
+    /// What a store is asked to do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Asked {
+        Persist,
+        Rest,
+    }
 
-    impl Persistence for Resting {
+    /// Tells what it is asked.
+    struct Told(mpsc::SyncSender<Asked>);
+
+    impl Persistence for Told {
         fn persist(&self, _: &Group) -> Result<(), StoreError> {
+            let _ = self.0.try_send(Asked::Persist);
             Ok(())
         }
 
         fn rest(&self) {
-            // nobody listens any more towards the end
-            let _ = self.0.send(());
+            let _ = self.0.try_send(Asked::Rest);
         }
     }
 
     #[test]
     fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
-        let (rests, rested) = mpsc::channel();
-        let (persister, worker) = persister(Resting(rests), watch::channel(PersistState::Healthy).0);
+        // a rest each second, for a minute after the start and one after the group
+        let (asks, asked) = mpsc::sync_channel(128);
+        let (persister, worker) = persister(Told(asks), watch::channel(PersistState::Healthy).0);
         let worker = std::thread::spawn(move || worker.run());
-        rested.recv().unwrap();
+        assert_eq!(asked.recv(), Ok(Asked::Rest));
         persister.push(group(1));
-        rested.recv().unwrap();
+        while asked.recv().unwrap() != Asked::Persist {}
+        assert_eq!(asked.recv(), Ok(Asked::Rest));
         persister.finish();
         worker.join().unwrap();
     }
