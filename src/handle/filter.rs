@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::LabelSelector;
-use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, LabelSet, Object};
+use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, Object};
 
 /// A filter: every test that is set must pass. A test that does not apply to a kind (a pod of a node) excludes that kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
@@ -65,8 +65,8 @@ impl Filter {
                     && self.labels.as_ref().is_none_or(|labels| labels.matches(&service.labels))
                     && self.shared.is_none_or(|shared| shared == service.shared)
             }
-            Object::ServiceExport(export) => self.matches_export(&export.labels),
-            Object::EndpointSlice(slice) => self.matches_export(&slice.labels),
+            Object::ServiceExport(export) => self.matches_export(|labels| labels.matches(&export.labels)),
+            Object::EndpointSlice(slice) => self.matches_export(|labels| labels.matches(&slice.decoded().labels)),
             Object::Identity(identity) => {
                 self.namespace.is_none()
                     && self.name.is_none()
@@ -128,13 +128,13 @@ impl Filter {
             && self.is_not_about_ips()
     }
 
-    /// Whether an export or an endpoint slice with these labels passes.
-    fn matches_export(&self, labels: &LabelSet) -> bool {
+    /// Whether an export or an endpoint slice passes, whose labels are asked last: those of a slice have to be decoded.
+    fn matches_export(&self, has_labels: impl Fn(&LabelSelector) -> bool) -> bool {
         self.is_not_about_ips()
             && self.is_not_about_services()
             && self.scope.is_none()
             && self.ip.is_none()
-            && self.labels.as_ref().is_none_or(|selector| selector.matches(labels))
+            && self.labels.as_ref().is_none_or(has_labels)
     }
 
     fn is_not_about_services(&self) -> bool {

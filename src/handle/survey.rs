@@ -249,7 +249,7 @@ impl Survey {
 fn addresses_behind(object: Option<&Object>) -> BTreeSet<IpAddr> {
     match object {
         Some(Object::Service(service)) => service.backends.iter().map(|backend| backend.ip).collect(),
-        Some(Object::EndpointSlice(slice)) => slice.endpoints.iter().flat_map(|endpoint| endpoint.addresses.iter().copied()).collect(),
+        Some(Object::EndpointSlice(slice)) => slice.decoded().endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect(),
         Some(Object::Node(_) | Object::Identity(_) | Object::Ip(_) | Object::ServiceExport(_) | Object::Cluster(_)) | None => {
             BTreeSet::new()
         }

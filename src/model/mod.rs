@@ -10,6 +10,7 @@ mod key;
 mod listen;
 mod numeric_identity;
 mod object;
+mod packed_slice;
 mod position;
 mod record;
 
@@ -27,5 +28,6 @@ pub use object::{
     Backend, BackendZone, CLUSTER_LABEL, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object,
     ObjectPrefix, Port, Service,
 };
+pub use packed_slice::PackedSlice;
 pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};

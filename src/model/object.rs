@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::{EndpointSlice, EntryKey, Kind, Phase, ServiceExport};
+use super::{EntryKey, Kind, PackedSlice, Phase, ServiceExport};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -30,8 +30,8 @@ pub enum Object {
     Ip(IpEntry),
     /// From `serviceexports/v1`.
     ServiceExport(Box<ServiceExport>),
-    /// From `endpointslices/v1`.
-    EndpointSlice(EndpointSlice),
+    /// From `endpointslices/v1`; as it came.
+    EndpointSlice(PackedSlice),
     /// Made here: a cluster and where it is in its life.
     Cluster(ClusterPhase),
 }
@@ -43,9 +43,6 @@ pub struct ClusterPhase {
     pub phase: Option<Phase>,
 }
 
-/// The label that names the service of an endpoint slice (`k8s.io/api/discovery/v1`, `LabelServiceName`).
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-
 impl Object {
     /// The global service, as `<namespace>/<name>`, that its key has a share in. A service that is not shared has none
     /// (`NewSharedServicesObserver`, Cilium's `pkg/clustermesh/common/services.go`), nor has a slice that names no service
@@ -55,10 +52,7 @@ impl Object {
         match self {
             Self::Service(service) => service.shared.then(|| key.name.clone()),
             Self::ServiceExport(_) => Some(key.name.clone()),
-            Self::EndpointSlice(slice) => {
-                let name = slice.labels.get(SERVICE_NAME_LABEL).filter(|name| !name.is_empty())?;
-                Some(format!("{}/{name}", slice.namespace).into())
-            }
+            Self::EndpointSlice(slice) => slice.service().cloned(),
             Self::Node(_) | Self::Identity(_) | Self::Ip(_) | Self::Cluster(_) => None,
         }
     }
@@ -109,7 +103,7 @@ impl Object {
 
     /// The endpoint slice, if it is one.
     #[must_use]
-    pub const fn as_endpoint_slice(&self) -> Option<&EndpointSlice> {
+    pub const fn as_endpoint_slice(&self) -> Option<&PackedSlice> {
         if let Self::EndpointSlice(object) = self { Some(object) } else { None }
     }
 

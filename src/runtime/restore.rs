@@ -242,7 +242,7 @@ fn decode(mut record: Record, cluster_id: ClusterId, max: MaxConnectedClusters) 
         (None, _) => Some(&record.value),
         (Some(_), good_value) => good_value.as_ref(),
     };
-    match usable.map(|value| wire::decode(&record.key, value, &context)) {
+    match usable.map(|value| wire::decode_held(&record.key, value, &context)) {
         Some(Ok(object)) => record.object = Some(Arc::new(object)),
         Some(Err(reason)) if record.rejection.is_none() => {
             // an older version found these bytes usable

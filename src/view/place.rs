@@ -7,9 +7,9 @@ use super::base::PackedRow;
 use super::index::Indices;
 use super::scan::Scan;
 use super::side::Before;
-use crate::model::{ClusterId, EntryKey, Former, Kind, MaxConnectedClusters, Object, Record, Scope, SourceStamp};
+use crate::model::{EntryKey, Former, Kind, Object, Record, Scope, SourceStamp};
 use crate::pack::{Chunk, History, Meaning};
-use crate::wire::{self, Context};
+use crate::wire;
 
 /// Where a record is.
 #[derive(Debug, Clone)]
@@ -107,13 +107,10 @@ impl Place {
     }
 }
 
-/// What a packed record means, from its last usable bytes. They were accepted when they came, by all that was known of the cluster then;
-/// the object does not depend on that knowledge, so none is needed here.
+/// What a packed record means, from its last usable bytes.
 pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
-    let context =
-        Context { cluster: &record.key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
     let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
-    wire::decode(&record.key, usable?, &context).ok().map(Arc::new)
+    wire::decode_accepted(&record.key, usable?).map(Arc::new)
 }
 
 impl View {

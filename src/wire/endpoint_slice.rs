@@ -4,6 +4,8 @@
 use std::io::Read;
 use std::net::IpAddr;
 
+use zstd::zstd_safe;
+
 use super::address::parse_ip;
 use super::protobuf::{Budget, Field, read_message};
 use super::{Context, quoted};
@@ -14,6 +16,10 @@ const UNPACKED_BYTES_MAX: u64 = 16 << 20;
 
 /// The largest window that is kept while unpacking, as a power of two: that cap again, so that a frame cannot ask for more.
 const WINDOW_LOG_MAX: u32 = 24;
+
+/// How much a slice takes decoded, for each byte of its message: the message itself, and its endpoints. One of Kubernetes has a name of its
+/// node, conditions and a zone, some 60 B, and becomes a `SliceEndpoint` of 200 with those names beside.
+const DECODED_BYTES_FACTOR: u64 = 5;
 
 /// What the value says of itself, beside what the model keeps.
 #[derive(Default)]
@@ -26,13 +32,19 @@ struct Message {
 
 /// Reads and checks an endpoint slice; `name` is what its key calls it, namespace and all.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<EndpointSlice, String> {
+    let (cluster, slice) = read(value)?;
+    context.check_cluster("cluster", &cluster)?;
+    Context::check_names(name, &slice.namespace, &slice.name)?;
+    context.check_cluster_id("clusterID", slice.cluster_id)?;
+    Ok(slice)
+}
+
+/// Reads an endpoint slice and the cluster that it says it is of.
+pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     let bytes = unpack(value)?;
     let mut message = Message::default();
     read_message(&bytes, &mut Budget::new(), |number, field, budget| message.read(number, field, budget))?;
     let Message { cluster, endpoints, mut slice } = message;
-    context.check_cluster("cluster", &cluster)?;
-    Context::check_names(name, &slice.namespace, &slice.name)?;
-    context.check_cluster_id("clusterID", slice.cluster_id)?;
     let is_of_family: fn(&IpAddr) -> bool = match slice.address_type.as_str() {
         "IPv4" => IpAddr::is_ipv4,
         "IPv6" => IpAddr::is_ipv6,
@@ -48,7 +60,15 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
         }
         slice.endpoints.push(endpoint);
     }
-    Ok(slice)
+    Ok((cluster, slice))
+}
+
+/// About how many bytes of memory a slice takes while it is decoded, at most: what its frame says that it unpacks to, or the cap where that
+/// is not said of all of it, and what that is decoded to.
+pub(super) fn decoded_bytes(value: &[u8]) -> u64 {
+    let is_one_frame = zstd_safe::find_frame_compressed_size(value).is_ok_and(|length| length == value.len());
+    let said = zstd_safe::get_frame_content_size(value).ok().flatten().filter(|_| is_one_frame);
+    said.unwrap_or(UNPACKED_BYTES_MAX).min(UNPACKED_BYTES_MAX) * DECODED_BYTES_FACTOR
 }
 
 /// Unpacks every frame, up to the cap.

@@ -17,11 +17,12 @@ mod protobuf;
 mod service;
 mod service_export;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
-use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Object};
+use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Object, PackedSlice};
 
 /// How much of a foreign text an error repeats, in characters: longer than any Kubernetes name segment (63) and any IPv6 prefix (43).
 const QUOTE_LENGTH_MAX: usize = 100;
@@ -45,8 +46,22 @@ pub struct Context<'a> {
 /// # Errors
 /// One short line that names the field and says what is wrong with it.
 pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Object, String> {
+    decode_with(key, value, context, || value.into())
+}
+
+/// The same of a value that is held, of which an object that keeps bytes takes no copy.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_held(key: &EntryKey, value: &Arc<[u8]>, context: &Context<'_>) -> Result<Object, String> {
+    decode_with(key, value, context, || Arc::clone(value))
+}
+
+fn decode_with(key: &EntryKey, value: &[u8], context: &Context<'_>, held: impl Fn() -> Arc<[u8]>) -> Result<Object, String> {
     let object = match key.kind {
-        Kind::EndpointSlice => endpoint_slice::decode(&key.name, value, context).map(Object::EndpointSlice),
+        Kind::EndpointSlice => {
+            endpoint_slice::decode(&key.name, value, context).map(|slice| Object::EndpointSlice(packed_slice(held()).noting(&slice)))
+        }
         Kind::Identity => identity::decode(&key.name, value, context).map(Object::Identity),
         Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
         Kind::NodeIp => ip::decode_derived(&key.name, value, context).map(Object::Ip),
@@ -56,6 +71,22 @@ pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Obj
         Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
     };
     object.map_err(|reason| bounded(&reason))
+}
+
+/// The object of a value that was found good when it came, by all that was known of its cluster then; the object does not depend on that
+/// knowledge. An endpoint slice is not looked into.
+#[must_use]
+pub fn decode_accepted(key: &EntryKey, value: &Arc<[u8]>) -> Option<Object> {
+    let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
+    match key.kind {
+        Kind::EndpointSlice => Some(Object::EndpointSlice(packed_slice(Arc::clone(value)))),
+        _ => decode(key, value, &context).ok(),
+    }
+}
+
+fn packed_slice(value: Arc<[u8]>) -> PackedSlice {
+    let decoded_bytes = endpoint_slice::decoded_bytes(&value);
+    PackedSlice::new(value, |value| endpoint_slice::read(value).ok().map(|(_, slice)| slice), decoded_bytes)
 }
 
 /// The value of an entry that is derived from a node: a pair as Cilium writes it for a host, with what a node's address has. [`decode`]

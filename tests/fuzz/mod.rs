@@ -53,6 +53,10 @@ fn decode(kind: Kind, name: &str, value: &[u8]) -> String {
             let bare = Context { cluster: &cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
             let again = (value.len() < mutate::HUGE).then(|| wire::decode(&EntryKey::new(kind, paris(), name), value, &bare));
             assert!(again.is_none_or(|again| again.as_ref() == Ok(&object)), "the object must be what the bytes alone mean");
+            if let Some(slice) = object.as_endpoint_slice() {
+                // it is decoded where it is asked for, by what was found good now
+                assert_eq!(slice.decoded().name, name.split_once('/').expect("must have a namespace").1);
+            }
             format!("a {}", object.kind())
         }
         Err(reason) => {

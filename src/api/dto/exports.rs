@@ -194,7 +194,7 @@ impl EndpointSlice {
 
     /// The slice in a record, if it holds a usable one.
     pub(crate) fn of(record: &Record) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_endpoint_slice()?))
+        Some(Self::new(&record.key, &record.object.as_deref()?.as_endpoint_slice()?.decoded()))
     }
 }
 

@@ -251,7 +251,7 @@ impl ServiceCluster {
         let service = share.service();
         Self {
             cluster: share.cluster.to_string(),
-            cluster_id: Some(share.cluster_id()).filter(|id| *id != 0),
+            cluster_id: Some(share.cluster_id).filter(|id| *id != 0),
             source: if service.is_some() { Kind::Service.api_name() } else { Kind::EndpointSlice.api_name() },
             include_external: share.includes_external(),
             backend_count: share.backends.len(),

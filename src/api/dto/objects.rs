@@ -285,7 +285,7 @@ impl AnyObject {
             Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
             Object::Cluster(told) => Self::Cluster(Box::new(Cluster::told(&key.cluster, *told, ids.reading))),
             Object::ServiceExport(export) => Self::ServiceExport(ServiceExport::new(key, export)),
-            Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, slice)),
+            Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, &slice.decoded())),
         }
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::fixture::{Answer, Fixture, cluster, key, put};
 use crate::model::*;
 use crate::view::View;
+use crate::wire::tests::slice_object;
 
 fn service(namespace: &str, name: &str, ip: &str) -> Service {
     let port = |name: &str| Port { name: name.to_owned(), protocol: "TCP".to_owned(), port: 80 };
@@ -42,7 +43,7 @@ fn export(created: u64, service_type: &str) -> Object {
 fn slice() -> Object {
     let terminating =
         SliceEndpoint { addresses: vec!["10.1.2.40".parse().unwrap()], ready: Some(false), terminating: Some(true), ..Default::default() };
-    Object::EndpointSlice(EndpointSlice {
+    slice_object(&EndpointSlice {
         namespace: "shop".to_owned(),
         name: "cart-x".to_owned(),
         labels: LabelSet::from([("kubernetes.io/service-name".to_owned(), "cart".to_owned())]),

@@ -57,7 +57,7 @@ impl Resync {
                     cluster_id: source.cluster_id,
                     max_connected_clusters: source.max_connected_clusters,
                 };
-                let decoded = wire::decode(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
+                let decoded = wire::decode_held(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
                 let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease, held: false };
                 self.holds.came(&key);
                 Change::Put { key, value: put.value, decoded, source }

@@ -12,6 +12,7 @@ use crate::handle::{IdentityScope, Item, LabelSelector};
 use crate::model::{
     ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence, Service,
 };
+use crate::wire::tests::slice_object;
 
 fn one_of<T: Clone>(random: &mut StdRng, all: &[T]) -> T {
     all.choose(random).expect("must not be empty").clone()
@@ -61,7 +62,9 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             Object::Node(Box::new(Node { addresses, labels, ..Node::default() }))
         }
         Kind::Service => Object::Service(Service { labels, shared: random.random(), ..Service::default() }),
-        Kind::ServiceExport | Kind::EndpointSlice => Object::EndpointSlice(EndpointSlice { labels, ..EndpointSlice::default() }),
+        Kind::ServiceExport | Kind::EndpointSlice => {
+            slice_object(&EndpointSlice { labels, address_type: "IPv4".to_owned(), ..EndpointSlice::default() })
+        }
         Kind::Identity => Object::Identity(Identity { id: 1, labels }),
         Kind::Ip | Kind::NodeIp => Object::Ip(IpEntry {
             host_ip: random.random_bool(0.5).then(|| address(random)),

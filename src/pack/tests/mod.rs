@@ -321,7 +321,12 @@ fn a_row_says_what_it_means_where_the_object_was_there() {
         (Kind::Node, "b", Some(Object::Service(Service::default())), Meaning::Unknown),
         (Kind::Service, "a/b", Some(Object::Service(Service::default())), Meaning::Service(None)),
         (Kind::Service, "a/c", Some(Object::Service(Service { shared: true, ..Service::default() })), Meaning::Service(Some("a/c".into()))),
-        (Kind::EndpointSlice, "a/b", Some(Object::EndpointSlice(crate::model::EndpointSlice::default())), Meaning::Service(None)),
+        (
+            Kind::EndpointSlice,
+            "a/b",
+            Some(Object::EndpointSlice(crate::model::PackedSlice::new([].into(), |_| None, 0))),
+            Meaning::Service(None),
+        ),
     ];
     let mut records: Vec<(Record, Meaning)> = cases
         .into_iter()

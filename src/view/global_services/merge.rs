@@ -43,6 +43,8 @@ pub struct ServiceShare {
     pub slices: Vec<Arc<Record>>,
     /// Ordered by address.
     pub backends: Vec<GlobalBackend>,
+    /// The id that the cluster claims in what it shares.
+    pub cluster_id: u32,
 }
 
 /// A backend of one cluster.
@@ -159,26 +161,19 @@ impl GlobalService {
 impl ServiceShare {
     /// One cluster's share; `None` where it has neither a service nor a slice of it.
     pub(super) fn new(cluster: ClusterName, service: Option<Arc<Record>>, slices: Vec<Arc<Record>>) -> Option<Self> {
-        let of_slices: Vec<&EndpointSlice> = slices.iter().filter_map(|record| slice_in(record)).collect();
-        let backends = match service.as_deref().and_then(service_in) {
-            Some(service) => backends_of_service(service, &of_slices),
-            None if of_slices.is_empty() => return None,
-            None => backends_of_slices(&of_slices),
+        let of_slices: Vec<EndpointSlice> = slices.iter().filter_map(|record| slice_in(record)).collect();
+        let (cluster_id, backends) = match (service.as_deref().and_then(service_in), of_slices.first()) {
+            (Some(service), _) => (service.cluster_id, backends_of_service(service, &of_slices)),
+            (None, Some(slice)) => (slice.cluster_id, backends_of_slices(&of_slices)),
+            (None, None) => return None,
         };
-        Some(Self { cluster, service, slices, backends })
+        Some(Self { cluster, service, slices, backends, cluster_id })
     }
 
     /// The service, where the cluster has one in `services/v1`.
     #[must_use]
     pub fn service(&self) -> Option<&Service> {
         self.service.as_deref().and_then(service_in)
-    }
-
-    /// The id that the cluster claims in what it shares.
-    #[must_use]
-    pub fn cluster_id(&self) -> u32 {
-        let of_slice = || self.slices.iter().find_map(|record| slice_in(record)).map_or(0, |slice| slice.cluster_id);
-        self.service().map_or_else(of_slice, |service| service.cluster_id)
     }
 
     /// Whether the cluster's agents use other clusters' backends. Slices of a service are only exported where it is global.
@@ -192,8 +187,8 @@ fn service_in(record: &Record) -> Option<&Service> {
     record.object.as_deref()?.as_service()
 }
 
-fn slice_in(record: &Record) -> Option<&EndpointSlice> {
-    record.object.as_deref()?.as_endpoint_slice()
+fn slice_in(record: &Record) -> Option<EndpointSlice> {
+    Some(record.object.as_deref()?.as_endpoint_slice()?.decoded())
 }
 
 /// What a slice says of an address.
@@ -203,8 +198,8 @@ struct Sliced<'a> {
 }
 
 /// Every address in some slices of one service.
-fn by_address<'a>(slices: &[&'a EndpointSlice]) -> BTreeMap<IpAddr, Vec<Sliced<'a>>> {
-    let mut found = BTreeMap::<IpAddr, Vec<Sliced<'a>>>::new();
+fn by_address(slices: &[EndpointSlice]) -> BTreeMap<IpAddr, Vec<Sliced<'_>>> {
+    let mut found = BTreeMap::<IpAddr, Vec<Sliced<'_>>>::new();
     for slice in slices {
         for endpoint in &slice.endpoints {
             for ip in &endpoint.addresses {
@@ -215,7 +210,7 @@ fn by_address<'a>(slices: &[&'a EndpointSlice]) -> BTreeMap<IpAddr, Vec<Sliced<'
     found
 }
 
-fn backends_of_service(service: &Service, slices: &[&EndpointSlice]) -> Vec<GlobalBackend> {
+fn backends_of_service(service: &Service, slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     let sliced = by_address(slices);
     let backend = |backend: &Backend| {
         let sliced = sliced.get(&backend.ip).map_or(&[][..], Vec::as_slice);
@@ -230,7 +225,7 @@ fn backends_of_service(service: &Service, slices: &[&EndpointSlice]) -> Vec<Glob
 }
 
 /// The backends of a cluster that exports slices alone (`endpointslices-only`; `ParseEndpointSliceV1`, Cilium's `pkg/k8s/endpoints.go`).
-fn backends_of_slices(slices: &[&EndpointSlice]) -> Vec<GlobalBackend> {
+fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     let mut backends = Vec::new();
     for (ip, sliced) in by_address(slices) {
         let ports = sliced.iter().flat_map(|one| &one.slice.ports).filter_map(|port| {

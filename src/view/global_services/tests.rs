@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::model::*;
+use crate::wire::tests::slice_object;
 
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
@@ -108,7 +109,7 @@ fn service_put(cluster: &'static str, service: Service) -> Step {
 }
 
 fn slice_put(cluster: &'static str, rest: &'static str, slice: EndpointSlice) -> Step {
-    Put(Kind::EndpointSlice, cluster, rest, Arc::new(Object::EndpointSlice(slice)))
+    Put(Kind::EndpointSlice, cluster, rest, Arc::new(slice_object(&slice)))
 }
 
 /// Every backend in one line: `cluster address port/protocol(names) …`.

@@ -3,6 +3,7 @@
 
 mod derived;
 mod naive;
+mod slices;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

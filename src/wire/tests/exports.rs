@@ -84,7 +84,7 @@ fn packed(message: &[u8]) -> Vec<u8> {
 
 fn slice(message: &[u8]) -> Result<EndpointSlice, String> {
     match decode_paris(Kind::EndpointSlice, "s/n-1", &packed(message), 1)? {
-        Object::EndpointSlice(slice) => Ok(slice),
+        Object::EndpointSlice(slice) => Ok(slice.decoded()),
         other => panic!("{other:?}"),
     }
 }

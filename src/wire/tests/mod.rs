@@ -4,6 +4,9 @@ mod exports;
 mod refusals;
 mod samples;
 mod traps;
+mod written;
+
+pub(crate) use written::slice_object;
 
 use super::{Context, decode};
 use crate::model::{ClusterId, ClusterName, EntryKey, Kind, LabelSet, MaxConnectedClusters, Object};

@@ -12,7 +12,7 @@ use crate::model::{
 use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config};
 use crate::wire::{Context, decode, keys};
 
-use super::{cluster, labels};
+use super::{cluster, labels, slice_object};
 
 const SAMPLES: &str = include_str!("../../../tests/data/samples.jsonl");
 
@@ -300,5 +300,5 @@ fn an_endpoint_slice_is_read_in_full() {
         endpoints: vec![zoned, endpoint("10.2.2.21", "tokyo-worker-2", false)],
         ports: vec![SlicePort { name: "http".into(), protocol: "TCP".into(), port: Some(8080) }],
     };
-    assert_sample("cilium/cache/endpointslices/v1/tokyo/shop/cart-kvlm2", Object::EndpointSlice(slice));
+    assert_sample("cilium/cache/endpointslices/v1/tokyo/shop/cart-kvlm2", slice_object(&slice));
 }

@@ -13,7 +13,7 @@ fn share(active: usize, state: BackendState, other: usize) -> ServiceShare {
     }
     backends.push(bare(BackendState::Active, Vec::new()));
     let record = service_record(true);
-    ServiceShare { cluster: cluster("paris"), service: Some(record), slices: Vec::new(), backends }
+    ServiceShare { cluster: cluster("paris"), service: Some(record), slices: Vec::new(), backends, cluster_id: 1 }
 }
 
 fn bare(state: BackendState, ports: Vec<BackendPort>) -> GlobalBackend {

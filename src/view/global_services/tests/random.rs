@@ -28,7 +28,7 @@ fn object(kind: Kind, rest: &str, random: &mut StdRng) -> Object {
         Kind::EndpointSlice => {
             let of = ["cart", "basket", ""][random.random_range(0..3)];
             let labels = LabelSet::from([(SERVICE_NAME_LABEL.to_owned(), of.to_owned())]);
-            Object::EndpointSlice(EndpointSlice { namespace: namespace.to_owned(), labels, ..slice(name, &["10.0.0.1"]) })
+            slice_object(&EndpointSlice { namespace: namespace.to_owned(), labels, ..slice(name, &["10.0.0.1"]) })
         }
         _ => Object::ServiceExport(Box::new(ServiceExport {
             namespace: namespace.to_owned(),

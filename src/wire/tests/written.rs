@@ -1,0 +1,64 @@
+//! Endpoint slices as their writers pack them, from what they mean: for tests that begin with the object.
+
+use crate::model::{EndpointSlice, LabelSet, Object, SliceEndpoint, SlicePort};
+
+fn number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
+        number >>= 7;
+    }
+    out.push(u8::try_from(number).unwrap());
+}
+
+fn integer(field: u8, value: u64) -> Vec<u8> {
+    let mut out = vec![field << 3];
+    number(&mut out, value);
+    out
+}
+
+fn bytes(field: u8, content: &[u8]) -> Vec<u8> {
+    let mut out = vec![field << 3 | 2];
+    number(&mut out, content.len() as u64);
+    out.extend_from_slice(content);
+    out
+}
+
+fn text(field: u8, text: &str) -> Vec<u8> {
+    if text.is_empty() { Vec::new() } else { bytes(field, text.as_bytes()) }
+}
+
+fn entries(field: u8, labels: &LabelSet) -> Vec<u8> {
+    labels.iter().flat_map(|(key, value)| bytes(field, &[text(1, key), text(2, value)].concat())).collect()
+}
+
+fn endpoint(endpoint: &SliceEndpoint) -> Vec<u8> {
+    let addresses = endpoint.addresses.iter().flat_map(|ip| text(1, &ip.to_string()));
+    let conditions = [(1, endpoint.ready), (2, endpoint.serving), (3, endpoint.terminating)];
+    let conditions: Vec<u8> = conditions.into_iter().filter_map(|(field, is)| Some(integer(field, is?.into()))).flatten().collect();
+    let hints: Vec<u8> = endpoint.for_zones.iter().flat_map(|zone| bytes(1, &text(1, zone))).collect();
+    let rest =
+        [bytes(2, &conditions), entries(5, &endpoint.topology), text(6, &endpoint.node_name), text(7, &endpoint.zone), bytes(8, &hints)];
+    addresses.chain(rest.concat()).collect()
+}
+
+fn port(port: &SlicePort) -> Vec<u8> {
+    [text(1, &port.name), text(2, &port.protocol), port.port.map(|port| integer(3, port.into())).unwrap_or_default()].concat()
+}
+
+/// The object of a slice, as the mirror holds it.
+pub(crate) fn slice_object(slice: &EndpointSlice) -> Object {
+    let endpoints: Vec<u8> = slice.endpoints.iter().flat_map(|one| bytes(8, &endpoint(one))).collect();
+    let ports: Vec<u8> = slice.ports.iter().flat_map(|one| bytes(9, &port(one))).collect();
+    let message = [
+        integer(2, slice.cluster_id.into()),
+        text(3, &slice.namespace),
+        text(4, &slice.name),
+        entries(5, &slice.labels),
+        entries(6, &slice.annotations),
+        text(7, &slice.address_type),
+        endpoints,
+        ports,
+    ];
+    let value = zstd::encode_all(&*message.concat(), 1).unwrap();
+    Object::EndpointSlice(super::super::packed_slice(value.into()))
+}
