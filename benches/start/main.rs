@@ -31,10 +31,14 @@ use rand::rngs::StdRng;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// How often each start is measured.
-const RUNS: u32 = 5;
+fn runs() -> u32 {
+    data::sized(5, 1)
+}
 
 /// So long changes come before the kill: the log is full after some 4 s.
-const CHURN: Duration = Duration::from_secs(10);
+fn churn_time() -> Duration {
+    Duration::from_secs(data::sized(10, 1))
+}
 
 /// How long a group gathers (`commit::persist`).
 const WINDOW: Duration = Duration::from_millis(25);
@@ -71,7 +75,7 @@ fn main() -> Outcome<()> {
 
 fn measure(entries: u64) -> Outcome<()> {
     let scale = entries.div_ceil(1_000_000);
-    let clusters = u32::try_from(entries * u64::from(data::CLUSTERS) / 1_000_000 / scale)?.clamp(1, data::CLUSTERS).to_string();
+    let clusters = u32::try_from(entries * u64::from(data::clusters()) / 1_000_000 / scale)?.clamp(1, data::clusters()).to_string();
     let scale = scale.to_string();
     let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
     let home = fs::canonicalize(parent)?.join(format!("bench-start-{}", std::process::id()));
@@ -87,13 +91,13 @@ fn measure(entries: u64) -> Outcome<()> {
     let count: u32 = clusters.parse()?;
     // what the first start writes once is not what a start takes
     start(&home, &data, count, 0)?;
-    report("after a clean stop", (1..=RUNS).map(|run| start(&home, &data, count, run)))?;
+    report("after a clean stop", (1..=runs()).map(|run| start(&home, &data, count, run)))?;
     let without_cache = |run| {
         forget_pages()?;
         start(&home, &data, count, run)
     };
     match forget_pages() {
-        Ok(()) => report("without the page cache", (1..=RUNS).map(without_cache))?,
+        Ok(()) => report("without the page cache", (1..=runs()).map(without_cache))?,
         Err(error) => println!("  without the page cache: cannot drop it ({error})"),
     }
     kill_in_churn(&data, &[&clusters, &scale])?;
@@ -104,7 +108,7 @@ fn measure(entries: u64) -> Outcome<()> {
         fs::remove_dir_all(&copy)?;
         times
     };
-    report("after a kill at 20,000 changes/s", (1..=RUNS).map(killed))?;
+    report("after a kill at 20,000 changes/s", (1..=runs()).map(killed))?;
     fs::remove_dir_all(&home)?;
     Ok(())
 }
@@ -277,7 +281,7 @@ fn kill_in_churn(data: &Path, words: &[&str]) -> Outcome<()> {
     let mut child = role("role:churn", data, words)?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
-    std::thread::sleep(CHURN);
+    std::thread::sleep(churn_time());
     child.kill()?;
     child.wait()?;
     Ok(())
@@ -288,7 +292,7 @@ fn flat(data: &Path) -> Outcome<Duration> {
     let path = data.join("flat");
     fs::write(&path, vec![1; usize::try_from(fs::metadata(data.join("store/db"))?.len())?])?;
     let mut fastest = Duration::MAX;
-    for _ in 0..RUNS {
+    for _ in 0..runs() {
         let (began, mut bytes) = (Instant::now(), Vec::new());
         File::open(&path)?.read_to_end(&mut bytes)?;
         fastest = fastest.min(began.elapsed());

@@ -4,14 +4,21 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use super::child::{Role, now_us, number};
-use super::{Outcome, bare, put_to_event};
+use super::{Outcome, bare, put_to_event, sized};
 
 /// How long a load runs: some hundred ticks.
-const SECONDS: u64 = 8;
+fn window() -> u64 {
+    sized(8, 1)
+}
+
+/// How many readers there are, of as many in full.
+fn readers(full: u64) -> u64 {
+    sized(full, 20)
+}
 
 /// The tick of the bare program for so many readers: that of the hub.
 const fn tick_ms(readers: u64) -> u64 {
-    readers / 20
+    if readers < 20 { 1 } else { readers / 20 }
 }
 
 /// How long stragglers may take after the last change.
@@ -24,8 +31,8 @@ type Figure = (&'static str, fn() -> Outcome<()>);
 
 const FIGURES: [Figure; 7] = [
     ("put", put_to_event::run),
-    ("thousand", || fan_out(1_000)),
-    ("five-thousand", || fan_out(5_000)),
+    ("thousand", || fan_out(readers(1_000))),
+    ("five-thousand", || fan_out(readers(5_000))),
     ("filters", filters),
     ("idle", idle),
     ("replay", replay),
@@ -34,17 +41,21 @@ const FIGURES: [Figure; 7] = [
 
 /// Runs the named figures, or all.
 pub(crate) fn run(names: &[String]) -> Outcome<()> {
+    let mut failed = Vec::new();
     for (name, figure) in FIGURES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
             let began = Instant::now();
             println!("== {name}");
             match figure() {
                 Ok(()) => println!("   ({:.0} s)", began.elapsed().as_secs_f64()),
-                Err(error) => println!("   FAILED: {error}"),
+                Err(error) => {
+                    println!("   FAILED: {error}");
+                    failed.push(name);
+                }
             }
         }
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
 /// What a server and its readers did while changes came.
@@ -86,7 +97,7 @@ fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outco
     let ms = |index| Ok::<_, Box<dyn std::error::Error + Send + Sync>>(number(&words, index)? as f64 / 1e3);
     let (bytes, behind) = (number(&words, 0)? as f64, number(&words, 3)?);
     // those of the middle of a run: a sequence has a digit more at its end than at its beginning
-    let events = bytes / bare::event(SECONDS * 500, now_us()).len() as f64;
+    let events = bytes / bare::event(window() * 500, now_us()).len() as f64;
     let (delivered, events_per_second) = (events / changes as f64, events / seconds);
     Ok(Ran { cpu_percent, delivered, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
 }
@@ -103,10 +114,10 @@ fn feed(server: &str, readers: u64, seconds: u64, more: &[&str]) -> Outcome<Ran>
 }
 
 fn fan_out(readers: u64) -> Outcome<()> {
-    println!("   {readers} subscribers, 1,000 changes/s of {KEYS} entries for {SECONDS} s, one filter");
-    let bare = feed("role:bare", readers, SECONDS, &[])?;
+    println!("   {readers} subscribers, 1,000 changes/s of {KEYS} entries for {} s, one filter", window());
+    let bare = feed("role:bare", readers, window(), &[])?;
     println!("   bare, tick {} ms: {bare}", tick_ms(readers));
-    let ours = feed("role:server", readers, SECONDS, &[])?;
+    let ours = feed("role:server", readers, window(), &[])?;
     println!("   meshkeep: {ours}");
     println!("   CPU {:.2} x bare, CPU per byte {:.2} x", ours.cpu_percent / bare.cpu_percent, per_byte(ours) / per_byte(bare));
     Ok(())
@@ -117,17 +128,17 @@ fn per_byte(ran: Ran) -> f64 {
 }
 
 fn filters() -> Outcome<()> {
-    println!("   3,250 changes/s of 10,000 entries for {SECONDS} s; each subscriber another identity (0.1 % of the changes); in turn");
+    println!("   3,250 changes/s of 10,000 entries for {} s; each subscriber another identity (0.1 % of the changes); in turn", window());
     let (mut few, mut many) = (Vec::new(), Vec::new());
     filtered("0")?;
-    for _ in 0..3 {
+    for _ in 0..sized(3, 1) {
         few.push(filtered("10")?);
-        many.push(filtered("1000")?);
+        many.push(filtered(&readers(1_000).to_string())?);
     }
     let median = |name, mut ran: Vec<f64>| {
         ran.sort_by(f64::total_cmp);
-        println!("   {name} subscribers: CPU {:.1} % (median of {ran:.1?})", ran[1]);
-        ran[1]
+        println!("   {name} subscribers: CPU {:.1} % (median of {ran:.1?})", ran[ran.len() / 2]);
+        ran[ran.len() / 2]
     };
     let (few, many) = (median("10", few), median("1,000", many));
     println!("   CPU of 1,000 is {:.2} x that of 10", many / few);
@@ -139,7 +150,7 @@ fn filtered(readers: &str) -> Outcome<f64> {
     let (mut server, address) = Role::start(&["role:server"])?;
     let (mut load, _) = Role::start(&["role:load", &address, readers, &format!("{PATH}&identity={{}}")])?;
     let (cpu, began) = (server.cpu()?, Instant::now());
-    server.ask(&format!("feed 3250 {SECONDS} 10000 1000"))?;
+    server.ask(&format!("feed 3250 {} 10000 1000", window()))?;
     let percent = (server.cpu()? - cpu).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
     let report = load.ask("wait 0 200")?;
     println!("   {readers} subscribers: CPU {percent:.1} % (bytes resets ended behind p50_us p99_us: {report})");
@@ -147,15 +158,15 @@ fn filtered(readers: &str) -> Outcome<f64> {
 }
 
 fn idle() -> Outcome<()> {
-    const READERS: u32 = 5_000;
-    println!("   resident memory for each of {READERS} idle subscribers");
+    let count = readers(5_000);
+    println!("   resident memory for each of {count} idle subscribers");
     for server in ["role:bare", "role:server"] {
         let (role, address) = Role::start(&[server])?;
         let before = role.resident_kib()?;
-        let (_load, _) = Role::start(&["role:load", &address, &READERS.to_string(), PATH])?;
+        let (_load, _) = Role::start(&["role:load", &address, &count.to_string(), PATH])?;
         std::thread::sleep(Duration::from_secs(2));
         let after = role.resident_kib()?;
-        println!("   {server}: {:.1} KiB", (after - before) / f64::from(READERS));
+        println!("   {server}: {:.1} KiB", (after - before) / count as f64);
     }
     Ok(())
 }
@@ -183,19 +194,19 @@ fn read_all(address: &str, path: &str) -> Outcome<(Duration, u64)> {
 }
 
 fn replay() -> Outcome<()> {
-    const ENTRIES: u64 = 1_000_000;
-    println!("   {ENTRIES} entries changed after the position, one subscriber");
+    let entries: u64 = sized(1_000_000, 5_120);
+    println!("   {entries} entries changed after the position, one subscriber");
     let (_bare, bare_address) = Role::start(&["role:bare"])?;
     let (mut server, address) = Role::start(&["role:server"])?;
-    server.ask(&format!("fill {ENTRIES}"))?;
-    println!("   resident with {ENTRIES} entries: {:.0} MiB", server.resident_kib()? / 1024.0);
+    server.ask(&format!("fill {entries}"))?;
+    println!("   resident with {entries} entries: {:.0} MiB", server.resident_kib()? / 1024.0);
     for (name, address, path) in
-        [("bare", &bare_address, format!("/blast?{ENTRIES}")), ("meshkeep", &address, "/v1/events?after=v1.00000000000000be.1".to_owned())]
+        [("bare", &bare_address, format!("/blast?{entries}")), ("meshkeep", &address, "/v1/events?after=v1.00000000000000be.1".to_owned())]
     {
         let mut rates = Vec::new();
         for _ in 0..3 {
             let (time, bytes) = read_all(address, &path)?;
-            rates.push((ENTRIES as f64 / time.as_secs_f64(), bytes));
+            rates.push((entries as f64 / time.as_secs_f64(), bytes));
         }
         rates.sort_by(|a, b| a.0.total_cmp(&b.0));
         println!("   {name}: {:.0} events/s (median of three), {:.0} MB", rates[1].0, rates[1].1 as f64 / 1e6);
@@ -204,11 +215,12 @@ fn replay() -> Outcome<()> {
 }
 
 fn stalled() -> Outcome<()> {
-    println!("   1,000 subscribers, 1,000 changes/s for 4 s: p99 in ms, in turn without and with one more that takes nothing");
+    let count = readers(1_000);
+    println!("   {count} subscribers, 1,000 changes/s for 4 s: p99 in ms, in turn without and with one more that takes nothing");
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for _ in 0..5 {
-        without.push(feed("role:server", 1_000, 4, &[])?.p99_ms);
-        with.push(feed("role:server", 1_000, 4, &["stalled"])?.p99_ms);
+    for _ in 0..sized(5, 1) {
+        without.push(feed("role:server", count, sized(4, 1), &[])?.p99_ms);
+        with.push(feed("role:server", count, sized(4, 1), &["stalled"])?.p99_ms);
     }
     for (name, mut times) in [("without", without), ("with", with)] {
         times.sort_by(f64::total_cmp);

@@ -12,8 +12,11 @@ mod load;
 mod processes;
 mod put_to_event;
 mod server;
+#[path = "../processes/sized.rs"]
+mod small;
 
 use self::processes::Outcome;
+use self::small::sized;
 
 /// As in the program itself.
 #[global_allocator]

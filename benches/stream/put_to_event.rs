@@ -7,18 +7,22 @@ use etcd_client::{Client, Txn, TxnOp, WatchOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use super::Outcome;
 use super::child::now_us;
 use super::processes::{add_cluster, start_etcd, start_meshkeep, until};
+use super::{Outcome, sized};
 
-/// How many keys the mirror holds.
-const KEYS: u32 = 300_000;
+/// How many keys the mirror holds, in full and where little is measured.
+fn keys() -> u32 {
+    sized(300_000, 2_000)
+}
 
 /// How many puts each second.
 const RATE: u64 = 325;
 
 /// For how long.
-const SECONDS: u64 = 12;
+fn seconds() -> u64 {
+    sized(12, 1)
+}
 
 /// How many operations etcd takes in one transaction.
 const TXN_OPERATIONS_MAX: usize = 128;
@@ -46,10 +50,10 @@ async fn load(client: &mut Client) -> Outcome<()> {
         client.put(format!("cilium/synced/paris/cilium/cache/{kind}/v1"), "2026-01-12T09:31:07Z", None).await?;
     }
     let mut puts: Vec<TxnOp> = Vec::new();
-    for index in 0..KEYS {
+    for index in 0..keys() {
         let (key, value) = put(index, 0);
         puts.push(TxnOp::put(key, value, None));
-        if puts.len() == TXN_OPERATIONS_MAX || index + 1 == KEYS {
+        if puts.len() == TXN_OPERATIONS_MAX || index + 1 == keys() {
             client.txn(Txn::new().and_then(std::mem::take(&mut puts))).await?;
         }
     }
@@ -104,21 +108,21 @@ async fn measure() -> Outcome<()> {
     load(&mut client).await?;
     add_cluster(home.path(), "paris", &url)?;
     let (_meshkeep, address) = start_meshkeep(home.path())?;
-    until(&address, "/v1/status", &format!("\"ipcache\":{KEYS}"), Duration::from_secs(120)).await?;
-    println!("   {KEYS} keys in etcd and in the mirror; {RATE} puts/s for {SECONDS} s");
+    until(&address, "/v1/status", &format!("\"ipcache\":{}", keys()), Duration::from_secs(120)).await?;
+    println!("   {} keys in etcd and in the mirror; {RATE} puts/s for {} s", keys(), seconds());
     let (watched, streamed) = (Delays::default(), Delays::default());
     let mut tasks = JoinSet::new();
     tasks.spawn(watch(client.clone(), Arc::clone(&watched)));
     tasks.spawn(stream(address, Arc::clone(&streamed)));
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let total = u32::try_from(RATE * SECONDS)?;
+    let total = u32::try_from(RATE * seconds())?;
     let began = tokio::time::Instant::now();
     let mut puts = JoinSet::new();
     for number in 0..total {
         tokio::time::sleep_until(began + Duration::from_micros(u64::from(number) * 1_000_000 / RATE)).await;
         let mut client = client.clone();
         puts.spawn(async move {
-            let (key, value) = put(number * 73 % KEYS, now_us());
+            let (key, value) = put(number * 73 % keys(), now_us());
             client.put(key, value, None).await
         });
         while puts.try_join_next().is_some() {}

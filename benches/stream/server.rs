@@ -39,7 +39,7 @@ struct Feeder {
 /// Orders: `feed RATE SECONDS KEYS IDENTITIES` and `fill COUNT`; both answer with the position that they reached.
 pub(crate) fn run() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (handle, commands) = writer();
+    let (handle, commands) = writer(runtime.handle().clone());
     let address = ListenAddress::parse("127.0.0.1:0")?;
     let bound = runtime.block_on(Bound::bind(&[address], &ApiOptions::default()))?;
     let url = bound.addresses().swap_remove(0);
@@ -58,7 +58,7 @@ pub(crate) fn run() -> Outcome<()> {
     Ok(())
 }
 
-fn writer() -> (Handle, mpsc::Sender<Command>) {
+fn writer(runtime: tokio::runtime::Handle) -> (Handle, mpsc::Sender<Command>) {
     let retention = Retention { age_max: Duration::from_secs(86_400), count_max: 1_000_000 };
     let start = Sequence(1);
     let state = Published {
@@ -72,7 +72,7 @@ fn writer() -> (Handle, mpsc::Sender<Command>) {
     std::thread::spawn(move || worker.run());
     let (fold, fold_worker) = folder();
     std::thread::spawn(move || fold_worker.run());
-    let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold, tokio::runtime::Handle::current());
+    let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold, runtime);
     let (commands, receiver) = mpsc::channel(meshkeep::commit::QUEUE_LENGTH_MAX);
     std::thread::spawn(move || committer.run(receiver));
     let handle = Handle::new(About {

@@ -45,7 +45,7 @@ impl Most {
 
 /// The change of a number: another pod has the address of an entry.
 fn change(number: u64) -> Outcome<(String, String, String)> {
-    let entries = u64::from(data::CLUSTERS) * u64::from(data::IPS);
+    let entries = u64::from(data::clusters()) * u64::from(data::IPS);
     let at = number * STRIDE % entries;
     let (cluster, index) = (u32::try_from(at / u64::from(data::IPS))? + 1, u32::try_from(at % u64::from(data::IPS))?);
     let address = data::address(cluster, index).to_string();
@@ -101,10 +101,10 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, client) = start_etcd(home.path()).await?;
     let (count, raw) = fill(&client, 1_000_000).await?;
-    for number in 1..=data::CLUSTERS {
+    for number in 1..=data::clusters() {
         add_cluster(home.path(), data::cluster(number).as_str(), &url)?;
     }
-    println!("churn: {count} keys of {} clusters, {} MB", data::CLUSTERS, raw / 1_000_000);
+    println!("churn: {count} keys of {} clusters, {} MB", data::clusters(), raw / 1_000_000);
     let (meshkeep, _) = started(home.path(), "cold").await?;
     meshkeep.terminate()?;
     let (meshkeep, address) = started(home.path(), "again").await?;

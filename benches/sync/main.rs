@@ -71,7 +71,7 @@ fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String)> {
 async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
     let mut loading = JoinSet::new();
-    for number in 1..=data::CLUSTERS {
+    for number in 1..=data::clusters() {
         let name = data::cluster(number);
         let mut puts = vec![TxnOp::put(
             format!("cilium/cluster-config/{name}"),
@@ -116,7 +116,7 @@ async fn list_all(client: &Client) -> Outcome<(Duration, u64)> {
             let mut count = 0;
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(kind) = KINDS.get((at % 4) as usize).filter(|_| at < data::CLUSTERS * 4) else {
+                let Some(kind) = KINDS.get((at % 4) as usize).filter(|_| at < data::clusters() * 4) else {
                     return Ok::<u64, etcd_client::Error>(count);
                 };
                 count += list(&mut client, *kind, at / 4 + 1).await?;
@@ -149,10 +149,10 @@ async fn cold(keys: u32) -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, client) = start_etcd(home.path()).await?;
     let (count, bytes) = fill(&client, keys).await?;
-    for number in 1..=data::CLUSTERS {
+    for number in 1..=data::clusters() {
         add_cluster(home.path(), data::cluster(number).as_str(), &url)?;
     }
-    println!("cold sync: {count} keys of {} clusters, {} MB, one etcd", data::CLUSTERS, bytes / 1_000_000);
+    println!("cold sync: {count} keys of {} clusters, {} MB, one etcd", data::clusters(), bytes / 1_000_000);
     for _ in 0..3 {
         let (listed, found) = list_all(&client).await?;
         let data = home.path().join("data");
@@ -187,7 +187,7 @@ async fn change(client: &Client, pods: &mut Pods, round: u32) -> Outcome<u64> {
     const POD: &str = "\"K8sPodName\":\"";
     let (mut bytes, mut changing) = (0, JoinSet::new());
     for change in 0..MISSED {
-        let number = change % data::CLUSTERS + 1;
+        let number = change % data::clusters() + 1;
         let of_cluster = &mut pods[number as usize - 1];
         let at = (change * 7 + round) as usize % of_cluster.len();
         let (key, value) = match change % DELETES_EACH {
@@ -229,12 +229,12 @@ async fn resume(keys: u32) -> Outcome<()> {
     let (_etcd, url, client) = start_etcd(home.path()).await?;
     let (count, bytes) = fill(&client, keys).await?;
     let wire = Wire::to(url.trim_start_matches("http://").parse()?).await?;
-    for number in 1..=data::CLUSTERS {
+    for number in 1..=data::clusters() {
         add_cluster(home.path(), data::cluster(number).as_str(), &wire.url())?;
     }
     println!(
         "resume: {count} keys of {} clusters, {} MB raw; {MISSED} changes are missed, one in {DELETES_EACH} a delete",
-        data::CLUSTERS,
+        data::clusters(),
         bytes / 1_000_000
     );
     let synced = async |what: &str| -> Outcome<u64> {
@@ -250,7 +250,7 @@ async fn resume(keys: u32) -> Outcome<()> {
         println!("  {what}: {:.2} MB read, synced after {:.2} s, {entries} entries", received as f64 / 1e6, elapsed.as_secs_f64());
         Ok(received)
     };
-    let mut pods: Pods = (1..=data::CLUSTERS).map(|number| share(Kind::Ip, number, keys)).collect();
+    let mut pods: Pods = (1..=data::clusters()).map(|number| share(Kind::Ip, number, keys)).collect();
     let full = synced("a full list").await?;
     let nothing = synced("nothing missed").await?;
     for (round, is_compacted) in [(0, false), (1, true), (2, false)] {

@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::data::{CLUSTERS, IPS, address, change, clusters_in_key_order, decode, derived, records, values};
+use super::data::{IPS, address, change, clusters, clusters_in_key_order, decode, derived, records, sized, values};
 
 /// How many changes a second the plan's highest rate is, and how often the writer publishes then.
 const CHANGES_PER_SECOND: u32 = 20_000;
@@ -148,8 +148,11 @@ pub(crate) fn folding() {
 
 pub(crate) fn memory() {
     let before = resident();
-    let raw: usize =
-        Kind::ALL.iter().flat_map(|kind| (1..=CLUSTERS).map(|number| (*kind, number))).map(|(kind, number)| length_of(kind, number)).sum();
+    let raw: usize = Kind::ALL
+        .iter()
+        .flat_map(|kind| (1..=clusters()).map(|number| (*kind, number)))
+        .map(|(kind, number)| length_of(kind, number))
+        .sum();
     let view = mirror();
     let (chunks, packed) = view.packed_size();
     println!("  {} keys, {:.0} MB raw; {chunks} chunks of {:.1} MB", view.entry_count(), megabytes(raw), megabytes(packed));
@@ -185,9 +188,9 @@ fn churn(mut view: View) {
     let mut random = StdRng::seed_from_u64(3);
     let (begun, now, mut most) = (Instant::now(), SystemTime::UNIX_EPOCH, 0);
     let mut snapshot = (view.clone(), feed.clone());
-    let total = 60 * CHANGES_PER_SECOND;
+    let total = sized(60, 1) * CHANGES_PER_SECOND;
     for done in 0..total {
-        for announcement in view.apply(change(&mut random, i64::from(done) + 5_000_000, CLUSTERS), now).announcements {
+        for announcement in view.apply(change(&mut random, i64::from(done) + 5_000_000, clusters()), now).announcements {
             feed.announce(announcement, now);
         }
         if done % CHANGES_PER_BATCH == 0 {
@@ -228,10 +231,10 @@ fn percentiles(ips: &[IpAddr], mut lookup: impl FnMut(IpAddr)) -> (u128, u128) {
 pub(crate) fn lookup() {
     let view = mirror();
     let mut random = StdRng::seed_from_u64(4);
-    let mut ip = || IpAddr::from(address(random.random_range(1..=CLUSTERS), random.random_range(0..IPS)));
+    let mut ip = || IpAddr::from(address(random.random_range(1..=clusters()), random.random_range(0..IPS)));
     let ips: Vec<IpAddr> = (0..400_000).map(|_| ip()).collect();
     let map: HashMap<Ipv4Addr, u32> =
-        (1..=CLUSTERS).flat_map(|number| (0..IPS).map(move |index| (address(number, index), number))).collect();
+        (1..=clusters()).flat_map(|number| (0..IPS).map(move |index| (address(number, index), number))).collect();
     let (p50, p99) = percentiles(&ips, |ip| {
         if let IpAddr::V4(ip) = ip {
             black_box(map.get(&ip));
@@ -266,7 +269,7 @@ fn write(mut view: View, published: &ArcSwap<View>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         for _ in 0..CHANGES_PER_BATCH {
             done += 1;
-            view.apply(change(&mut random, i64::from(done) + 5_000_000, CLUSTERS), SystemTime::UNIX_EPOCH);
+            view.apply(change(&mut random, i64::from(done) + 5_000_000, clusters()), SystemTime::UNIX_EPOCH);
         }
         published.store(Arc::new(view.clone()));
         let due = Duration::from_secs(1) * done / CHANGES_PER_SECOND;
@@ -283,7 +286,7 @@ pub(crate) fn apply() {
     let mut random = StdRng::seed_from_u64(6);
     let (mut ours, mut reference) = (Duration::ZERO, Duration::ZERO);
     let mut map: imbl::OrdMap<EntryKey, Arc<Record>> =
-        (1..=CLUSTERS).flat_map(|number| records(Kind::Ip, number)).map(|record| (record.key.clone(), Arc::new(record))).collect();
+        (1..=clusters()).flat_map(|number| records(Kind::Ip, number)).map(|record| (record.key.clone(), Arc::new(record))).collect();
     let mut snapshots = (view.clone(), map.clone());
     // kept, as holes in memory that the reference leaves would be filled, one by one, by what is measured beside it
     let mut replaced = Vec::new();
@@ -291,7 +294,7 @@ pub(crate) fn apply() {
     for turn in 0..turns {
         let mut batches = Vec::with_capacity(BATCHES_PER_TURN);
         for _ in 0..BATCHES_PER_TURN {
-            let commands: Vec<_> = (0..CHANGES_PER_BATCH).map(|_| change(&mut random, turn, CLUSTERS)).collect();
+            let commands: Vec<_> = (0..CHANGES_PER_BATCH).map(|_| change(&mut random, turn, clusters())).collect();
             let begun = thread_time();
             let effects = view.apply_all(commands, SystemTime::UNIX_EPOCH);
             ours += thread_time() - begun;
