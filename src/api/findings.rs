@@ -3,9 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::dto::problems::Finding;
+use crate::handle;
 use crate::handle::{ClusterReading, Reading, Survey};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Phase};
-use crate::{handle, model};
+
+/// How many names a text has before it says how many more there are: a line for people.
+const SHOWN_MAX: usize = 5;
+
+/// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
+const MADE_UP: &str =
+    "with ENI, Azure or multi-pool IPAM some versions of Cilium announce made-up ones (cilium/cilium#46179): upgrade those";
 
 /// A finding across keys. `None` where what it rests on is just being read: a list that is not complete says nothing of what is absent.
 pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<Finding> {
@@ -43,12 +50,26 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
             );
             (vec![cluster.clone()], detail, Some(key.clone()))
         }
-        handle::Finding::OverlappingPodCidr(net) => {
-            let clusters: Vec<ClusterName> = survey.clusters_overlapping(*net).into_iter().collect();
+        handle::Finding::OverlappingNodePodCidr(cluster) => {
+            let nets = &survey.overlaps(cluster)?.between_nodes;
+            let shown = nets.iter().take(SHOWN_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_nodes(*net, cluster)));
             let detail = format!(
-                "pod range {net} overlaps in {}: routes and addresses of their pods collide; give the clusters pod ranges that do not overlap",
-                listed(&clusters)
+                "pod CIDRs of {cluster} belong to several of its nodes, or overlap another's: {}; what is for such an address goes to whichever node wrote last, and agents that encrypt may drop it; see that each node has ranges of its own; {MADE_UP}",
+                and_more(shown.collect(), nets.len())
             );
+            (vec![cluster.clone()], detail, None)
+        }
+        handle::Finding::OverlappingPodCidr(cluster) => {
+            let overlaps = survey.overlaps(cluster)?;
+            let (nets, others) = (&overlaps.between_clusters, overlaps.others.iter().cloned().collect::<Vec<_>>());
+            let detail = format!(
+                "pod CIDRs of {cluster} overlap those of {}: {}; routes and addresses of their pods collide; give the clusters pod ranges that do not overlap; {MADE_UP}",
+                listed(&others),
+                and_more(nets.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), nets.len())
+            );
+            let mut clusters = others;
+            clusters.push(cluster.clone());
+            clusters.sort();
             (clusters, detail, None)
         }
     };
@@ -133,9 +154,12 @@ fn text_of(prefix: ObjectPrefix) -> String {
 
 /// Names for people; of many the first few.
 fn listed(clusters: &[ClusterName]) -> String {
-    const SHOWN_MAX: usize = 5;
-    let shown: Vec<&str> = clusters.iter().take(SHOWN_MAX).map(model::ClusterName::as_str).collect();
-    let more = clusters.len().saturating_sub(SHOWN_MAX);
+    and_more(clusters.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), clusters.len())
+}
+
+/// The first few of so many.
+fn and_more(shown: Vec<String>, count: usize) -> String {
+    let more = count.saturating_sub(shown.len());
     if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
 }
 

@@ -38,7 +38,7 @@ pub use reading::{ClusterReading, Counts, FeedReading, Origin, Page, Reading, Re
 pub use selector::{LabelSelector, MalformedSelector};
 pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, Item, Place, ResetReason, Stage, Start, Subscription, SyncMode};
-pub use survey::{Finding, FirstLook, Survey};
+pub use survey::{Finding, FirstLook, Overlaps, Survey};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);

@@ -5,6 +5,7 @@
 //! the [`Reading`]. Pure. Deliberately lacks: what is wrong with one cluster as a whole, which is read from its status when asked.
 
 mod finding;
+mod pod_cidrs;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,9 +15,12 @@ use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 
 use super::{IdentityScope, Reading};
-use crate::model::{ALLOCATED_IDENTITY_MIN, Announcement, ClusterName, EntryKey, Object, Sequence};
+use crate::model::{ALLOCATED_IDENTITY_MIN, Announcement, ClusterName, EntryKey, Kind, Node, Object, Sequence};
 
 pub use finding::Finding;
+pub use pod_cidrs::Overlaps;
+
+use pod_cidrs::PodCidrs;
 
 /// How many keys one piece of the first look takes in, or how many findings it settles: some milliseconds, as one key takes up to 10 µs to
 /// decode.
@@ -31,8 +35,7 @@ pub struct Survey {
     naming: OrdMap<(u32, ClusterName), u64>,
     /// How many ip entries of a cluster are behind a host address.
     hosted: OrdMap<(IpAddr, ClusterName), u64>,
-    /// Pod ranges and how many nodes of which cluster have them.
-    pod_cidrs: OrdMap<IpNet, OrdMap<ClusterName, u64>>,
+    pod_cidrs: PodCidrs,
     /// Services and endpoint slices by the addresses behind them.
     backends: OrdSet<(IpAddr, EntryKey)>,
     /// What is wrong.
@@ -56,7 +59,7 @@ impl FirstLook {
             position: reading.position().sequence,
             naming: OrdMap::new(),
             hosted: OrdMap::new(),
-            pod_cidrs: OrdMap::new(),
+            pod_cidrs: PodCidrs::unsettled(),
             backends: OrdSet::new(),
             findings: OrdSet::new(),
         };
@@ -67,6 +70,7 @@ impl FirstLook {
     pub fn advance(mut self) -> ControlFlow<Survey, Self> {
         let Some(next) = self.next.take() else {
             if self.touched.is_empty() {
+                self.survey.judge_pod_cidrs();
                 return ControlFlow::Break(self.survey);
             }
             let piece = std::iter::from_fn(|| self.touched.pop_first()).take(PIECE_KEYS).collect();
@@ -77,7 +81,7 @@ impl FirstLook {
         for record in records.by_ref().take(PIECE_KEYS) {
             if let Some(object) = record.object.as_deref() {
                 self.survey.count(&record.key, object, true, &mut self.touched);
-                self.survey.replace_backends(&record.key, None, Some(object));
+                self.survey.replace(&record.key, None, Some(object));
             }
             if record.rejection.is_some() {
                 self.touched.insert(Finding::IdentityOutOfRange(record.key.clone()));
@@ -105,6 +109,7 @@ impl Survey {
         }
         // judged by the newest state: whatever changed it is among what was taken in
         self.judge(&touched, reading);
+        self.judge_pod_cidrs();
         self.position = reading.position().sequence;
         true
     }
@@ -133,21 +138,31 @@ impl Survey {
         match finding {
             Finding::DanglingIdentity(cluster, identity) => self.naming.get(&(*identity, cluster.clone())).copied(),
             Finding::DanglingHostIp(cluster, ip) => self.hosted.get(&(*ip, cluster.clone())).copied(),
-            Finding::DuplicateAddress(_) | Finding::IdentityOutOfRange(_) | Finding::OverlappingPodCidr(_) => None,
+            Finding::OverlappingNodePodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_nodes.len() as u64),
+            Finding::OverlappingPodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_clusters.len() as u64),
+            Finding::DuplicateAddress(_) | Finding::IdentityOutOfRange(_) => None,
         }
     }
 
-    /// The clusters with a pod range that overlaps this one, its own included.
+    /// The pod CIDRs of a cluster that overlap others.
     #[must_use]
-    pub fn clusters_overlapping(&self, net: IpNet) -> BTreeSet<ClusterName> {
-        self.overlapping(net).flat_map(|(_, clusters)| clusters.keys().cloned()).collect()
+    pub fn overlaps(&self, cluster: &ClusterName) -> Option<&Overlaps> {
+        self.pod_cidrs.overlaps(cluster)
     }
 
-    /// The pod ranges that overlap one, and who has them: those that cover it, and those inside.
-    fn overlapping(&self, net: IpNet) -> impl Iterator<Item = (&IpNet, &OrdMap<ClusterName, u64>)> {
-        let covering = (0..net.prefix_len()).filter_map(move |length| self.pod_cidrs.get_key_value(&supernet(net, length)?));
-        let inside = self.pod_cidrs.range(net..).take_while(move |(other, _)| net.contains(&other.network()));
-        covering.chain(inside.filter(move |(other, _)| net.contains(*other)))
+    /// How many nodes of a cluster announce a pod CIDR.
+    #[must_use]
+    pub fn announcing_nodes(&self, net: IpNet, cluster: &ClusterName) -> u32 {
+        self.pod_cidrs.node_count(net, cluster)
+    }
+
+    /// The findings that a pod CIDR of a cluster is part of.
+    #[must_use]
+    pub fn about_pod_cidr(&self, net: IpNet, cluster: &ClusterName) -> Vec<Finding> {
+        let Some(overlaps) = self.overlaps(cluster) else { return Vec::new() };
+        let between_nodes = overlaps.between_nodes.binary_search(&net).is_ok().then(|| Finding::OverlappingNodePodCidr(cluster.clone()));
+        let between_clusters = overlaps.between_clusters.binary_search(&net).is_ok().then(|| Finding::OverlappingPodCidr(cluster.clone()));
+        between_nodes.into_iter().chain(between_clusters).collect()
     }
 
     /// The services and endpoint slices that have an address behind them.
@@ -169,13 +184,15 @@ impl Survey {
         if let Some(new) = new {
             self.count(key, new, true, touched);
         }
-        self.replace_backends(key, old.map(|old| &**old), new.as_deref());
+        self.replace(key, old.map(|old| &**old), new.as_deref());
     }
 
     /// Counts an object in or out, and notes what has to be judged anew.
     fn count(&mut self, key: &EntryKey, object: &Object, is_in: bool, touched: &mut BTreeSet<Finding>) {
         let cluster = &key.cluster;
         match object {
+            // that two nodes have one pod CIDR is told of the nodes
+            Object::Ip(entry) if key.kind == Kind::NodeIp && !entry.prefix.host => {}
             Object::Ip(entry) => {
                 touched.insert(Finding::DuplicateAddress(entry.prefix));
                 if is_allocated(entry.identity) {
@@ -190,27 +207,16 @@ impl Survey {
             Object::Identity(identity) => drop(touched.insert(Finding::DanglingIdentity(cluster.clone(), identity.id))),
             Object::Node(node) => {
                 touched.extend(node.addresses.iter().map(|address| Finding::DanglingHostIp(cluster.clone(), address.ip)));
-                let cidrs = node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs);
-                for net in cidrs.map(IpNet::trunc) {
-                    self.count_pod_cidr(net, cluster, is_in);
-                    touched.extend(self.overlapping(net).map(|(other, _)| Finding::OverlappingPodCidr(*other)));
-                    touched.insert(Finding::OverlappingPodCidr(net));
-                }
             }
             Object::Service(_) | Object::EndpointSlice(_) | Object::ServiceExport(_) | Object::Cluster(_) => {}
         }
     }
 
-    fn count_pod_cidr(&mut self, net: IpNet, cluster: &ClusterName, is_in: bool) {
-        let clusters = self.pod_cidrs.entry(net).or_default();
-        recount(clusters, cluster.clone(), is_in);
-        if clusters.is_empty() {
-            self.pod_cidrs.remove(&net);
+    /// Takes in what is of one key alone: of a service of 5,000 backends of which one changed, that one is touched.
+    fn replace(&mut self, key: &EntryKey, old: Option<&Object>, new: Option<&Object>) {
+        if key.kind == Kind::Node {
+            self.pod_cidrs.replace(&key.cluster, &key.name, &pod_cidrs_of(old), &pod_cidrs_of(new));
         }
-    }
-
-    /// Of a service of 5,000 backends of which one changed, that one is touched.
-    fn replace_backends(&mut self, key: &EntryKey, old: Option<&Object>, new: Option<&Object>) {
         let (old, new) = (addresses_behind(old), addresses_behind(new));
         for ip in old.difference(&new) {
             self.backends.remove(&(*ip, key.clone()));
@@ -220,14 +226,29 @@ impl Survey {
         }
     }
 
+    /// Settles which pod CIDRs overlap, where that may have changed.
+    fn judge_pod_cidrs(&mut self) {
+        for cluster in self.pod_cidrs.settle() {
+            let overlaps = self.pod_cidrs.overlaps(&cluster);
+            let between_nodes = overlaps.is_some_and(|overlaps| !overlaps.between_nodes.is_empty());
+            let between_clusters = overlaps.is_some_and(|overlaps| !overlaps.between_clusters.is_empty());
+            self.settle(Finding::OverlappingNodePodCidr(cluster.clone()), between_nodes);
+            self.settle(Finding::OverlappingPodCidr(cluster), between_clusters);
+        }
+    }
+
+    fn settle(&mut self, finding: Finding, is_wrong: bool) {
+        if is_wrong {
+            self.findings.insert(finding);
+        } else {
+            self.findings.remove(&finding);
+        }
+    }
+
     /// Settles whether each of these is wrong.
     fn judge(&mut self, touched: &BTreeSet<Finding>, reading: &Reading) {
         for finding in touched {
-            if self.is_wrong(finding, reading) {
-                self.findings.insert(finding.clone());
-            } else {
-                self.findings.remove(finding);
-            }
+            self.settle(finding.clone(), self.is_wrong(finding, reading));
         }
     }
 
@@ -240,7 +261,7 @@ impl Survey {
             Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_node_at(*ip, cluster),
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
             Finding::IdentityOutOfRange(key) => reading.identity_out_of_range(key).is_some(),
-            Finding::OverlappingPodCidr(net) => self.pod_cidrs.contains_key(net) && self.clusters_overlapping(*net).len() > 1,
+            Finding::OverlappingNodePodCidr(_) | Finding::OverlappingPodCidr(_) => self.has(finding),
         }
     }
 }
@@ -271,9 +292,10 @@ fn recount<K: Ord + Clone>(counts: &mut OrdMap<K, u64>, key: K, is_in: bool) {
     }
 }
 
-/// The network of a shorter length that a network is in.
-fn supernet(net: IpNet, length: u8) -> Option<IpNet> {
-    IpNet::new(net.addr(), length).ok().map(|net| net.trunc())
+/// The pod CIDRs that a node announces.
+fn pod_cidrs_of(object: Option<&Object>) -> BTreeSet<IpNet> {
+    let node = object.and_then(Object::as_node);
+    node.into_iter().flat_map(Node::pod_cidrs).collect()
 }
 
 #[cfg(test)]

@@ -145,6 +145,13 @@ pub struct Node {
     pub boot_id: String,
 }
 
+impl Node {
+    /// The ranges that its pods get addresses from, the first ones first, without bits behind their lengths.
+    pub fn pod_cidrs(&self) -> impl Iterator<Item = IpNet> {
+        self.ipv4_pod_cidr.iter().chain(&self.ipv6_pod_cidr).chain(&self.secondary_pod_cidrs).map(IpNet::trunc)
+    }
+}
+
 /// One address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAddress {

@@ -13,13 +13,13 @@ pub(crate) struct Finding {
     /// Its name: the same as long as it lasts.
     pub(crate) id: String,
     /// What kind of trouble it is: `clusterConfigLost`, `clusterConfigRefused`, `danglingHostIP`, `danglingIdentity`, `duplicateAddress`, `duplicateClusterID`,
-    /// `heldEntries`, `identityOutOfRange`, `overlappingPodCIDR` or `sourceLost`.
+    /// `heldEntries`, `identityOutOfRange`, `overlappingNodePodCIDR`, `overlappingPodCIDR` or `sourceLost`.
     pub(crate) kind: &'static str,
     /// The clusters that it concerns.
     pub(crate) clusters: Vec<String>,
     /// What is wrong and what to do about it.
     pub(crate) detail: String,
-    /// How many keys it concerns, where that is known.
+    /// How many keys it concerns, or pod CIDRs, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
     /// One of the keys that it concerns.

@@ -48,7 +48,7 @@ pub(crate) async fn explain_ip(
     };
     let node = winner.and_then(|winner| hosting_node(&reading, winner));
     let mut concerns = concerns(&found);
-    concerns.extend(node.iter().flat_map(|node| pod_ranges(node, ip.to_canonical())));
+    concerns.extend(node.iter().flat_map(|node| of_pod_cidrs(&survey, node, ip.to_canonical())));
     let concerns: Vec<Finding> = concerns.into_iter().collect();
     Ok(Json(Explanation {
         ip: ip.to_string(),
@@ -112,11 +112,10 @@ fn concerns(found: &[(LookupMatch, Verdict)]) -> BTreeSet<Finding> {
     concerns
 }
 
-/// The pod ranges of a node that an address is in.
-fn pod_ranges(node: &Record, ip: IpAddr) -> Vec<Finding> {
-    let Some(node) = node.object.as_deref().and_then(|object| object.as_node()) else { return Vec::new() };
-    let ranges = node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs);
-    ranges.filter(|range| range.contains(&ip)).map(|range| Finding::OverlappingPodCidr(range.trunc())).collect()
+/// What is wrong about the pod CIDRs of a node that an address is in.
+fn of_pod_cidrs(survey: &Survey, node: &Record, ip: IpAddr) -> Vec<Finding> {
+    let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
+    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.about_pod_cidr(net, &node.key.cluster)).collect()
 }
 
 fn backed(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {

@@ -15,8 +15,8 @@ use crate::model::{ClusterName, Kind};
 
 /// What looks wrong in the mesh.
 ///
-/// Findings about clusters first, then those across keys: identities and hosts that are named and not there, addresses and pod ranges
-/// that several clusters claim. Kept up to date by changes; the first question after a start may have to wait for a look at everything.
+/// Findings about clusters first, then those across keys: identities and hosts that are named and not there, addresses that several
+/// clusters claim, pod CIDRs that overlap another node's or another cluster's (told once for each cluster). Kept up to date by changes; the first question after a start may have to wait for a look at everything.
 #[utoipa::path(get, path = "/v1/problems", operation_id = "listProblems", tag = "problems", params(ProblemsQuery),
     responses((status = 200, description = "A page of findings.", body = FindingList)))]
 pub(crate) async fn list_problems(State(state): State<ApiState>, query: Parameters<ProblemsQuery>) -> Result<Json<FindingList>, Problem> {

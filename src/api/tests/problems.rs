@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
 use crate::model::{
-    Backend, Change, Command, Cursor, EtcdClusterId, IpEntry, Kind, Object, ObjectPrefix, Revision, Scope, Sequence, Service,
+    Backend, Change, Command, Cursor, EtcdClusterId, IpEntry, Kind, Node, Object, ObjectPrefix, Revision, Scope, Sequence, Service,
 };
 use crate::view::View;
 
@@ -84,12 +84,7 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
     let problems: Vec<&str> = story["problems"].as_array().unwrap().iter().map(|finding| finding["id"].as_str().unwrap()).collect();
     assert_eq!(
         problems,
-        [
-            "danglingHostIP/paris/172.18.1.9",
-            "danglingIdentity/tokyo/131073",
-            "duplicateAddress/host/10.1.2.40",
-            "overlappingPodCIDR/10.1.2.0/24"
-        ]
+        ["danglingHostIP/paris/172.18.1.9", "danglingIdentity/tokyo/131073", "duplicateAddress/host/10.1.2.40", "overlappingPodCIDR/paris"]
     );
     let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
     assert_eq!(lookup["match"], story["match"], "a lookup answers what wins");
@@ -178,6 +173,29 @@ async fn findings_come_and_go_with_what_they_rest_on() {
     fixture.change(put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 2)).await;
     fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
     let overlap = fixture.json("/v1/problems").await;
-    assert_eq!(ids(&overlap), ["duplicateAddress/host/10.1.2.134", "overlappingPodCIDR/10.1.2.0/24"]);
-    assert_eq!(overlap["items"][1]["clusters"], json!(["paris", "tokyo"]));
+    assert_eq!(ids(&overlap), ["duplicateAddress/host/10.1.2.134", "overlappingPodCIDR/paris", "overlappingPodCIDR/tokyo"]);
+    assert_eq!((&overlap["items"][1]["clusters"], &overlap["items"][2]["count"]), (&json!(["paris", "tokyo"]), &json!(1)));
+    assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
+}
+
+/// As some versions announced them on every node (cilium/cilium#46179): one fact is one finding, with what to do.
+#[tokio::test]
+async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
+    let cidrs: Vec<ipnet::IpNet> = (0..=255).map(|second| format!("10.{second}.0.0/16").parse().unwrap()).collect();
+    let worker = |number: u8| {
+        let Object::Node(made) = node(&format!("worker-{number}"), &format!("172.18.1.{number}"), "a") else { panic!("a node is a node") };
+        let node = Node { ipv4_pod_cidr: None, health_ips: Vec::new(), secondary_pod_cidrs: cidrs.clone(), ..*made };
+        put(key(Kind::Node, "paris", &node.name.clone()), Object::Node(Box::new(node)), 1)
+    };
+    let fixture = mesh((0..40).map(worker).collect());
+    let found = fixture.json("/v1/problems").await;
+    assert_eq!(ids(&found), ["overlappingNodePodCIDR/paris"]);
+    let finding = &found["items"][0];
+    assert_eq!((&finding["clusters"], &finding["count"]), (&json!(["paris"]), &json!(256)));
+    let detail = finding["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("pod CIDRs of paris belong to several of its nodes, or overlap another's: 10.0.0.0/16 (40 nodes), "),
+        "{detail}"
+    );
+    assert!(detail.contains(" and 251 more; ") && detail.contains("cilium/cilium#46179"), "{detail}");
 }

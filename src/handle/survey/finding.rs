@@ -4,8 +4,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ipnet::IpNet;
-
 use crate::model::{ClusterName, EntryKey, ObjectPrefix};
 
 /// One thing that is wrong across keys. [`fmt::Display`] writes its name, for instance `danglingIdentity/paris/68352`.
@@ -19,8 +17,10 @@ pub enum Finding {
     DuplicateAddress(ObjectPrefix),
     /// A key was refused because its identity is not in its cluster's range.
     IdentityOutOfRange(EntryKey),
-    /// A pod range overlaps one of another cluster.
-    OverlappingPodCidr(IpNet),
+    /// Pod CIDRs of a cluster are announced by several of its nodes, or overlap each other.
+    OverlappingNodePodCidr(ClusterName),
+    /// Pod CIDRs of a cluster overlap another cluster's.
+    OverlappingPodCidr(ClusterName),
 }
 
 /// A text that names no finding.
@@ -36,6 +36,7 @@ impl Finding {
             Self::DanglingIdentity(..) => "danglingIdentity",
             Self::DuplicateAddress(_) => "duplicateAddress",
             Self::IdentityOutOfRange(_) => "identityOutOfRange",
+            Self::OverlappingNodePodCidr(_) => "overlappingNodePodCIDR",
             Self::OverlappingPodCidr(_) => "overlappingPodCIDR",
         }
     }
@@ -50,7 +51,7 @@ impl fmt::Display for Finding {
             Self::DuplicateAddress(ObjectPrefix { net, host: true }) => write!(f, "host/{}", net.addr()),
             Self::DuplicateAddress(ObjectPrefix { net, host: false }) => write!(f, "cidr/{net}"),
             Self::IdentityOutOfRange(key) => write!(f, "{key}"),
-            Self::OverlappingPodCidr(net) => write!(f, "{net}"),
+            Self::OverlappingNodePodCidr(cluster) | Self::OverlappingPodCidr(cluster) => write!(f, "{cluster}"),
         }
     }
 }
@@ -74,7 +75,8 @@ impl FromStr for Finding {
                     _ => return None,
                 }),
                 "identityOutOfRange" => Self::IdentityOutOfRange(EntryKey::from_cache_form(rest)?),
-                "overlappingPodCIDR" => Self::OverlappingPodCidr(rest.parse().ok()?),
+                "overlappingNodePodCIDR" => Self::OverlappingNodePodCidr(ClusterName::parse(rest).ok()?),
+                "overlappingPodCIDR" => Self::OverlappingPodCidr(ClusterName::parse(rest).ok()?),
                 _ => return None,
             })
         };
@@ -94,7 +96,8 @@ mod tests {
             "duplicateAddress/host/fd00::1",
             "duplicateAddress/cidr/10.1.0.0/16",
             "identityOutOfRange/cilium/cache/ip/v1/paris/10.1.2.40",
-            "overlappingPodCIDR/10.1.0.0/24",
+            "overlappingNodePodCIDR/paris",
+            "overlappingPodCIDR/paris",
         ] {
             assert_eq!(text.parse::<Finding>().map(|finding| finding.to_string()).as_deref(), Ok(text));
         }

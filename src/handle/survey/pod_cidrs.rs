@@ -1,0 +1,337 @@
+//! Which nodes announce which pod CIDRs, and which of these overlap another node's or another cluster's.
+//!
+//! Agents take every such CIDR for a route to the node (Cilium's `pkg/node/manager/manager.go`, `podCIDREntries`), so of two that overlap one
+//! loses its traffic. Some versions announced made-up ones, hundreds on every node (cilium/cilium#46179): so nodes are counted, not kept, and
+//! what overlaps is told once for each cluster, worked out in one sweep over the CIDRs in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use ipnet::IpNet;
+
+use crate::model::{ClusterName, EntryKey};
+
+/// Pod CIDRs by who announces them. Cloning makes a snapshot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PodCidrs {
+    announced: OrdMap<(IpNet, ClusterName), Announcers>,
+    overlaps: Arc<BTreeMap<ClusterName, Overlaps>>,
+    /// Whether what overlaps may have changed since.
+    is_stale: bool,
+}
+
+/// The nodes of one cluster that announce one CIDR.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Announcers {
+    count: u32,
+    /// The exclusive or of their names' hashes: of one node alone its own.
+    mixed: u64,
+}
+
+/// Whether one node announces something or several do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nodes {
+    /// By the hash of its name.
+    One(u64),
+    Several,
+}
+
+/// The pod CIDRs of a cluster that overlap others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overlaps {
+    /// Those that several of its nodes announce, or that overlap another of its nodes', in order.
+    pub between_nodes: Vec<IpNet>,
+    /// Those that overlap another cluster's, in order.
+    pub between_clusters: Vec<IpNet>,
+    /// The clusters that these overlap with.
+    pub others: BTreeSet<ClusterName>,
+}
+
+/// What announces something, by the number of the cluster.
+type ByCluster = BTreeMap<usize, Nodes>;
+
+/// A CIDR whose subnets are being gone through.
+struct Frame {
+    net: IpNet,
+    own: ByCluster,
+    /// What announces the CIDRs that cover it, and those inside it.
+    above: Rc<ByCluster>,
+    below: ByCluster,
+}
+
+/// Goes through all CIDRs in order: those that cover one come before it.
+struct Sweep {
+    names: Vec<ClusterName>,
+    /// Those that cover the current one, the largest first.
+    open: Vec<Frame>,
+    found: Vec<Overlaps>,
+    /// For each cluster and each other one whether they overlap.
+    meet: Vec<bool>,
+}
+
+impl Announcers {
+    fn nodes(self) -> Option<Nodes> {
+        match self.count {
+            0 => None,
+            1 => Some(Nodes::One(self.mixed)),
+            _ => Some(Nodes::Several),
+        }
+    }
+}
+
+impl PodCidrs {
+    /// None yet, and many to come: what overlaps is to be worked out in the end.
+    pub(super) fn unsettled() -> Self {
+        Self { is_stale: true, ..Self::default() }
+    }
+
+    /// Takes in what a node announces in place of what it did.
+    pub(super) fn replace(&mut self, cluster: &ClusterName, node: &str, old: &BTreeSet<IpNet>, new: &BTreeSet<IpNet>) {
+        old.difference(new).for_each(|net| self.count(*net, cluster, node, false));
+        new.difference(old).for_each(|net| self.count(*net, cluster, node, true));
+    }
+
+    fn count(&mut self, net: IpNet, cluster: &ClusterName, node: &str, is_in: bool) {
+        let key = (net, cluster.clone());
+        let before = self.announced.get(&key).copied().unwrap_or_default();
+        let count = if is_in { before.count.saturating_add(1) } else { before.count.saturating_sub(1) };
+        let after = Announcers { count, mixed: before.mixed ^ hash_of(node) };
+        match after.count {
+            0 => drop(self.announced.remove(&key)),
+            _ => drop(self.announced.insert(key, after)),
+        }
+        let several = [before, after].map(Announcers::nodes).contains(&Some(Nodes::Several));
+        self.is_stale = self.is_stale || several || self.has_company(net, cluster);
+    }
+
+    /// Whether anything overlaps a CIDR of a cluster, beside itself.
+    fn has_company(&self, net: IpNet, cluster: &ClusterName) -> bool {
+        let lowest = EntryKey::lowest().cluster;
+        let from = |net| self.announced.range((net, lowest.clone())..).map(|(key, _)| key);
+        let mut inside = from(net).take_while(|(other, _)| net.contains(other));
+        let mut covering = (0..net.prefix_len()).filter_map(|length| IpNet::new(net.addr(), length).ok()).map(|wider| wider.trunc());
+        inside.any(|(other, owner)| (*other, owner) != (net, cluster))
+            || covering.any(|wider| from(wider).next().is_some_and(|(found, _)| *found == wider))
+    }
+
+    /// Works out what overlaps, where that may have changed; then returns the clusters that it may have changed for.
+    pub(super) fn settle(&mut self) -> BTreeSet<ClusterName> {
+        if !self.is_stale {
+            return BTreeSet::new();
+        }
+        let overlaps = Sweep::over(&self.announced);
+        let clusters = overlaps.keys().chain(self.overlaps.keys()).cloned().collect();
+        (self.overlaps, self.is_stale) = (Arc::new(overlaps), false);
+        clusters
+    }
+
+    /// The CIDRs of a cluster that overlap others, as of [`PodCidrs::settle`].
+    pub(super) fn overlaps(&self, cluster: &ClusterName) -> Option<&Overlaps> {
+        self.overlaps.get(cluster)
+    }
+
+    /// How many nodes of a cluster announce a CIDR.
+    pub(super) fn node_count(&self, net: IpNet, cluster: &ClusterName) -> u32 {
+        self.announced.get(&(net, cluster.clone())).map_or(0, |announcers| announcers.count)
+    }
+}
+
+impl Sweep {
+    fn over(announced: &OrdMap<(IpNet, ClusterName), Announcers>) -> BTreeMap<ClusterName, Overlaps> {
+        let names: BTreeSet<&ClusterName> = announced.keys().map(|(_, cluster)| cluster).collect();
+        let names: Vec<ClusterName> = names.into_iter().cloned().collect();
+        let count = names.len();
+        let mut sweep = Self { names, open: Vec::new(), found: vec![Overlaps::default(); count], meet: vec![false; count * count] };
+        let mut rest = announced.iter().peekable();
+        while let Some(((net, _), _)) = rest.peek() {
+            let net = *net;
+            let mut own = ByCluster::new();
+            while let Some(((_, cluster), announcers)) = rest.next_if(|((other, _), _)| *other == net) {
+                let number = sweep.names.binary_search(cluster).unwrap_or_default();
+                own.extend(announcers.nodes().map(|nodes| (number, nodes)));
+            }
+            sweep.enter(net, own);
+        }
+        while sweep.leave() {}
+        sweep.into_overlaps()
+    }
+
+    fn enter(&mut self, net: IpNet, own: ByCluster) {
+        while self.open.last().is_some_and(|wider| !wider.net.contains(&net)) {
+            self.leave();
+        }
+        let above = self.open.last().map(|wider| {
+            let mut above = (*wider.above).clone();
+            join(&mut above, &wider.own);
+            Rc::new(above)
+        });
+        self.open.push(Frame { net, own, above: above.unwrap_or_default(), below: ByCluster::new() });
+    }
+
+    /// Ends the smallest CIDR that is open; everything inside it is known. False where there is none.
+    fn leave(&mut self) -> bool {
+        let Some(mut frame) = self.open.pop() else { return false };
+        let mut all = frame.own.clone();
+        join(&mut all, &frame.above);
+        join(&mut all, &frame.below);
+        for cluster in frame.own.keys() {
+            let found = &mut self.found[*cluster];
+            if all[cluster] == Nodes::Several {
+                found.between_nodes.push(frame.net);
+            }
+            if all.len() > 1 {
+                found.between_clusters.push(frame.net);
+                let others = all.keys().filter(|other| *other != cluster);
+                others.for_each(|other| self.meet[cluster * self.names.len() + other] = true);
+            }
+        }
+        if let Some(wider) = self.open.last_mut() {
+            join(&mut frame.below, &frame.own);
+            join(&mut wider.below, &frame.below);
+        }
+        true
+    }
+
+    fn into_overlaps(self) -> BTreeMap<ClusterName, Overlaps> {
+        let Self { names, found, meet, .. } = self;
+        let mut overlaps = BTreeMap::new();
+        for (cluster, mut found) in found.into_iter().enumerate() {
+            found.between_nodes.sort_unstable();
+            found.between_clusters.sort_unstable();
+            let others = names.iter().enumerate().filter(|(other, _)| meet[cluster * names.len() + other]);
+            found.others = others.map(|(_, name)| name.clone()).collect();
+            if found != Overlaps::default() {
+                overlaps.insert(names[cluster].clone(), found);
+            }
+        }
+        overlaps
+    }
+}
+
+/// Takes in what else announces something.
+fn join(all: &mut ByCluster, more: &ByCluster) {
+    for (cluster, nodes) in more {
+        let known = all.entry(*cluster).or_insert(*nodes);
+        if known != nodes {
+            *known = Nodes::Several;
+        }
+    }
+}
+
+fn hash_of(node: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    node.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    type Announced = BTreeMap<(ClusterName, String), BTreeSet<IpNet>>;
+
+    fn cluster(number: u32) -> ClusterName {
+        ClusterName::parse(&format!("cluster-{number}")).unwrap()
+    }
+
+    fn overlap(one: &IpNet, other: &IpNet) -> bool {
+        one.contains(other) || other.contains(one)
+    }
+
+    /// By comparing each with each.
+    fn compared(announced: &Announced) -> BTreeMap<ClusterName, Overlaps> {
+        let all: Vec<(&ClusterName, &String, &IpNet)> =
+            announced.iter().flat_map(|((cluster, node), nets)| nets.iter().map(move |net| (cluster, node, net))).collect();
+        let mut found = BTreeMap::<ClusterName, Overlaps>::new();
+        for (cluster, node, net) in &all {
+            let found = found.entry((*cluster).clone()).or_default();
+            let meets = || all.iter().filter(|(.., other)| overlap(net, other));
+            if meets().any(|(owner, other, _)| owner == cluster && other != node) {
+                found.between_nodes.push(**net);
+            }
+            let others: BTreeSet<ClusterName> = meets().map(|(owner, ..)| (*owner).clone()).filter(|owner| owner != *cluster).collect();
+            if !others.is_empty() {
+                found.between_clusters.push(**net);
+                found.others.extend(others);
+            }
+        }
+        for found in found.values_mut() {
+            for nets in [&mut found.between_nodes, &mut found.between_clusters] {
+                nets.sort();
+                nets.dedup();
+            }
+        }
+        found.retain(|_, found| *found != Overlaps::default());
+        found
+    }
+
+    /// Of both families, often nested, by few nodes and clusters.
+    fn random_net(random: &mut StdRng) -> IpNet {
+        let length = random.random_range(6..=12);
+        let (second, third) = (random.random_range(0..4), random.random_range(0..3));
+        let net = match random.random_bool(0.7) {
+            true => IpNet::new([10, second << 4, third << 6, 0].into(), length),
+            false => IpNet::new([0xfd00 + u16::from(second) * 16, u16::from(third), 0, 0, 0, 0, 0, 0].into(), length + 4),
+        };
+        net.unwrap().trunc()
+    }
+
+    #[test]
+    fn what_overlaps_after_any_changes_is_what_a_comparison_of_each_with_each_finds() {
+        let mut seen = (0, 0, 0);
+        for seed in 0..40 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let (mut cidrs, mut announced) = (PodCidrs::default(), Announced::new());
+            for step in 0..150 {
+                let (cluster, node) = (cluster(random.random_range(0..3)), format!("node-{}", random.random_range(0..3)));
+                let new: BTreeSet<IpNet> = (0..random.random_range(0..3)).map(|_| random_net(&mut random)).collect();
+                let old = announced.insert((cluster.clone(), node.clone()), new.clone()).unwrap_or_default();
+                cidrs.replace(&cluster, &node, &old, &new);
+                cidrs.settle();
+                assert_eq!(*cidrs.overlaps, compared(&announced), "seed {seed}, step {step}");
+                let overlaps = cidrs.overlaps(&cluster);
+                seen.0 += usize::from(overlaps.is_none());
+                seen.1 += usize::from(overlaps.is_some_and(|overlaps| !overlaps.between_nodes.is_empty()));
+                seen.2 += usize::from(overlaps.is_some_and(|overlaps| !overlaps.between_clusters.is_empty()));
+            }
+        }
+        assert!(seen.0 > 100 && seen.1 > 100 && seen.2 > 100, "every case came up: {seen:?}");
+    }
+
+    /// 256 made-up CIDRs on each of 20 nodes of 255 clusters, and one that covers them all.
+    #[test]
+    fn made_up_cidrs_on_many_nodes_are_few_entries_and_one_sweep() {
+        let made_up: BTreeSet<IpNet> = (0..=255).map(|second| IpNet::new([10, second, 0, 0].into(), 16).unwrap()).collect();
+        let mut cidrs = PodCidrs::default();
+        for number in 0..255 {
+            for node in 0..20 {
+                cidrs.replace(&cluster(number), &format!("node-{node}"), &BTreeSet::new(), &made_up);
+            }
+        }
+        cidrs.replace(&cluster(7), "wide", &BTreeSet::new(), &["10.0.0.0/8".parse().unwrap()].into());
+        assert_eq!((cidrs.announced.len(), cidrs.settle().len()), (255 * 256 + 1, 255));
+        let overlaps = cidrs.overlaps(&cluster(3)).unwrap();
+        let counts = (overlaps.between_nodes.len(), overlaps.between_clusters.len(), overlaps.others.len());
+        assert_eq!((counts, cidrs.node_count("10.3.0.0/16".parse().unwrap(), &cluster(3))), ((256, 256, 254), 20));
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_without_overlaps_need_no_sweep() {
+        let mut cidrs = PodCidrs::default();
+        let net = |third: u8| BTreeSet::from([IpNet::new([10, 1, third, 0].into(), 24).unwrap()]);
+        for third in 0..200 {
+            cidrs.replace(&cluster(1), &format!("node-{third}"), &BTreeSet::new(), &net(third));
+            assert!(!cidrs.is_stale);
+        }
+        cidrs.replace(&cluster(1), "node-7", &net(7), &net(201));
+        assert!(!cidrs.is_stale);
+        cidrs.replace(&cluster(1), "node-8", &net(8), &net(9));
+        assert!(cidrs.is_stale);
+    }
+}
