@@ -6,12 +6,12 @@
 mod early;
 mod plan;
 mod restore;
+mod signals;
 mod wiring;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
 
 use self::plan::Begun;
+use self::signals::Reread;
+pub use self::signals::Signals;
 
 /// How many events of the directory and the own cluster's file may wait for the registry: one for each cluster of the largest mesh (511)
 /// and the scan's end.
@@ -47,9 +49,6 @@ pub enum RunError {
     /// An address cannot be listened on.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// Signals cannot be received.
-    #[error("cannot receive signals: {0}")]
-    Signals(std::io::Error),
     /// A task ended that must not.
     #[error("the {0} ended unexpectedly: this is a bug, see the log")]
     TaskEnded(&'static str),
@@ -59,12 +58,6 @@ pub enum RunError {
     /// A second signal came during shutdown.
     #[error("a second signal ended the shutdown: what was not stored is read again at the next start")]
     Aborted,
-}
-
-/// The signals that end the process.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
 }
 
 /// The running parts.
@@ -100,10 +93,10 @@ struct Served {
 ///
 /// # Errors
 /// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
-pub async fn run(settings: Settings) -> Result<(), RunError> {
-    let mut signals = Signals::new().map_err(RunError::Signals)?;
+pub async fn run(settings: Settings, mut signals: Signals) -> Result<(), RunError> {
+    let reread = Reread::default();
     let started = Instant::now();
-    let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings)).await?;
+    let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings, &reread)).await?;
     let (early_sender, early) = watch::channel(None);
     let opening = wiring::opening(&settings);
     let mut opening = spawn_blocking(move || opening.open(early_sender));
@@ -114,7 +107,7 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
         biased;
         () = async { drop(coming.wait_for(Option::is_some).await) } => None,
         opened = &mut opening => Some(opened.map_err(failed)??),
-        () = signals.next() => return Ok(()),
+        () = signals.end(&reread) => return Ok(()),
     };
     let addresses = bound.addresses();
     let served = serve(&settings, bound, early, started);
@@ -126,15 +119,15 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
             Some(opened) => opened,
             None => opening.await.map_err(failed)??,
         };
-        start(settings, served, opened, started).await
+        start(settings, &reread, served, opened, started).await
     };
     let mut parts = tokio::select! {
         parts = starting => parts?,
         // nothing was mirrored yet, so there is nothing to store
-        () = signals.next() => return Ok(()),
+        () = signals.end(&reread) => return Ok(()),
     };
     let ended = tokio::select! {
-        () = signals.next() => None,
+        () = signals.end(&reread) => None,
         Some(ended) = parts.tasks.join_next() => Some(ended.unwrap_or("task that panicked")),
         _ = &mut parts.writer => Some("writer"),
     };
@@ -144,7 +137,7 @@ pub async fn run(settings: Settings) -> Result<(), RunError> {
     }
     tokio::select! {
         done = tokio::time::timeout(SHUTDOWN_MAX, parts.shut_down()) => done.map_err(|_| RunError::ShutdownOverdue)?,
-        () = signals.next() => return Err(RunError::Aborted),
+        () = signals.end(&reread) => return Err(RunError::Aborted),
     }
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
 }
@@ -177,7 +170,7 @@ fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant)
 }
 
 /// Loads the store, then mirrors.
-async fn start(settings: Settings, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
+async fn start(settings: Settings, reread: &Reread, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
     let Served { mut tasks, stop_api, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, begun, early } = opened;
@@ -211,7 +204,7 @@ async fn start(settings: Settings, served: Served, opened: OpenedStore, started:
     early.send_replace(None);
 
     let (events, directory_events) = mpsc::channel(DIRECTORY_EVENTS_MAX);
-    let options = wiring::directory_options(&settings);
+    let options = wiring::directory_options(&settings, reread);
     let (stop, own_events) = (stop_mirror.clone(), events.clone());
     tasks.spawn(async move {
         watch_directory(options, events, directory, stop).await;
@@ -262,19 +255,6 @@ impl Parts {
             Ok(Ok(())) => tracing::info!("store closed"),
             Ok(Err(error)) => tracing::error!(%error, "the store could not be closed cleanly"),
             Err(error) => tracing::error!(%error, "closing the store panicked"),
-        }
-    }
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
         }
     }
 }

@@ -4,9 +4,8 @@
 //! open: a kubelet has no token and calls them by any address.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::path::Path;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST};
@@ -14,16 +13,11 @@ use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 
+use super::kept::Kept;
 use super::problem::{Code, Problem};
 
 /// Paths that anybody may ask.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
-
-/// How often the token file is looked at: a rotated token works within a second.
-const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How often it is read even if its time has not changed, for file systems with coarse times.
-const READ_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How a request reached us; each connection puts it into its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +32,7 @@ pub(crate) enum Transport {
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     hosts: Arc<Hosts>,
-    token: Option<Arc<TokenFile>>,
+    token: Option<Arc<Kept<Token>>>,
 }
 
 /// The names and addresses that we are called by.
@@ -48,22 +42,6 @@ pub(crate) struct Hosts {
     addresses: Vec<IpAddr>,
     /// Bound to all addresses: any address may be ours. An address cannot be rebound, only a name can.
     any_address: bool,
-}
-
-/// A token that is kept in a file.
-#[derive(Debug)]
-pub(crate) struct TokenFile {
-    path: PathBuf,
-    state: Mutex<TokenState>,
-}
-
-/// The token as last read; only its digest is kept.
-#[derive(Debug)]
-struct TokenState {
-    digest: [u8; 32],
-    modified: Option<SystemTime>,
-    glanced: Instant,
-    read: Instant,
 }
 
 impl Hosts {
@@ -86,60 +64,37 @@ impl Hosts {
     }
 }
 
-impl TokenFile {
-    /// Reads the token for the first time.
+/// The digest of the token in a file; the token itself is not kept.
+#[derive(Debug)]
+pub(crate) struct Token([u8; 32]);
+
+impl Token {
+    /// Reads the file, and again when it changes.
     ///
     /// # Errors
-    /// Why the file cannot be used.
-    pub(crate) fn open(path: &Path) -> Result<Self, String> {
-        let now = Instant::now();
-        let digest = read_token(path)?;
-        let state = TokenState { digest, modified: modified(path), glanced: now, read: now };
-        Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
+    /// Why it cannot be used.
+    pub(crate) fn keep(path: &Path) -> Result<Kept<Self>, String> {
+        let file = path.to_owned();
+        Kept::open("token file", vec![path.to_owned()], move || Self::read(&file))
     }
 
-    /// Whether a token is the one in the file. A file that cannot be read any more leaves the last token in force.
-    fn accept(&self, token: &str) -> bool {
-        let now = Instant::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.duration_since(state.glanced) >= GLANCE_INTERVAL {
-            state.glanced = now;
-            self.refresh(&mut state, now);
-        }
-        let expected = state.digest;
-        drop(state);
+    fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let token = text.trim();
+        if token.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(Sha256::digest(token).into())) }
+    }
+
+    /// Whether a token is this one.
+    fn is(&self, token: &str) -> bool {
         // digests are compared to the end whatever differs, so that the time says nothing about the token
         let given: [u8; 32] = Sha256::digest(token).into();
-        given.iter().zip(expected).fold(0, |difference, (given, expected)| difference | (given ^ expected)) == 0
+        given.iter().zip(self.0).fold(0, |difference, (given, expected)| difference | (given ^ expected)) == 0
     }
-
-    fn refresh(&self, state: &mut TokenState, now: Instant) {
-        let modified = modified(&self.path);
-        if modified == state.modified && now.duration_since(state.read) < READ_INTERVAL {
-            return;
-        }
-        match read_token(&self.path) {
-            Ok(digest) => *state = TokenState { digest, modified, glanced: now, read: now },
-            Err(error) => {
-                tracing::warn!(path = %self.path.display(), error, "the token file cannot be read, the last token stays in force")
-            }
-        }
-    }
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|data| data.modified()).ok()
-}
-
-fn read_token(path: &Path) -> Result<[u8; 32], String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let token = text.trim();
-    if token.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Sha256::digest(token).into()) }
 }
 
 impl Guard {
-    pub(crate) fn new(hosts: Hosts, token: Option<TokenFile>) -> Self {
-        Self { hosts: Arc::new(hosts), token: token.map(Arc::new) }
+    pub(crate) fn new(hosts: Hosts, token: Option<Arc<Kept<Token>>>) -> Self {
+        Self { hosts: Arc::new(hosts), token }
     }
 
     fn check(&self, request: &Request) -> Result<(), Problem> {
@@ -147,10 +102,10 @@ impl Guard {
             return Ok(());
         }
         self.check_host(request)?;
-        let Some(file) = &self.token else { return Ok(()) };
+        let Some(expected) = &self.token else { return Ok(()) };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        if token.is_some_and(|(_, token)| file.accept(token.trim())) {
+        if token.is_some_and(|(_, token)| expected.now().is(token.trim())) {
             return Ok(());
         }
         Err(Problem::new(Code::Unauthorized, "send the token of --token-file as `Authorization: Bearer …`"))
@@ -180,6 +135,7 @@ pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Ne
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::kept::Look;
 
     #[test]
     fn only_our_own_names_and_addresses_are_accepted() {
@@ -198,19 +154,18 @@ mod tests {
     fn a_token_that_is_rotated_takes_over() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
-        assert_eq!(TokenFile::open(&path).unwrap_err(), "No such file or directory (os error 2)");
+        assert_eq!(Token::keep(&path).unwrap_err(), "No such file or directory (os error 2)");
         std::fs::write(&path, " \n").unwrap();
-        assert_eq!(TokenFile::open(&path).unwrap_err(), "it holds no token");
+        assert_eq!(Token::keep(&path).unwrap_err(), "it holds no token");
         std::fs::write(&path, "first\n").unwrap();
-        let file = TokenFile::open(&path).unwrap();
-        assert!(file.accept("first") && !file.accept("second") && !file.accept(""));
+        let kept = Token::keep(&path).unwrap();
+        assert!(kept.now().is("first") && !kept.now().is("second") && !kept.now().is(""));
+        std::fs::write(&path, "").unwrap();
+        kept.look(false);
+        assert_eq!(kept.failure().as_deref(), Some("it holds no token"));
+        assert!(kept.now().is("first"));
         std::fs::write(&path, "second\n").unwrap();
-        let long_ago = Instant::now().checked_sub(READ_INTERVAL).unwrap();
-        {
-            let mut state = file.state.lock().unwrap();
-            state.glanced = long_ago;
-            state.read = long_ago;
-        }
-        assert!(file.accept("second") && !file.accept("first"));
+        kept.look(false);
+        assert!(kept.now().is("second") && !kept.now().is("first") && kept.failure().is_none());
     }
 }

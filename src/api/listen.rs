@@ -5,12 +5,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rustls::ServerConfig;
 use tokio::net::{TcpListener, UnixListener};
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::Notify;
 
 use super::ApiOptions;
-use super::guard::{Guard, Hosts, TokenFile};
+use super::guard::{Guard, Hosts, Token};
+use super::kept::{Kept, KeptFiles, Look};
 use super::tls::{self, TlsError};
 use crate::model::ListenAddress;
 
@@ -57,7 +60,10 @@ pub enum BindError {
 pub struct Bound {
     pub(super) listeners: Vec<Listener>,
     pub(super) guard: Guard,
-    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) tls: Option<Arc<Kept<ServerConfig>>>,
+    /// The token and the certificates.
+    pub(super) files: KeptFiles,
+    pub(super) reread: Arc<Notify>,
 }
 
 impl fmt::Debug for Bound {
@@ -91,14 +97,17 @@ impl Bound {
     /// # Errors
     /// [`BindError`], naming the address or file; nothing stays bound then.
     pub async fn bind(listen: &[ListenAddress], options: &ApiOptions) -> Result<Self, BindError> {
-        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let token = options.token_file.as_deref().map(open_token).transpose()?;
+        let tls = options.tls.as_ref().map(tls::keep).transpose()?.map(Arc::new);
+        let token = options.token_file.as_deref().map(keep_token).transpose()?.map(Arc::new);
+        let kept = [tls.clone().map(|tls| tls as Arc<dyn Look>), token.clone().map(|token| token as Arc<dyn Look>)];
         let mut listeners = Vec::with_capacity(listen.len());
         for address in listen {
             listeners.push(Listener::bind(address).await?);
         }
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
-        Ok(Self { guard: Guard::new(Hosts::new(&bound, &options.allowed_hosts), token), listeners, tls })
+        let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
+        let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
+        Ok(Self { guard, listeners, tls, files, reread })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
@@ -113,8 +122,8 @@ impl Bound {
     }
 }
 
-fn open_token(path: &Path) -> Result<TokenFile, BindError> {
-    TokenFile::open(path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })
+fn keep_token(path: &Path) -> Result<Kept<Token>, BindError> {
+    Token::keep(path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })
 }
 
 impl Listener {

@@ -7,6 +7,7 @@ mod dto;
 mod events;
 mod findings;
 mod guard;
+mod kept;
 mod listen;
 mod one_line;
 mod openapi;
@@ -23,12 +24,14 @@ mod tests;
 mod tls;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use tokio::sync::Notify;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -50,8 +53,10 @@ pub struct ApiOptions {
     pub allowed_hosts: Vec<String>,
     /// A file with the bearer token that every request but a probe must carry; read again when it changes.
     pub token_file: Option<PathBuf>,
-    /// TLS on every TCP address.
+    /// TLS on every TCP address; its files are read again when they change.
     pub tls: Option<TlsFiles>,
+    /// Says that token and certificates shall be read again in any case.
+    pub reread: Arc<Notify>,
 }
 
 /// Files in PEM.

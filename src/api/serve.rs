@@ -20,17 +20,19 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
+use rustls::ServerConfig;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::ServiceExt;
 
 use super::events::{Client, STREAM_COUNT_MAX};
 use super::guard::Transport;
+use super::kept::Kept;
 use super::listen::{Bound, Listener};
 use super::stall::Stallable;
 use super::state::ApiState;
@@ -75,7 +77,7 @@ type Beginning = BoxFuture<'static, Option<Conversation>>;
 #[derive(Clone)]
 struct Server {
     router: Router,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Kept<ServerConfig>>>,
     /// Every connection and every task that HTTP/2 starts for one.
     tasks: TaskTracker,
     places: Arc<Semaphore>,
@@ -103,7 +105,8 @@ impl Bound {
     /// Serves until `stop_accepting` is cancelled: then the face is no longer ready, accepts nothing more, ends every stream with a
     /// last bookmark, and lets requests finish for `grace` at most. Returns when no connection is left.
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
-        let state = ApiState::new(handle, stop_accepting.clone());
+        let state = ApiState::new(handle, stop_accepting.clone()).with_files(self.files.clone());
+        let watching = AbortOnDropHandle::new(tokio::spawn(self.files.watch(self.reread)));
         let server = Server {
             router: super::router(state, self.guard),
             tls: self.tls,
@@ -119,6 +122,7 @@ impl Bound {
             server.abort.cancel();
             server.tasks.wait().await;
         }
+        drop(watching);
     }
 }
 
@@ -144,7 +148,7 @@ impl Server {
                 let (server, caller) = (self.clone(), (Transport::Tcp, Client::at(peer.ip())));
                 let connection = match server.tls.clone() {
                     None => server.plain(stream, caller),
-                    Some(tls) => server.tls(tls, stream, caller),
+                    Some(tls) => server.tls(tls.now().into(), stream, caller),
                 };
                 self.own(place, connection);
             }

@@ -3,6 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, Places, StreamMeters};
+use super::kept::KeptFiles;
 use super::surveyor::Surveyor;
 use crate::handle::Handle;
 
@@ -20,11 +21,17 @@ pub(crate) struct ApiState {
     pub(crate) surveyor: Surveyor,
     /// What streams do, counted.
     pub(crate) meters: StreamMeters,
+    /// The token and the certificates.
+    pub(crate) files: KeptFiles,
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
-        Self { hub, surveyor, handle, stop, places: Places::new(), meters: StreamMeters::default() }
+        Self { hub, surveyor, handle, stop, places: Places::new(), meters: StreamMeters::default(), files: KeptFiles::default() }
+    }
+
+    pub(crate) fn with_files(self, files: KeptFiles) -> Self {
+        Self { files, ..self }
     }
 }

@@ -1,15 +1,17 @@
 //! TLS of the face: our certificate, and the client certificates that are accepted.
+//!
+//! Connections that stand keep what they began with. A session cannot be resumed over a change (each configuration has tickets of its own), so
+//! a client CA that was taken out lets nobody in again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::TlsFiles;
+use super::kept::Kept;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
-
-use super::TlsFiles;
 
 /// Protocols in order of preference: HTTP/2 carries many streams over one connection.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -22,8 +24,15 @@ pub struct TlsError {
     reason: String,
 }
 
-/// An acceptor with what the files say now.
-pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+/// Reads the files, and again when they change.
+pub(super) fn keep(files: &TlsFiles) -> Result<Kept<ServerConfig>, TlsError> {
+    let paths = [&files.certificate, &files.key].into_iter().chain(&files.client_ca).cloned().collect();
+    let files = files.clone();
+    Kept::open("TLS certificate", paths, move || configuration(&files))
+}
+
+/// What the files say now. A key that is not the certificate's is refused.
+fn configuration(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| failed(&files.key, &error))?;
@@ -43,7 +52,7 @@ pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| failed(&files.certificate, &error))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(config)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -78,6 +78,8 @@ pub struct DirectoryOptions {
     pub debounce: Duration,
     /// How often everything is read even if nothing seems to have changed.
     pub rescan_interval: Duration,
+    /// Says that everything shall be read now.
+    pub rescan: Arc<Notify>,
 }
 
 /// Watches the directory and announces what changes, until `stop` is cancelled or nobody receives events any more.
@@ -124,7 +126,7 @@ struct Watch {
 
 impl Directory {
     fn new(options: DirectoryOptions) -> Self {
-        Self { options, watch: None, changed: Arc::new(Notify::new()) }
+        Self { changed: Arc::clone(&options.rescan), options, watch: None }
     }
 
     /// Reads the directory until two readings in a row agree, so that a file in the middle of being written, or of being replaced by

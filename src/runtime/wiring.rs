@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::signals::Reread;
 use super::{OpenedStore, early, restore};
 use crate::api::{ApiOptions, TlsFiles};
 use crate::clustermesh::{DirectoryOptions, LocalEtcd, MeshOptions, Timing};
@@ -20,22 +21,24 @@ use crate::store::{Cold, JournalRun, Opened, Store, StoreError};
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
 
-pub(super) fn api_options(settings: &Settings) -> ApiOptions {
+pub(super) fn api_options(settings: &Settings, reread: &Reread) -> ApiOptions {
     let security = &settings.security;
     let tls = security.tls_cert.clone().zip(security.tls_key.clone());
     ApiOptions {
         allowed_hosts: settings.allowed_hosts.clone(),
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
+        reread: Arc::clone(&reread.api),
     }
 }
 
-pub(super) fn directory_options(settings: &Settings) -> DirectoryOptions {
+pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> DirectoryOptions {
     DirectoryOptions {
         path: settings.clustermesh_config.clone(),
         own_cluster: settings.cluster_name.clone(),
         debounce: DIRECTORY_DEBOUNCE,
         rescan_interval: settings.timing.config_rescan_interval,
+        rescan: Arc::clone(&reread.directory),
     }
 }
 

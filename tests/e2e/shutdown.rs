@@ -1,4 +1,4 @@
-//! SIGTERM with streams open.
+//! SIGTERM with streams open and at every moment of a start, and SIGHUP, which ends nothing.
 
 use std::time::Duration;
 
@@ -6,7 +6,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
 use crate::harness::mesh::{SMALL, Shape};
+use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
 use crate::harness::stream::Follower;
 
@@ -61,4 +63,30 @@ async fn sigterm_while_remotes_do_not_answer_is_as_quick() {
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
     assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+}
+
+#[tokio::test]
+async fn sighup_rereads_and_never_ends() {
+    let mut home = Home::new();
+    let beginning = home.begin().await;
+    beginning.signal("HUP");
+    eventually("SIGHUP to be heard at the start", || async { (beginning.log_lines_with(&["SIGHUP"]) == 1).then_some(()) }).await;
+    let ended = beginning.stop().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+
+    let token = home.config_directory().with_file_name("token");
+    std::fs::write(&token, "first").unwrap();
+    let mut home = home.with_flags(&[&format!("--token-file={}", token.display()), "--config-rescan-interval=1h"]);
+    let meshkeep = home.start().await;
+    let ask = async |token: &str| {
+        let request = crate::harness::meshkeep::http().get(format!("{}/v1/clusters", meshkeep.url())).bearer_auth(token);
+        request.send().await.unwrap().status().as_u16()
+    };
+    eventually("the first token", || async { (ask("first").await == 200).then_some(()) }).await;
+    std::fs::write(&token, "second").unwrap();
+    meshkeep.signal("HUP");
+    eventually("the second token", || async { (ask("second").await == 200).then_some(()) }).await;
+    assert_eq!((ask("first").await, meshkeep.log_lines_with(&["SIGHUP"])), (401, 1));
+    let ended = meshkeep.stop().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
 }

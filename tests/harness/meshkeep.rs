@@ -117,6 +117,22 @@ impl Home {
         }
     }
 
+    /// Starts the sidecar and waits only until it hears signals, which is the first thing that it does: it may not listen yet.
+    pub(crate) async fn begin(&mut self) -> Meshkeep {
+        /// SIGTERM's bit in a mask of signals (signal(7)).
+        const SIGTERM: u64 = 1 << 14;
+        let (child, _, log) = self.spawn();
+        let meshkeep = Meshkeep { child, url: String::new(), log, ended: false };
+        let status = format!("/proc/{}/status", meshkeep.id());
+        eventually("a handler for SIGTERM", || async {
+            let text = fs::read_to_string(&status).unwrap();
+            let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            (u64::from_str_radix(caught.trim(), 16).unwrap() & SIGTERM != 0).then_some(())
+        })
+        .await;
+        meshkeep
+    }
+
     /// Starts a sidecar that is expected to end by itself.
     pub(crate) async fn run_to_the_end(&mut self) -> Ended {
         let started = Instant::now();
@@ -197,7 +213,12 @@ impl Meshkeep {
 
     /// SIGTERM, without waiting for the end.
     pub(crate) fn terminate(&self) {
-        let signal = format!("kill -TERM {}", self.child.id());
+        self.signal("TERM");
+    }
+
+    /// A signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let signal = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
     }
 

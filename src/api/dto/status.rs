@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, origin_name};
 use super::{rfc3339, seconds};
+use crate::api::kept::KeptFiles;
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, Phase};
@@ -34,6 +35,10 @@ pub(crate) struct Status {
     directory: DirectoryStatus,
     /// How storing goes.
     store: StoreStatus,
+    /// `token file` or `TLS certificate`, where it has changed and cannot be used, and why: what was read before stays in force.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
+    stale_files: BTreeMap<&'static str, String>,
 }
 
 /// How much is mirrored.
@@ -230,7 +235,7 @@ pub(crate) struct ClusterAge {
 
 impl Status {
     /// The state of the process; `reading` is `None` while the store loads.
-    pub(crate) fn new(handle: &Handle, reading: Option<&Reading>) -> Self {
+    pub(crate) fn new(handle: &Handle, reading: Option<&Reading>, files: &KeptFiles) -> Self {
         let mut clusters = BTreeMap::new();
         for cluster in reading.into_iter().flat_map(readings) {
             let phase = cluster.phase.map_or("noFile", Phase::api_name);
@@ -246,6 +251,7 @@ impl Status {
             clusters,
             directory: DirectoryStatus { readable: directory.readable, error: directory.error, invalid_files: directory.invalid },
             store: StoreStatus::new(handle),
+            stale_files: files.states().filter_map(|(name, failure)| Some((name, failure?))).collect(),
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<
     let reading = state.handle.try_reading();
     let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
     check_age(query.values.max_age, &sources)?;
-    Ok(Json(Status::new(&state.handle, reading.as_ref())))
+    Ok(Json(Status::new(&state.handle, reading.as_ref(), &state.files)))
 }
 
 /// Every cluster that has a file or of which anything is held.

@@ -85,6 +85,10 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
         marks.sample(&[("queue", queue)], length);
     }
+    let mut stale = page.gauge("meshkeep_stale_files", "1 for the token file or TLS certificate that has changed and cannot be used.");
+    for (name, failure) in state.files.states() {
+        stale.sample(&[("file", name)], u8::from(failure.is_some()));
+    }
 }
 
 fn store(page: &mut Page, handle: &Handle) {

@@ -10,6 +10,7 @@ mod identities;
 mod metrics;
 mod paging;
 mod problems;
+mod rereading;
 mod serving;
 mod shared;
 mod streams;

@@ -14,15 +14,15 @@ use crate::api::{ApiOptions, Bound, TlsFiles};
 use crate::model::{Kind, ListenAddress};
 
 /// A face that serves until it is told to stop.
-struct Running {
-    addresses: Vec<String>,
+pub(super) struct Running {
+    pub(super) addresses: Vec<String>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
     fixture: Fixture,
 }
 
 impl Running {
-    async fn start(listen: &[ListenAddress], options: &ApiOptions) -> Self {
+    pub(super) async fn start(listen: &[ListenAddress], options: &ApiOptions) -> Self {
         let fixture = Fixture::new();
         let bound = Bound::bind(listen, options).await.unwrap();
         let (addresses, stop) = (bound.addresses(), CancellationToken::new());
@@ -32,14 +32,14 @@ impl Running {
     }
 
     /// Stops it; it must not take anything like its grace.
-    async fn stopped(mut self) {
+    pub(super) async fn stopped(mut self) {
         self.stop.cancel();
         ended(&mut self.tasks).await;
     }
 }
 
 /// The provider that reqwest takes; another test may have set the same one already.
-fn set_provider() {
+pub(super) fn set_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -48,7 +48,7 @@ async fn get(url: String) -> reqwest::Result<reqwest::Response> {
     reqwest::get(url).await
 }
 
-fn local() -> ListenAddress {
+pub(super) fn local() -> ListenAddress {
     ListenAddress::parse("127.0.0.1:0").unwrap()
 }
 
@@ -166,7 +166,7 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
     let directory = tempfile::tempdir().unwrap();
     let token_file = directory.path().join("token");
     std::fs::write(&token_file, "sesame\n").unwrap();
-    let options = ApiOptions { allowed_hosts: vec!["meshkeep.svc".to_owned()], token_file: Some(token_file), tls: None };
+    let options = ApiOptions { allowed_hosts: vec!["meshkeep.svc".to_owned()], token_file: Some(token_file), ..ApiOptions::default() };
     let running = Running::start(&[local()], &options).await;
     let url = running.addresses[0].clone();
     set_provider();
@@ -194,14 +194,14 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
 }
 
 /// An authority, and a certificate for 127.0.0.1 and a client from it.
-struct Certificates {
+pub(super) struct Certificates {
     directory: tempfile::TempDir,
     authority: String,
     client: String,
 }
 
 impl Certificates {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -219,21 +219,27 @@ impl Certificates {
         Self { directory, authority: authority.pem(), client: certificate + &key }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn files(&self, client_ca: bool) -> TlsFiles {
+    pub(super) fn files(&self, client_ca: bool) -> TlsFiles {
         TlsFiles { certificate: self.path("tls.crt"), key: self.path("tls.key"), client_ca: client_ca.then(|| self.path("ca.crt")) }
     }
 
-    fn client(&self, with_certificate: bool) -> reqwest::Client {
+    pub(super) fn client(&self, with_certificate: bool) -> reqwest::Client {
+        if with_certificate { self.client_of(self) } else { self.builder().build().unwrap() }
+    }
+
+    /// A client of these servers with a certificate from another authority.
+    pub(super) fn client_of(&self, other: &Self) -> reqwest::Client {
+        self.builder().identity(reqwest::Identity::from_pem(other.client.as_bytes()).unwrap()).build().unwrap()
+    }
+
+    fn builder(&self) -> reqwest::ClientBuilder {
         set_provider();
         let authority = reqwest::Certificate::from_pem(self.authority.as_bytes()).unwrap();
-        let builder = reqwest::Client::builder().use_rustls_tls().add_root_certificate(authority);
-        if with_certificate { builder.identity(reqwest::Identity::from_pem(self.client.as_bytes()).unwrap()) } else { builder }
-            .build()
-            .unwrap()
+        reqwest::Client::builder().use_rustls_tls().add_root_certificate(authority)
     }
 }
 

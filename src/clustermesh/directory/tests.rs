@@ -31,6 +31,7 @@ impl Fixture {
             own_cluster: Some(name("home")),
             debounce: Duration::from_millis(100),
             rescan_interval: Duration::from_secs(60),
+            rescan: Arc::default(),
         };
         let (sender, events) = mpsc::channel(16);
         let (state_sender, state) = watch::channel(DirectoryState::default());

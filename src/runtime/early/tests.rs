@@ -221,8 +221,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
         persistence: watch::channel(PersistState::Healthy).1,
         store: watch::channel(StoreReport::default()).1,
     });
-    let options = ApiOptions { allowed_hosts: Vec::new(), token_file: None, tls: None };
-    let bound = Bound::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &options).await.unwrap();
+    let bound = Bound::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
     let stop = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();

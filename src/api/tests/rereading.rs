@@ -1,0 +1,102 @@
+//! Certificates and tokens that are replaced while the face serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::serving::{Certificates, Running, local};
+use crate::api::{ApiOptions, TlsFiles};
+
+/// How long a change may take to work: the 1 s between two looks, and a slow machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks again and again until the answer fits.
+async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("never saw {what}"))
+}
+
+/// The status as a new connection of this client gets it.
+async fn status(client: &reqwest::Client, url: &str) -> Option<Value> {
+    let answer = client.get(format!("{url}/v1/status")).send().await.ok()?;
+    assert_eq!(answer.status().as_u16(), 200);
+    answer.json().await.ok()
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does_not_fit_is_told() {
+    let (before, after) = (Certificates::new(), Certificates::new());
+    let options = ApiOptions { tls: Some(before.files(false)), ..ApiOptions::default() };
+    let running = Running::start(&[local()], &options).await;
+    let url = running.addresses[0].clone();
+    let (mut old, new) = (before.client(false), after.client(false));
+    assert_eq!(status(&old, &url).await.unwrap().get("staleFiles"), None);
+    assert!(status(&new, &url).await.is_none());
+
+    // the key alone: it is not the certificate's
+    std::fs::copy(after.path("tls.key"), before.path("tls.key")).unwrap();
+    let told = until("the pair that does not fit", async || {
+        old = before.client(false);
+        status(&old, &url).await.unwrap().get("staleFiles").cloned()
+    })
+    .await;
+    let reason = told["TLS certificate"].as_str().unwrap();
+    assert!(reason.starts_with(&format!("cannot use {} for TLS: ", before.path("tls.crt").display())), "{reason}");
+    let metrics = old.get(format!("{url}/metrics")).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("\nmeshkeep_stale_files{file=\"TLS certificate\"} 1\n"), "{metrics}");
+
+    // and its certificate
+    std::fs::copy(after.path("tls.crt"), before.path("tls.crt")).unwrap();
+    let told = until("the new certificate", async || status(&new, &url).await).await;
+    assert_eq!(told.get("staleFiles"), None);
+    assert!(status(&before.client(false), &url).await.is_none());
+    // a connection that stood goes on
+    assert!(status(&old, &url).await.is_some());
+    running.stopped().await;
+}
+
+#[tokio::test]
+async fn a_client_ca_that_is_replaced_lets_in_its_clients_and_nobody_else() {
+    let (server, other) = (Certificates::new(), Certificates::new());
+    let files = TlsFiles { client_ca: Some(server.path("clients.crt")), ..server.files(false) };
+    std::fs::copy(server.path("ca.crt"), server.path("clients.crt")).unwrap();
+    let reread = Arc::new(tokio::sync::Notify::new());
+    let options = ApiOptions { tls: Some(files), reread: Arc::clone(&reread), ..ApiOptions::default() };
+    let running = Running::start(&[local()], &options).await;
+    let url = running.addresses[0].clone();
+    let theirs = server.client_of(&other);
+    assert!(status(&server.client(true), &url).await.is_some());
+    assert!(status(&theirs, &url).await.is_none());
+    std::fs::copy(other.path("ca.crt"), server.path("clients.crt")).unwrap();
+    reread.notify_one();
+    until("the clients of the new authority", async || status(&theirs, &url).await).await;
+    assert!(status(&server.client(true), &url).await.is_none());
+    running.stopped().await;
+}
+
+#[tokio::test]
+async fn a_token_is_reread_without_being_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "first").unwrap();
+    let running = Running::start(&[local()], &ApiOptions { token_file: Some(token.clone()), ..ApiOptions::default() }).await;
+    let url = format!("{}/v1/status", running.addresses[0]);
+    super::serving::set_provider();
+    let client = reqwest::Client::new();
+    let ask = async |token: &str| client.get(&url).bearer_auth(token).send().await.unwrap();
+    std::fs::remove_file(&token).unwrap();
+    let told = until("the lost token", async || ask("first").await.json::<Value>().await.unwrap().get("staleFiles").cloned()).await;
+    assert_eq!(told["token file"], "No such file or directory (os error 2)");
+    std::fs::write(&token, "second").unwrap();
+    until("the second token", async || (ask("second").await.status().as_u16() == 200).then_some(())).await;
+    assert_eq!(ask("first").await.status().as_u16(), 401);
+    running.stopped().await;
+}
