@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::TlsFiles;
 use super::kept::Kept;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -35,7 +35,7 @@ pub(super) fn keep(files: &TlsFiles) -> Result<Kept<ServerConfig>, TlsError> {
 fn configuration(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&files.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| failed(&files.key, &error))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| not_pem(&files.key, &error))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(&files.certificate, &error))?;
@@ -57,8 +57,17 @@ fn configuration(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| failed(path, &error))?;
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| not_pem(path, &error))?;
     if read.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(read) }
+}
+
+/// The reader's own words may quote a line, and a key without line breaks is one: only the system's are passed on.
+fn not_pem(path: &Path, error: &pem::Error) -> TlsError {
+    match error {
+        pem::Error::Io(error) => failed(path, error),
+        pem::Error::NoItemsFound => failed(path, &"there is none in it"),
+        _ => failed(path, &"it is not in PEM form, or cut off"),
+    }
 }
 
 fn failed(path: &Path, reason: &dyn std::fmt::Display) -> TlsError {

@@ -12,6 +12,8 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use rustix::fs::Mode;
+use rustix::process::umask;
 
 use crate::config::{Settings, UsageError};
 
@@ -44,6 +46,8 @@ enum CliCommand {
 
 /// Runs the command that the arguments name; the first is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // whatever is created from here on is its owner's alone, also what sled creates; a unix socket gets its mode when it is bound
+    umask(Mode::RWXG | Mode::RWXO);
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match parse(&arguments) {
         Ok(CliCommand::Serve(settings)) => end(serve::run(*settings)),

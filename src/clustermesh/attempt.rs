@@ -14,7 +14,7 @@ use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
 use super::timing::CONTACT_STORED_INTERVAL;
 use super::unknown::look_for_unknown_prefixes;
-use crate::kvstore::{ClientFile, Connection, Event, KeyValue, PagedList, Watch, WatchMessage, prefix_end};
+use crate::kvstore::{ClientFile, Connection, Endpoint, Event, KeyValue, PagedList, Watch, WatchMessage, prefix_end};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
 use crate::wire::cluster_config::{validate_cluster_config, validate_own_config};
 use crate::wire::{cluster_config, keys};
@@ -26,7 +26,7 @@ use super::resync::Source;
 pub(super) struct Attempt<'a> {
     pub(super) task: &'a ClusterTask,
     pub(super) file: &'a ClientFile,
-    pub(super) endpoint: &'a str,
+    pub(super) endpoint: &'a Endpoint,
 }
 
 /// The cluster config as it was read, and the watch on its key.
@@ -42,7 +42,7 @@ impl Attempt<'_> {
         let reporter = &self.task.surroundings.reporter;
         // before the attempt: where it fails, this is what people want to know
         reporter.change(|status| {
-            status.endpoint = Some(self.endpoint.to_owned());
+            status.endpoint = Some(self.endpoint.to_string());
             status.certificate_expiry = self.file.certificate_expiry();
         });
         // boxed, as it takes more room than all that follows

@@ -16,7 +16,7 @@ use super::ids::ClusterIds;
 use super::resync::Resync;
 use super::scope::{AttemptError, KindMemory, Surroundings};
 use super::timing::{Backoff, STABLE_CONNECTION};
-use crate::kvstore::{ClientFile, ClientOptions};
+use crate::kvstore::{ClientFile, ClientOptions, Endpoint};
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
 
 /// What every cluster of a mesh has in common.
@@ -73,7 +73,7 @@ pub(super) struct Memory {
     /// One for each kind, in the order of [`Kind::ALL`].
     pub(super) kinds: [KindMemory; Kind::ALL.len()],
     /// The endpoints that were not tried since the last shuffle.
-    untried: Vec<String>,
+    untried: Vec<Endpoint>,
 }
 
 impl ClusterTask {
@@ -209,7 +209,7 @@ impl ClusterTask {
 
 impl Memory {
     /// One endpoint for each connection, each once before any is tried again, in random order: replicas are etcds of their own.
-    fn next_endpoint(&mut self, file: &ClientFile) -> Option<String> {
+    fn next_endpoint(&mut self, file: &ClientFile) -> Option<Endpoint> {
         if self.untried.is_empty() {
             self.untried = file.endpoints().to_vec();
             self.untried.shuffle(&mut rand::rng());

@@ -106,7 +106,7 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
         return Err(refuse(format!("larger than {CONFIG_FILE_SIZE_BYTES_MAX} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-    let keys: Option<BTreeMap<String, Value>> = serde_yaml_ng::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    let keys: Option<BTreeMap<String, Value>> = serde_yaml_ng::from_str(&text).map_err(|error| refuse(not_yaml(&error)))?;
     let mut layer = Layer::new();
     for (key, value) in keys.unwrap_or_default() {
         let option = options(command).find(|option| option.get_long() == Some(&key) && key != CONFIG_OPTION);
@@ -120,6 +120,12 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
         }
     }
     Ok(layer)
+}
+
+/// Where it is no mapping of YAML. Not the parser's words, which may quote what is there.
+fn not_yaml(error: &serde_yaml_ng::Error) -> String {
+    let place = error.location().map(|at| format!("look at line {}, column {}", at.line(), at.column()));
+    format!("not YAML with one key for each flag: {}", place.as_deref().unwrap_or("look at its end"))
 }
 
 /// A scalar, a list of scalars, or a map of scalars as `key=value` (for `kvstore-opt`).

@@ -11,12 +11,13 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_yaml_ng::Value;
 
+use super::Endpoint;
 use super::tls::read_bounded;
 
 /// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ClientFile {
-    endpoints: Vec<String>,
+    endpoints: Vec<Endpoint>,
     pub(super) trusted_ca_file: Option<PathBuf>,
     pub(super) client_pair: Option<ClientPair>,
     pub(super) insecure_transport: bool,
@@ -42,10 +43,10 @@ pub(super) struct User {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientFileError {
     /// Not YAML at all.
-    #[error("not YAML: {reason}")]
+    #[error("not YAML: {place}")]
     NotYaml {
-        /// The parser's words, with line and column.
-        reason: String,
+        /// Line and column. Not the parser's words, which may quote what is there.
+        place: String,
     },
     /// YAML, but not a mapping of keys to values.
     #[error("not a mapping of keys such as endpoints to values")]
@@ -77,7 +78,7 @@ impl ClientFile {
     /// # Errors
     /// [`ClientFileError`], naming the key.
     pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
-        let value: Value = serde_yaml_ng::from_slice(bytes).map_err(|e| ClientFileError::NotYaml { reason: e.to_string() })?;
+        let value: Value = serde_yaml_ng::from_slice(bytes).map_err(|error| not_yaml(&error))?;
         let Value::Mapping(mapping) = value else {
             return Err(ClientFileError::NotAMapping);
         };
@@ -87,7 +88,7 @@ impl ClientFile {
         for (key, value) in &mapping {
             let Some(key) = key.as_str() else { continue };
             match key.to_ascii_lowercase().as_str() {
-                "endpoints" => file.endpoints = texts("endpoints", value)?,
+                "endpoints" => file.endpoints = texts("endpoints", value)?.into_iter().map(Endpoint::new).collect(),
                 "trusted-ca-file" => file.trusted_ca_file = path("trusted-ca-file", value)?,
                 "cert-file" => certificate = path("cert-file", value)?,
                 "key-file" => key_path = path("key-file", value)?,
@@ -107,9 +108,9 @@ impl ClientFile {
         Ok(file)
     }
 
-    /// The endpoints as written, in the order of the file. Never empty.
+    /// The endpoints, in the order of the file. Never empty.
     #[must_use]
-    pub fn endpoints(&self) -> &[String] {
+    pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
@@ -149,10 +150,14 @@ impl fmt::Debug for ClientFile {
             .field("client_pair", &self.client_pair)
             .field("insecure_transport", &self.insecure_transport)
             .field("insecure_skip_tls_verify", &self.insecure_skip_tls_verify)
-            .field("username", &self.user.as_ref().map(|user| &user.name))
-            .field("password", &self.user.as_ref().map(|_| "redacted"))
+            .field("user", &self.user.as_ref().map(|_| "redacted"))
             .finish()
     }
+}
+
+fn not_yaml(error: &serde_yaml_ng::Error) -> ClientFileError {
+    let place = error.location().map(|at| format!("look at line {}, column {}", at.line(), at.column()));
+    ClientFileError::NotYaml { place: place.unwrap_or_else(|| "it ends too early".to_owned()) }
 }
 
 fn text(key: &'static str, value: &Value) -> Result<String, ClientFileError> {
@@ -216,7 +221,7 @@ mod tests {
                     cert-file: /c.crt\ndial-timeout: 0\nusername: u\npassword: p\nunknown: {a: [1]}\ninsecure-skip-tls-verify: true\n";
         let file = ClientFile::parse(text.as_bytes()).unwrap();
         let expected = ClientFile {
-            endpoints: vec!["https://tokyo.mesh.cilium.io:2379".into(), "other:2379".into()],
+            endpoints: vec![Endpoint::new("https://tokyo.mesh.cilium.io:2379"), Endpoint::new("other:2379")],
             trusted_ca_file: Some("/ca.crt".into()),
             client_pair: Some(ClientPair { certificate: "/c.crt".into(), key: "/c.key".into() }),
             insecure_transport: false,

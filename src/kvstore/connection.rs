@@ -14,7 +14,7 @@ use super::endpoint::Address;
 use super::error::{printable, with_causes};
 use super::limits::Pace;
 use super::watch_stream::{CreateRequest, SharedStream, Subscription};
-use super::{ClientFile, ClientOptions, KeyValue, KvstoreError, PagedList};
+use super::{ClientFile, ClientOptions, Endpoint, KeyValue, KvstoreError, PagedList};
 use crate::model::{EtcdClusterId, LeaseId, Revision};
 
 /// The range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`), existing or not.
@@ -49,7 +49,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`KvstoreError`]: what failed, with the host, file or user that it is about.
-    pub async fn open(file: &ClientFile, endpoint: &str, options: &ClientOptions) -> Result<Self, KvstoreError> {
+    pub async fn open(file: &ClientFile, endpoint: &Endpoint, options: &ClientOptions) -> Result<Self, KvstoreError> {
         let address = Address::parse(endpoint, file.insecure_transport)?;
         let channel = dial(file, &address, options).await?;
         match Self::begin(channel, file, options).await {
@@ -244,7 +244,7 @@ async fn log_in(channel: tonic::transport::Channel, file: &ClientFile, options: 
             Ok((anonymous(channel).await?, false))
         }
         Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication failed") => {
-            Err(KvstoreError::Authentication { user: user.name.clone(), message: with_causes(status.message(), &status) })
+            Err(KvstoreError::Authentication { message: with_causes(status.message(), &status) })
         }
         Err(error) => Err(KvstoreError::from_call("logging in".into(), options.message_bytes_max, &error)),
     }

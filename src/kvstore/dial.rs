@@ -9,12 +9,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{self, Channel, Uri};
 
 use super::endpoint::Address;
 use super::error::with_causes;
 use super::tls::client_config;
-use super::{ClientFile, ClientOptions, KvstoreError};
+use super::{ClientFile, ClientOptions, Endpoint, KvstoreError};
 
 /// How much one stream may have on the way to us: etcd's largest message (1.5 MiB, `--max-request-bytes`) takes two round trips.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -63,8 +63,10 @@ async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream
     let Some(connector) = tls else {
         return Ok(Box::new(stream));
     };
-    let name = ServerName::try_from(address.host.clone())
-        .map_err(|_| KvstoreError::InvalidEndpoint { endpoint: authority.clone(), reason: "not a host name that TLS can verify" })?;
+    let name = ServerName::try_from(address.host.clone()).map_err(|_| KvstoreError::InvalidEndpoint {
+        endpoint: Endpoint::new(&authority),
+        reason: "not a host name that TLS can verify",
+    })?;
     let stream = connector.connect(name, stream).await.map_err(|cause| KvstoreError::Tls { authority, cause })?;
     Ok(Box::new(stream))
 }
@@ -79,11 +81,11 @@ async fn read_tls(file: &ClientFile) -> io::Result<Result<TlsConnector, KvstoreE
 /// Hands the stream to tonic once. When it breaks, tonic asks for another and gets an error, now and ever after.
 async fn into_channel(stream: BoxedStream, address: &Address, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
-    let invalid = || KvstoreError::InvalidEndpoint { endpoint: authority.clone(), reason: "not of the form https://host:port" };
+    let invalid = || KvstoreError::InvalidEndpoint { endpoint: Endpoint::new(&authority), reason: "not of the form https://host:port" };
     let uri = |scheme: &str| format!("{scheme}://{authority}").parse::<Uri>().map_err(|_| invalid());
     // tonic itself must not add TLS to what we hand it, so it gets http://; requests name the true scheme
     let origin = uri(if address.secure { "https" } else { "http" })?;
-    let endpoint = Endpoint::from(uri("http")?)
+    let endpoint = transport::Endpoint::from(uri("http")?)
         .origin(origin)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
+use super::Endpoint;
 use crate::model::{EtcdClusterId, Revision};
 
 /// How much of a key is shown in a message: keys may be as large as a request.
@@ -29,8 +30,8 @@ pub enum KvstoreError {
     /// The endpoint in the client file is not one.
     #[error("endpoint {endpoint:?} cannot be used: {reason}")]
     InvalidEndpoint {
-        /// The endpoint, without credentials.
-        endpoint: String,
+        /// The endpoint, which shows no credentials.
+        endpoint: Endpoint,
         /// What is wrong with it.
         reason: &'static str,
     },
@@ -73,10 +74,8 @@ pub enum KvstoreError {
         limit: Duration,
     },
     /// etcd refused the user or the password.
-    #[error("etcd refuses user {user:?}: {message}")]
+    #[error("etcd refuses the username or password of the client file: {message}")]
     Authentication {
-        /// The user.
-        user: String,
         /// etcd's words.
         message: String,
     },

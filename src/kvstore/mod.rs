@@ -24,6 +24,7 @@ mod watch_stream;
 
 pub use client_file::{ClientFile, ClientFileError};
 pub use connection::Connection;
+pub use endpoint::Endpoint;
 pub use error::{Disposition, KvstoreError};
 pub use lease::LeaseLife;
 pub use limits::ClientOptions;

@@ -17,6 +17,10 @@ use super::{ClientFile, KvstoreError};
 /// The largest certificate or key file that is read: a bundle of all public CAs has about 250 kB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// What is said of what cannot be read. The reader's own words may quote a line, and a key on one line is one (rustls-pki-types,
+/// `pem::Error::IllegalSectionStart`).
+const NOT_PEM: &str = "not in PEM form, or cut off";
+
 /// The TLS side of a client file. Blocks on files.
 pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -32,7 +36,7 @@ pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreEr
         None => builder.with_no_client_auth(),
         Some(ClientPair { certificate, key }) => {
             let chain = certificates(certificate)?;
-            let private_key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|e| unusable(key, e))?;
+            let private_key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| unusable(key, "no private key in PEM form in it"))?;
             builder.with_client_auth_cert(chain, private_key).map_err(|e| unusable(certificate, e))?
         }
     };
@@ -59,7 +63,7 @@ fn roots(trusted_ca_file: Option<&Path>) -> Result<RootCertStore, KvstoreError> 
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KvstoreError> {
     let pem = read(path)?;
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| unusable(path, e))?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| unusable(path, NOT_PEM))?;
     if certificates.is_empty() { Err(unusable(path, "no certificate in it")) } else { Ok(certificates) }
 }
 

@@ -234,7 +234,7 @@ pub struct ClusterStatus {
     pub connected: bool,
     /// The etcd behind the present or last connection.
     pub etcd_cluster_id: Option<EtcdClusterId>,
-    /// The endpoint of the present or last attempt.
+    /// The endpoint of the present or last attempt, without user, password and query.
     pub endpoint: Option<String>,
     /// When the source last said anything: a reply, an event or a progress mark.
     pub last_contact: Option<Instant>,

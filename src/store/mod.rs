@@ -25,6 +25,7 @@ mod pace;
 mod packing;
 mod pairs;
 mod pending;
+mod private;
 mod recover;
 mod recovery;
 mod slots;
@@ -126,6 +127,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_offering(directory: &Path, lock_wait: Duration, offer: &mut dyn FnMut(Option<Cold>)) -> Result<(Self, Opened), StoreError> {
         let lock = DirectoryLock::take(directory, lock_wait)?;
+        private::narrow(directory);
         let recovered = recovery::open(directory, offer)?;
         let inner = Inner {
             group_number: recovered.warm.group_number,

@@ -15,6 +15,7 @@ mod losses;
 mod python_client;
 mod remotes;
 mod samples;
+mod secrets;
 mod shutdown;
 mod store_command;
 mod store_faults;

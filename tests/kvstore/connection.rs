@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Disposition, KeyValue};
+use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Disposition, Endpoint, KeyValue};
 use meshkeep::model::{LeaseId, Revision};
 
 use super::{client_file, open, open_with, refusal};
@@ -68,10 +68,10 @@ async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped
     assert_eq!(error.disposition(), Disposition::Retry);
 
     let file = ClientFile::parse(format!("{wrong}insecure-skip-tls-verify: true").as_bytes()).unwrap();
-    Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.unwrap();
+    Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
     // by name as well as by address, and without a scheme
     for endpoint in [format!("https://localhost:{}", etcd.port()), format!("localhost:{}", etcd.port())] {
-        Connection::open(&client_file(&etcd), &endpoint, &ClientOptions::default()).await.unwrap();
+        Connection::open(&client_file(&etcd), &Endpoint::new(endpoint), &ClientOptions::default()).await.unwrap();
     }
 }
 
@@ -90,7 +90,7 @@ async fn what_keeps_a_connection_from_opening_is_named() {
     etcd.enable_auth("meshkeep", "secret").await;
     let wrong = etcd.client_file_yaml().replace("secret", "wr0ng-password");
     let error = refusal(&wrong, &url).await.to_string();
-    assert!(error.starts_with("etcd refuses user \"meshkeep\": "), "{error}");
+    assert!(error.starts_with("etcd refuses the username or password of the client file: "), "{error}");
     assert!(!error.contains("wr0ng"), "{error}");
     let error = open(&etcd).await.get(b"elsewhere", None).await.unwrap_err();
     assert_eq!(error.to_string(), "reading \"elsewhere\": permission denied by etcd");
@@ -109,7 +109,7 @@ async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() 
     let options = ClientOptions { connect_timeout: limit, request_timeout: limit, ..ClientOptions::default() };
     for (scheme, what) in [("https", format!("connecting to {authority}")), ("http", "reading \"cilium/.heartbeat\"".into())] {
         let file = ClientFile::parse(b"endpoints: [a]\ninsecure-skip-tls-verify: true").unwrap();
-        let error = Connection::open(&file, &format!("{scheme}://{authority}"), &options).await.err().unwrap();
+        let error = Connection::open(&file, &Endpoint::new(format!("{scheme}://{authority}")), &options).await.err().unwrap();
         assert_eq!(error.to_string(), format!("{what} took longer than 200ms"));
     }
 }
@@ -198,16 +198,16 @@ async fn certificates_are_read_anew_for_each_connection() {
     let stranger = stranger_authority.client("meshkeep");
     std::fs::copy(&stranger.certificate, &etcd.client_pair().certificate).unwrap();
     std::fs::copy(&stranger.key, &etcd.client_pair().key).unwrap();
-    assert!(Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.is_err());
+    assert!(Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.is_err());
     etcd.authority().client("meshkeep");
     let opened = eventually("a connection with the right certificate", || async {
-        Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.ok()
+        Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.ok()
     });
     opened.await;
     let ca = std::fs::read(etcd.authority().certificate()).unwrap();
     std::fs::copy(stranger_authority.certificate(), etcd.authority().certificate()).unwrap();
-    let error = Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.err().unwrap().to_string();
+    let error = Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.err().unwrap().to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
     std::fs::write(etcd.authority().certificate(), ca).unwrap();
-    Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.unwrap();
+    Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
 }

@@ -7,7 +7,7 @@ mod token;
 mod watch;
 mod watch_stream;
 
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, KvstoreError};
+use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Endpoint, KvstoreError};
 
 use crate::harness::etcd::Etcd;
 
@@ -20,13 +20,13 @@ async fn open(etcd: &Etcd) -> Connection {
 }
 
 async fn open_with(etcd: &Etcd, options: &ClientOptions) -> Connection {
-    Connection::open(&client_file(etcd), &etcd.url(), options).await.unwrap()
+    Connection::open(&client_file(etcd), &Endpoint::new(etcd.url()), options).await.unwrap()
 }
 
 /// Opens by a client file given as text; the error must come.
 async fn refusal(yaml: &str, endpoint: &str) -> KvstoreError {
     let file = ClientFile::parse(yaml.as_bytes()).unwrap();
-    match Connection::open(&file, endpoint, &ClientOptions::default()).await {
+    match Connection::open(&file, &Endpoint::new(endpoint), &ClientOptions::default()).await {
         Ok(_) => panic!("connected with {yaml}"),
         Err(error) => error,
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshkeep::kvstore::{ClientOptions, Connection, Event, WatchMessage, prefix_end};
+use meshkeep::kvstore::{ClientOptions, Connection, Endpoint, Event, WatchMessage, prefix_end};
 use meshkeep::model::Revision;
 
 use super::{client_file, open};
@@ -62,7 +62,7 @@ async fn a_user_in_the_file_does_no_harm_where_authentication_is_off() {
     let etcd = Etcd::start().await;
     let file = format!("{}username: u\npassword: p\n", etcd.client_file_yaml());
     let file = meshkeep::kvstore::ClientFile::parse(file.as_bytes()).unwrap();
-    let connection = Connection::open(&file, &etcd.url(), &ClientOptions::default()).await.unwrap();
+    let connection = Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
     assert_eq!(connection.get(b"cilium/a", None).await.unwrap(), (None, Revision(1)));
     assert_ne!(file, client_file(&etcd));
 }

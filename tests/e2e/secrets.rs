@@ -1,0 +1,228 @@
+//! Secrets in every place that can hold one: none may be in an answer, in the log at its finest, or readable by other users.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::harness::certificates::Authority;
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish};
+use crate::harness::meshkeep::{Home, Meshkeep, http};
+
+/// What every secret here holds, and nothing else does.
+const SECRET: &str = "hunter2";
+
+/// The bearer token of the file.
+const TOKEN: &str = "hunter2-bearer";
+
+/// How bytes are shown that nobody meant to show: `{:?}` of [`SECRET`].
+const SECRET_BYTES: &str = "104, 117, 110, 116, 101, 114, 50";
+
+/// The same in base64, at each of its three places in a group.
+const SECRET_BASE64: [&str; 3] = ["aHVudGVyM", "h1bnRlcj", "odW50ZXIy"];
+
+fn assert_clean(what: &str, text: &str) {
+    for secret in [SECRET, SECRET_BYTES].iter().chain(&SECRET_BASE64) {
+        if let Some(at) = text.find(secret) {
+            let from = text.floor_char_boundary(at.saturating_sub(300));
+            panic!("{what} holds a secret: …{}", &text[from..text.ceil_char_boundary(at + 100)]);
+        }
+    }
+}
+
+/// Cluster files, each with a secret at another place, and the phase that each comes to.
+fn cluster_files(etcd: &Etcd, authority: &Authority) -> Vec<(&'static str, String, &'static str)> {
+    let closed = "endpoints:\n- http://127.0.0.1:1\n";
+    let pair = authority.client("meshkeep");
+    let key = pair.key.with_file_name("one-line.key");
+    fs::write(&key, format!("-----BEGIN PRIVATE KEY-----{SECRET}-----END PRIVATE KEY-----\n")).unwrap();
+    let with_key =
+        |key: &Path| format!("endpoints:\n- https://127.0.0.1:1\ncert-file: {}\nkey-file: {}\n", pair.certificate.display(), key.display());
+    vec![
+        ("c01", etcd.client_file_yaml(), "live"),
+        ("wrong-password", etcd.client_file_yaml().replace("hunter2-password", "hunter2-other"), "backingOff"),
+        ("userinfo", format!("endpoints:\n- http://hunter2-bob:hunter2-pw@127.0.0.1:{}\n", etcd.port()), "backingOff"),
+        ("userinfo-alone", "endpoints:\n- hunter2-bob:hunter2-pw@127.0.0.1:1\n".into(), "backingOff"),
+        ("userinfo-slash", "endpoints:\n- https://bob:p/hunter2@127.0.0.1:1\n".into(), "backingOff"),
+        ("no-host", "endpoints:\n- https://bob:hunter2\n".into(), "backingOff"),
+        ("query", "endpoints:\n- http://127.0.0.1:1?token=hunter2\n".into(), "backingOff"),
+        ("fragment", "endpoints:\n- http://127.0.0.1:1/#hunter2\n".into(), "backingOff"),
+        ("token", format!("{closed}token: hunter2-token\n"), "backingOff"),
+        ("broken", "endpoints:\n- https://a:1\npassword: hunter2: [\n".into(), "backingOff"),
+        ("twice", format!("{closed}hunter2-pw: 1\nhunter2-pw: 2\n"), "backingOff"),
+        ("wrong-type", format!("{closed}username: u\npassword: [hunter2]\n"), "backingOff"),
+        ("key", with_key(&pair.key), "backingOff"),
+        ("key-in-one-line", with_key(&key), "backingOff"),
+    ]
+}
+
+struct Asker {
+    url: String,
+    client: reqwest::Client,
+}
+
+impl Asker {
+    fn new(meshkeep: &Meshkeep) -> Self {
+        http();
+        let builder = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).danger_accept_invalid_certs(true);
+        Self { url: meshkeep.url().to_owned(), client: builder.build().unwrap() }
+    }
+
+    async fn send(&self, path: &str, token: &str) -> reqwest::Response {
+        self.client.get(format!("{}{path}", self.url)).bearer_auth(token).send().await.unwrap()
+    }
+
+    /// Reads an answer, and looks at it with its headers.
+    async fn read(&self, path: &str, token: &str) -> String {
+        let response = self.send(path, token).await;
+        let head = format!("{:?}", response.headers());
+        let body = response.text().await.unwrap();
+        assert_clean(path, &format!("{head}\n{body}"));
+        body
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.read(path, TOKEN).await).unwrap()
+    }
+
+    /// Reads a stream until a text has come.
+    async fn read_stream_until(&self, path: &str, text: &str) {
+        let mut chunks = self.send(path, TOKEN).await.bytes_stream();
+        let mut read = String::new();
+        while !read.contains(text) {
+            read += &String::from_utf8_lossy(&chunks.next().await.expect("must go on").unwrap());
+            assert_clean(path, &read);
+        }
+    }
+
+    /// Every path of the OpenAPI document, for each cluster where it takes one.
+    async fn every_path(&self, clusters: &[&str]) -> Vec<String> {
+        let document = self.json("/openapi.json").await;
+        let mut paths = vec!["/".to_owned(), "/openapi-3.0.json".to_owned(), "/nowhere".to_owned()];
+        for path in document["paths"].as_object().unwrap().keys().filter(|path| *path != "/v1/events") {
+            let one = path.replace("{ip}", "10.1.0.1").replace("{id}", "2").replace("{prefix}", "10.1.0.1");
+            let one = one.replace("{namespace}", "a").replace("{name}", "b").replace("{key}", "c");
+            match one.contains("{cluster}") {
+                true => paths.extend(clusters.iter().map(|cluster| one.replace("{cluster}", cluster))),
+                false => paths.push(one),
+            }
+        }
+        paths.extend(["/readyz?verbose&synced", "/v1/ipcache/lookup?ip=10.1.0.1"].map(str::to_owned));
+        paths
+    }
+}
+
+/// What of a directory others have a share in, with its mode.
+fn shared_with_others(directory: &Path) -> Vec<String> {
+    let inside = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let below = inside.flat_map(|path| if path.is_dir() { shared_with_others(&path) } else { shared(&path) });
+    shared(directory).into_iter().chain(below).collect()
+}
+
+fn shared(path: &Path) -> Vec<String> {
+    let mode = fs::symlink_metadata(path).unwrap().mode();
+    if mode & 0o077 == 0 { Vec::new() } else { vec![format!("{} {mode:o}", path.display())] }
+}
+
+#[tokio::test]
+async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
+    let mut etcd = Etcd::builder().start().await;
+    publish(&etcd, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], "2026-01-12T09:31:07Z").await;
+    etcd.enable_auth("hunter2-user", "hunter2-password").await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(file("token"), TOKEN).unwrap();
+    fs::write(file("config.yaml"), "# hunter2\nstore-lock-wait: 1s\n").unwrap();
+    let authority = Authority::new(&directory.path().join("authority"), "authority");
+    let ours = authority.server("ours", &["127.0.0.1"]);
+    let files = cluster_files(&etcd, &authority);
+    let (token, config) = (format!("--token-file={}", file("token")), format!("--config={}", file("config.yaml")));
+    let (certificate, key) = (format!("--tls-cert={}", ours.certificate.display()), format!("--tls-key={}", ours.key.display()));
+    let mut home = Home::new()
+        .with_flags(&[&token, &config, &certificate, &key, "--log-level=trace"])
+        .behind_shell("umask 000; export RUST_LOG=trace ETCD_PASSWORD=hunter2-environment MESHKEEP_NO_OPTION=hunter2-option");
+    for (name, text, _) in &files {
+        home.write_cluster(name, text);
+    }
+    let meshkeep = home.start().await;
+    let asker = Asker::new(&meshkeep);
+    let names: Vec<&str> = files.iter().map(|(name, ..)| *name).collect();
+    for (name, _, phase) in &files {
+        eventually(&format!("{name} in phase {phase}"), || async {
+            let state = asker.json(&format!("/v1/clusters/{name}")).await;
+            let told = *phase == "live" || !state["lastError"].is_null();
+            (state["phase"] == json!(phase) && told).then_some(())
+        })
+        .await;
+    }
+    for path in asker.every_path(&names).await {
+        asker.read(&path, TOKEN).await;
+        asker.read(&path, "hunter2-wrong").await;
+        let separator = if path.contains('?') { '&' } else { '?' };
+        asker.read(&format!("{path}{separator}token=hunter2-query"), TOKEN).await;
+    }
+    for path in ["/v1/events?snapshot=true", "/v1/events?snapshot=true&token=hunter2-query"] {
+        let text = if path.contains("token") { "unknown" } else { "event: synced" };
+        asker.read_stream_until(path, text).await;
+    }
+    let ended = meshkeep.stop().await;
+    assert!(ended.log.contains("TRACE"), "or the test shows nothing");
+    assert_clean("the log", &ended.log);
+    // the halves of a private key that is used
+    let private_key = fs::read_to_string(&ours.key).unwrap();
+    let line = private_key.lines().nth(1).unwrap();
+    assert!(!ended.log.contains(line), "the TLS key is in the log");
+
+    assert_eq!(shared_with_others(&home.data_directory()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_at_the_start_is_told_without_its_content() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let pair = Authority::new(directory.path(), "authority").server("ours", &["127.0.0.1"]);
+    let one_line = write("one-line.key", &format!("-----BEGIN PRIVATE KEY-----{SECRET}-----END PRIVATE KEY-----\n"));
+    let certificate = format!("--tls-cert={}", pair.certificate.display());
+    let cases: [(&[&str], &str); 5] = [
+        (&[&format!("--config={}", write("broken", "token-file: hunter2: [\n"))], "line 1"),
+        (&[&format!("--config={}", write("text", "hunter2\n"))], "line 1"),
+        (&[&certificate, &format!("--tls-key={one_line}")], "one-line.key"),
+        (&[&format!("--tls-cert={one_line}"), &format!("--tls-key={}", pair.key.display())], "one-line.key"),
+        (&[&format!("--token-file={}", write("token", "\n"))], "it holds no token"),
+    ];
+    for (flags, named) in cases {
+        let ended = Home::new().with_flags(flags).run_to_the_end().await;
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{flags:?}: {}", ended.log);
+        assert!(ended.log.contains(named), "{flags:?}: {}", ended.log);
+        assert_clean(&format!("{flags:?}"), &ended.log);
+    }
+}
+
+/// A directory that an earlier version, or another umask, left open to everybody.
+#[tokio::test]
+async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
+    let mut home = Home::new().behind_shell("umask 000");
+    home.start().await.stop().await;
+    let data = home.data_directory();
+    let loose = ["", "lock", "reserve", "store", "store/db", "store/format"].map(|name| data.join(name));
+    for path in &loose {
+        fs::set_permissions(path, fs::Permissions::from_mode(if path.is_dir() { 0o777 } else { 0o666 })).unwrap();
+    }
+    let elsewhere = data.with_file_name("elsewhere");
+    fs::write(&elsewhere, "").unwrap();
+    fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, data.join("link")).unwrap();
+    let meshkeep = home.start().await;
+    fs::remove_file(data.join("link")).unwrap();
+    assert_eq!(shared_with_others(&data), Vec::<String>::new());
+    assert_eq!(fs::metadata(&elsewhere).unwrap().mode() & 0o777, 0o644, "what a link leads to is none of ours");
+    drop(meshkeep);
+}
