@@ -68,7 +68,7 @@ impl Attempt<'_> {
         if !found.is_empty() {
             beat.send_replace(Some(Instant::now()));
         }
-        let mut watch = connection.watch(key, Some(&prefix_end(key)), revision.next()).await?;
+        let mut watch = connection.watch(key, Some(&prefix_end(key)), revision).await?;
         let silence = self.task.options.timing.heartbeat_silence;
         let mut heard = watch.listened();
         loop {
@@ -97,7 +97,7 @@ impl Attempt<'_> {
         let reporter = &self.task.surroundings.reporter;
         let key = keys::cluster_config_key(&self.task.name);
         let (found, revision) = connection.get(key.as_bytes(), None).await?;
-        let mut watch = connection.watch(key.as_bytes(), None, revision.next()).await?;
+        let mut watch = connection.watch(key.as_bytes(), None, revision).await?;
         // one that cannot be used is one all the same: such a cluster is not a legacy one
         let mut is_there = found.is_some();
         if let Some(config) = found.and_then(|found| self.parse_config(found)) {
@@ -264,7 +264,7 @@ impl Attempt<'_> {
         };
         let (found, revision) = list_small(link.connection.list(&prefix)).await?;
         found.into_iter().for_each(tell);
-        let mut watch = link.connection.watch(&prefix, Some(&prefix_end(&prefix)), revision.next()).await?;
+        let mut watch = link.connection.watch(&prefix, Some(&prefix_end(&prefix)), revision).await?;
         loop {
             if let WatchMessage::Events { events, .. } = watch.next().await? {
                 for event in events {
@@ -329,7 +329,7 @@ async fn first_error<'a>(
     }
 }
 
-/// A list that is known to be short: canaries and heartbeats. Their revision is the one to watch from.
+/// A list that is known to be short: canaries and heartbeats. A watch goes on after their revision.
 async fn list_small(mut pages: PagedList) -> Result<(Vec<KeyValue>, Revision), AttemptError> {
     let mut found = Vec::new();
     let mut revision = Revision(0);

@@ -60,7 +60,7 @@ pub enum Request {
     List,
     /// Say which of the held keys the list that is complete did not confirm.
     Compare,
-    /// Watch the watched prefix from this revision on.
+    /// Watch what comes below the watched prefix after this revision, which was read.
     Watch(Revision),
 }
 
@@ -382,7 +382,7 @@ impl Resync {
             (Cursor { etcd_cluster_id, revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
         } else {
             self.state = State::Watching { prune_owed: true };
-            (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision.next()))
+            (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision))
         };
         self.cursor = Some(first.clone());
         let complete = Command::CompleteList { scope: self.scope.clone(), cursor: first, prune: false };
@@ -396,7 +396,7 @@ impl Resync {
         (self.settling, self.is_other) = (false, false);
         self.cursor = Some(cursor.clone());
         self.state = State::Watching { prune_owed: false };
-        let request = Some(Request::Watch(cursor.revision.next()));
+        let request = Some(Request::Watch(cursor.revision));
         Step { commands: self.settled(gone, cursor), request, ..Step::default() }
     }
 

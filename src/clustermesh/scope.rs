@@ -140,7 +140,7 @@ impl ScopeTask<'_> {
                 Some(Request::ListKeys(_)) => self.list_keys().await?,
                 Some(Request::List) => self.list().await?,
                 Some(Request::Compare) => self.compare().await?,
-                Some(Request::Watch(from)) => self.watch(from).await?,
+                Some(Request::Watch(after)) => self.watch(after).await?,
                 None => return Err(AttemptError::Cluster(format!("{}: the resync stands still", self.scope))),
             };
             self.surroundings.reporter.contact();
@@ -249,10 +249,10 @@ impl ScopeTask<'_> {
         }
     }
 
-    async fn watch(&mut self, from: Revision) -> Result<Option<Request>, AttemptError> {
+    async fn watch(&mut self, after: Revision) -> Result<Option<Request>, AttemptError> {
         let prefix = self.watched_prefix();
         let end = crate::kvstore::prefix_end(&prefix);
-        let mut watch = match self.link.connection.watch(&prefix, Some(&end), from).await {
+        let mut watch = match self.link.connection.watch(&prefix, Some(&end), after).await {
             Ok(watch) => watch,
             Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
             Err(error) => return Err(error.into()),
@@ -317,7 +317,7 @@ impl ScopeTask<'_> {
 
     async fn message(&mut self, message: WatchMessage) -> Result<Option<Request>, AttemptError> {
         let input = match message {
-            WatchMessage::Created { .. } | WatchMessage::Progress { .. } => {
+            WatchMessage::Created { .. } | WatchMessage::Progress => {
                 self.surroundings.reporter.contact();
                 return Ok(None);
             }

@@ -110,6 +110,16 @@ pub enum KvstoreError {
         /// What was asked for.
         what: String,
     },
+    /// A reply is older than one before it.
+    #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several share one address")]
+    WentBack {
+        /// What was asked for.
+        what: String,
+        /// The revision of the reply before.
+        from: Revision,
+        /// That of this one.
+        to: Revision,
+    },
     /// A single reply that cannot be made smaller is over the limit.
     #[error("{what}: more than {bytes_max} bytes in one message")]
     TooLarge {
@@ -174,6 +184,7 @@ impl KvstoreError {
             | Self::PermissionDenied { .. }
             | Self::ClusterIdChanged { .. }
             | Self::MissingHeader
+            | Self::WentBack { .. }
             | Self::TooLarge { .. }
             | Self::WatchCancelled { .. }
             | Self::WatchEnded { .. }

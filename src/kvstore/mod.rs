@@ -30,4 +30,6 @@ pub use lease::LeaseLife;
 pub use limits::ClientOptions;
 pub use paged_list::{ChangedKeys, Page, PagedList};
 pub use values::{Event, KeyValue, prefix_end};
+#[cfg(test)]
+pub(crate) use watch::ScriptedWatch;
 pub use watch::{Watch, WatchMessage};

@@ -39,7 +39,7 @@ struct Pinned {
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The revision of the whole list: a watch goes on from the next one.
+    /// The revision of the whole list: a watch goes on after it.
     pub revision: Revision,
     /// Keys and values, ascending.
     pub key_values: Vec<KeyValue>,

@@ -10,9 +10,9 @@ use super::error::printable;
 use crate::model::{LeaseId, Revision};
 
 /// `mvccpb.Event.EventType`: a key was created or changed.
-const EVENT_TYPE_PUT: i32 = 0;
+pub(super) const EVENT_TYPE_PUT: i32 = 0;
 /// `mvccpb.Event.EventType`: a key was deleted, or its lease expired.
-const EVENT_TYPE_DELETE: i32 = 1;
+pub(super) const EVENT_TYPE_DELETE: i32 = 1;
 
 /// One key at one revision. `Debug` shows key and value as text, cut if long.
 #[derive(Clone, PartialEq, Eq)]

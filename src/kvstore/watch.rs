@@ -1,4 +1,7 @@
-//! A watch: the changes of a key or a range, complete revision by complete revision.
+//! A watch: the changes of a key or a range after a revision, complete revision by complete revision.
+
+#[cfg(test)]
+mod scripted;
 
 use std::time::Duration;
 
@@ -12,10 +15,16 @@ use super::watch_stream::{CreateRequest, Subscription, WATCH_ID_OF_STREAM};
 use super::{Connection, Event, KvstoreError};
 use crate::model::{EtcdClusterId, Revision};
 
+#[cfg(test)]
+pub(crate) use self::scripted::ScriptedWatch;
+
 /// How many of the largest messages the changes of one revision, and one fragment besides, may fill: a lease or a range
 /// ends with all its keys in a single revision (1,000,000 deletions of keys of 100 bytes take some 200 MB). Past that a
 /// list is the better way.
 const BATCH_MESSAGES_MAX: usize = 8;
+
+/// The revision of an etcd in which nothing was ever put (`server/storage/mvcc/kvstore.go`).
+const FIRST_REVISION: Revision = Revision(1);
 
 /// A watch under way. Dropping it ends it at the server too.
 pub struct Watch {
@@ -30,8 +39,11 @@ struct Assembly {
     expected: EtcdClusterId,
     what: String,
     message_bytes_max: usize,
-    /// Everything up to and including this revision has been handed out.
-    complete_up_to: Revision,
+    /// Everything up to and including this revision was read before the watch. What comes of it all the same is dropped: the watch begins
+    /// at it, and older etcds send old events besides (etcd #20221).
+    read: Revision,
+    /// The revision of the newest change that was handed out; that of the reading before any was.
+    handed_out: Revision,
     /// The part that has come of a revision that is not complete yet. Never of more than one revision between calls.
     pending: Vec<Event>,
 }
@@ -46,41 +58,41 @@ pub enum WatchMessage {
     },
     /// Changes, in order, whole revisions only.
     Events {
-        /// The revision of the last of them: a later watch goes on from the next one. (The header's own revision may be
-        /// ahead of changes not delivered yet.)
+        /// The revision of the last of them: a later watch goes on after it. (The header's own revision may be ahead of changes
+        /// not delivered yet.)
         revision: Revision,
         /// The changes.
         events: Vec<Event>,
     },
-    /// Nothing new.
-    Progress {
-        /// Everything up to and including this revision has been handed out. After a question of ours it is no newer than what was handed
-        /// out: etcd before 3.4.25 and 3.5.8 may answer with one that is ahead of undelivered events (etcd #15220).
-        revision: Revision,
-    },
+    /// Nothing new. The revision that etcd says with it goes nowhere: before 3.4.25 and 3.5.8 it may be ahead of events that still come
+    /// (etcd #15220).
+    Progress,
 }
 
 impl Connection {
-    /// Watches a key, or the range `[key, range_end)`, from a revision on (that one included), and waits until the watch
-    /// stands. If the token has run out, logs in again, once.
+    /// Watches what comes of a key, or of the range `[key, range_end)`, after a revision that was read, and waits until the watch stands.
+    /// If the token has run out, logs in again, once.
+    ///
+    /// etcd is asked for that revision too, and what comes of it is dropped here: of a watch from the revision above, which by then is
+    /// compacted and was a delete, etcd before 3.4.36 and 3.5.18 says nothing at all (etcd #18089, #19179). So it says that history is lost.
+    /// A watch from a revision that is itself the compacted one is not refused, so that an etcd at rest is read once.
     ///
     /// # Errors
-    /// [`KvstoreError`]. `Compacted` may also come as the first error of [`Watch::next`]. A start in the future is no error
-    /// to etcd: it is silent until then.
-    pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, from: Revision) -> Result<Watch, KvstoreError> {
+    /// [`KvstoreError`]. `Compacted` may also come as the first error of [`Watch::next`]. `WentBack` where the revision is in the future.
+    pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.pace().await;
         let started = Instant::now();
-        match self.try_watch(key, range_end, from).await {
+        match self.try_watch(key, range_end, after).await {
             Err(error) if self.has_user() && error.is_about_the_token() => {
                 self.renew_token(started).await?;
-                self.try_watch(key, range_end, from).await
+                self.try_watch(key, range_end, after).await
             }
             result => result,
         }
     }
 
-    async fn try_watch(&self, key: &[u8], range_end: Option<&[u8]>, from: Revision) -> Result<Watch, KvstoreError> {
-        let mut options = WatchOptions::new().with_start_revision(from.0).with_progress_notify().with_fragment();
+    async fn try_watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
+        let mut options = WatchOptions::new().with_start_revision(start_revision(after).0).with_progress_notify().with_fragment();
         if let Some(end) = range_end {
             options = options.with_range(end);
         }
@@ -90,13 +102,7 @@ impl Connection {
         let subscription = timeout(limit, Box::pin(self.subscribe(CreateRequest { key: key.to_vec(), options }))).await;
         let subscription = subscription.map_err(|_| too_long())?;
         let subscription = subscription.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
-        let assembly = Assembly {
-            expected: self.etcd_cluster_id(),
-            what: what.clone(),
-            message_bytes_max,
-            complete_up_to: Revision(from.0.saturating_sub(1)),
-            pending: Vec::new(),
-        };
+        let assembly = Assembly::new(self.etcd_cluster_id(), what.clone(), message_bytes_max, after);
         let mut watch = Watch { subscription, created: None, assembly };
         let first = watch.subscription.next_within(limit).await.map_err(|_| too_long())?;
         watch.begin(first)?;
@@ -146,6 +152,9 @@ impl Watch {
         if !response.created {
             return Err(KvstoreError::Malformed { reason: "a watch that begins without being created".into() });
         }
+        if revision < self.assembly.read {
+            return Err(KvstoreError::WentBack { what: self.assembly.what.clone(), from: self.assembly.read, to: revision });
+        }
         self.created = Some(revision);
         Ok(())
     }
@@ -162,25 +171,31 @@ impl Watch {
     }
 }
 
+/// What etcd is asked for: the revision that was read, and never 0, which means from now on.
+fn start_revision(after: Revision) -> Revision {
+    after.max(FIRST_REVISION)
+}
+
 impl Assembly {
+    fn new(expected: EtcdClusterId, what: String, message_bytes_max: usize, after: Revision) -> Self {
+        Self { expected, what, message_bytes_max, read: after, handed_out: after, pending: Vec::new() }
+    }
+
     /// Takes one response; `None` while it is only a part of a message.
     fn accept(&mut self, response: PbWatchResponse) -> Result<Option<WatchMessage>, KvstoreError> {
-        let header_revision = self.check(&response)?;
+        self.check(&response)?;
         if response.watch_id == WATCH_ID_OF_STREAM {
-            return Ok(Some(WatchMessage::Progress { revision: self.complete_up_to }));
+            return Ok(Some(WatchMessage::Progress));
         }
+        let says_nothing = response.events.is_empty() && !response.fragment;
         self.append(response.events)?;
         let complete = if response.fragment { self.take_complete_revisions() } else { std::mem::take(&mut self.pending) };
         if let Some(last) = complete.last() {
             let revision = last.mod_revision();
-            self.complete_up_to = revision;
+            self.handed_out = revision;
             return Ok(Some(WatchMessage::Events { revision, events: complete }));
         }
-        if response.fragment {
-            return Ok(None);
-        }
-        self.complete_up_to = self.complete_up_to.max(header_revision);
-        Ok(Some(WatchMessage::Progress { revision: self.complete_up_to }))
+        Ok(says_nothing.then_some(WatchMessage::Progress))
     }
 
     /// Of a response in fragments, all but its newest revision so far: that one may go on in the next fragment.
@@ -197,7 +212,10 @@ impl Assembly {
         for event in events {
             let event = Event::try_from(event)?;
             let revision = event.mod_revision();
-            if revision <= self.complete_up_to || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
+            if revision <= self.read {
+                continue;
+            }
+            if revision <= self.handed_out || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
                 return Err(KvstoreError::Malformed { reason: format!("{}: an event of revision {revision} out of order", self.what) });
             }
             bytes += size(&event);
@@ -243,13 +261,11 @@ mod tests {
     const CLUSTER: u64 = 0xabc;
 
     fn assembly() -> Assembly {
-        Assembly {
-            expected: EtcdClusterId(CLUSTER),
-            what: "watching".into(),
-            message_bytes_max: 1000,
-            complete_up_to: Revision(1),
-            pending: Vec::new(),
-        }
+        assembly_after(1)
+    }
+
+    fn assembly_after(revision: i64) -> Assembly {
+        Assembly::new(EtcdClusterId(CLUSTER), "watching".into(), 1000, Revision(revision))
     }
 
     fn response(header_revision: i64, deleted: &[(&str, i64)]) -> PbWatchResponse {
@@ -281,10 +297,24 @@ mod tests {
         assert_eq!(assembly.accept(fragment(&[("a", 2), ("b", 3)])).unwrap(), events(&[("a", 2)]));
         assert_eq!(assembly.accept(fragment(&[("c", 3)])).unwrap(), None);
         let requested = PbWatchResponse { watch_id: WATCH_ID_OF_STREAM, ..response(9, &[]) };
-        let progress = WatchMessage::Progress { revision: Revision(2) };
-        assert_eq!(assembly.accept(requested).unwrap(), Some(progress), "nothing past what was handed out");
+        assert_eq!(assembly.accept(requested).unwrap(), Some(WatchMessage::Progress));
         assert_eq!(assembly.accept(response(9, &[("d", 3), ("e", 4)])).unwrap(), events(&[("b", 3), ("c", 3), ("d", 3), ("e", 4)]));
-        assert_eq!(assembly.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress { revision: Revision(9) }));
+        assert_eq!(assembly.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress));
+    }
+
+    /// The watch begins at the revision that was read, and etcd before 3.4.38 and 3.5.22 sends old events to one from the future.
+    #[test]
+    fn what_was_read_before_is_dropped_and_progress_moves_nothing() {
+        let mut assembly = assembly_after(5);
+        assert_eq!(assembly.accept(response(5, &[("a", 5)])).unwrap(), None);
+        assert_eq!(assembly.accept(response(9, &[("a", 4), ("b", 5), ("c", 6)])).unwrap(), events(&[("c", 6)]));
+        assert_eq!(assembly.accept(response(9, &[("a", 3)])).unwrap(), None);
+        // etcd before 3.4.25 and 3.5.8: a notification ahead of the events that it is about
+        for watch_id in [0, WATCH_ID_OF_STREAM] {
+            let ahead = PbWatchResponse { watch_id, ..response(30, &[]) };
+            assert_eq!(assembly.accept(ahead).unwrap(), Some(WatchMessage::Progress));
+        }
+        assert_eq!(assembly.accept(response(30, &[("d", 7)])).unwrap(), events(&[("d", 7)]));
     }
 
     #[test]
@@ -307,7 +337,6 @@ mod tests {
         let expired = PbWatchResponse { canceled: true, cancel_reason: "etcdserver: invalid auth token".into(), ..response(9, &[]) };
         assert_eq!(outcome(expired), ("watching: cancelled by etcd: etcdserver: invalid auth token".into(), Disposition::Retry));
         let backwards = "etcd sent what makes no sense: watching: an event of revision";
-        assert_eq!(outcome(response(9, &[("a", 1)])), (format!("{backwards} 1 out of order"), Disposition::Retry));
         assert_eq!(outcome(response(9, &[("a", 3), ("b", 2)])), (format!("{backwards} 2 out of order"), Disposition::Retry));
         let large = "x".repeat(8000);
         let message = "watching: more than 8000 bytes of changes that belong together".to_owned();

@@ -8,10 +8,16 @@ use std::str::FromStr;
 pub struct Revision(pub i64);
 
 impl Revision {
-    /// The revision that follows this one.
+    /// The revision that follows this one; the last of all is followed by itself.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The revision before this one.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
     }
 }
 

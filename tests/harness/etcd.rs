@@ -1,7 +1,7 @@
 //! Real etcd servers for tests: each on loopback ports of its own, in a directory of its own, gone when dropped.
 //!
-//! Nothing here stands in for etcd. `ETCD_BIN` names the binary (default: `etcd` on the path), `ETCD35_BIN` a second one
-//! (default: `target/tools/etcd-3.5/etcd`).
+//! Nothing here stands in for etcd. `ETCD_BIN` names the binary (default: `etcd` on the path), `ETCD35_BIN` and `ETCD37_BIN` two more
+//! (default: `target/tools/etcd-3.5/etcd` and the like).
 
 use std::collections::HashSet;
 use std::fs;
@@ -53,6 +53,7 @@ pub(crate) struct EtcdBuilder {
     cluster_token: String,
     auth_token_ttl_s: Option<u32>,
     max_request_bytes: Option<u64>,
+    watch_progress_interval: Option<String>,
     flags: Vec<String>,
 }
 
@@ -70,12 +71,11 @@ pub(crate) struct Etcd {
     user: Option<(String, String)>,
 }
 
-/// Every etcd binary at hand: the default one and, where there is one, the 3.5.
+/// Every etcd binary at hand: the default one and, where they are, 3.5 and 3.7.
 pub(crate) fn etcd_binaries() -> Vec<PathBuf> {
-    let newer = std::env::var_os("ETCD35_BIN").map(PathBuf::from);
-    let newer = newer.or_else(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/etcd-3.5/etcd");
-        path.exists().then_some(path)
+    let newer = [("ETCD35_BIN", "etcd-3.5"), ("ETCD37_BIN", "etcd-3.7")].into_iter().filter_map(|(variable, directory)| {
+        let cached = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(directory).join("etcd");
+        std::env::var_os(variable).map(PathBuf::from).or_else(|| cached.exists().then_some(cached))
     });
     std::iter::once(default_binary()).chain(newer).collect()
 }
@@ -110,6 +110,12 @@ impl EtcdBuilder {
     /// `--max-request-bytes` (etcd's default: 1.5 MiB).
     pub(crate) fn max_request_bytes(mut self, bytes: u64) -> Self {
         self.max_request_bytes = Some(bytes);
+        self
+    }
+
+    /// How often the server says to a watch without changes how far it is.
+    pub(crate) fn watch_progress_interval(mut self, interval: &str) -> Self {
+        self.watch_progress_interval = Some(interval.into());
         self
     }
 
@@ -156,6 +162,7 @@ impl Etcd {
             cluster_token: "meshkeep-test".into(),
             auth_token_ttl_s: None,
             max_request_bytes: None,
+            watch_progress_interval: None,
             flags: Vec::new(),
         }
     }
@@ -284,6 +291,10 @@ impl Etcd {
             .arg(format!("--initial-cluster-token={}", self.builder.cluster_token))
             // quick elections and no waiting for the disk: the tests' data need not outlive a power cut
             .args(["--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync=true"]);
+        // a flag that has another name since 3.6; of variables the unknown ones are passed over
+        for name in ["ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL", "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL"] {
+            command.envs(self.builder.watch_progress_interval.iter().map(|interval| (name, interval)));
+        }
         if self.builder.tls != Tls::None {
             command
                 .arg(format!("--cert-file={}", self.server_pair.certificate.display()))

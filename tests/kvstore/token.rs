@@ -36,13 +36,15 @@ async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
         let end = prefix_end(b"cilium/");
         // two connections, so that in one the first to find the token old is a watch, in the other several reads at once
         let (watcher, reader) = (open(&etcd).await, open(&etcd).await);
-        let mut watch = watcher.watch(b"cilium/", Some(&end), Revision(first)).await.unwrap();
+        let mut watch = watcher.watch(b"cilium/", Some(&end), Revision(first - 1)).await.unwrap();
         assert_eq!(value_of_next_put(&mut watch).await, b"1");
 
         tokio::time::sleep(LONG_AFTER).await;
         let second = etcd.put("cilium/a", "2").await;
-        let (left, right) =
-            tokio::join!(watcher.watch(b"cilium/", Some(&end), Revision(second)), watcher.watch(b"cilium/a", None, Revision(second)));
+        let (left, right) = tokio::join!(
+            watcher.watch(b"cilium/", Some(&end), Revision(second - 1)),
+            watcher.watch(b"cilium/a", None, Revision(second - 1))
+        );
         for fresh in [&mut left.unwrap(), &mut right.unwrap(), &mut watch] {
             assert_eq!(value_of_next_put(fresh).await, b"2");
         }
@@ -52,7 +54,7 @@ async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
         assert_eq!(one.unwrap().0.unwrap().value.as_ref(), b"2");
         assert_eq!(more.unwrap(), Some(b"cilium/a".to_vec()));
         // what the user may not read stays denied: one more log-in, then the error
-        let error = watcher.watch(b"elsewhere", None, Revision(1)).await.err().unwrap().to_string();
+        let error = watcher.watch(b"elsewhere", None, Revision(0)).await.err().unwrap().to_string();
         assert!(error.contains("permission denied"), "{error}");
     }
 }

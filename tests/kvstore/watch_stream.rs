@@ -41,8 +41,8 @@ async fn until_the_server_has(etcd: &Etcd, expected: [u64; 2]) {
     eventually(&what, || async { (streams_and_watches(etcd).await == expected).then_some(()) }).await;
 }
 
-async fn watch_key(connection: &Connection, key: &str, from: i64) -> Watch {
-    connection.watch(key.as_bytes(), None, Revision(from)).await.unwrap()
+async fn watch_key(connection: &Connection, key: &str, after: i64) -> Watch {
+    connection.watch(key.as_bytes(), None, Revision(after)).await.unwrap()
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn watches_share_a_stream_and_each_gets_its_own() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
         let keys: Vec<String> = (0..40).map(|i| format!("cilium/{i}")).collect();
-        let mut watches = join_all(keys.iter().map(|key| watch_key(&connection, key, 2))).await;
+        let mut watches = join_all(keys.iter().map(|key| watch_key(&connection, key, 1))).await;
         until_the_server_has(&etcd, [1, 40]).await;
         etcd.put_many(keys.iter().map(|key| (key.as_str(), "1"))).await;
         for (key, watch) in keys.iter().zip(&mut watches) {
@@ -71,13 +71,13 @@ async fn a_watch_that_nobody_waits_for_any_more_is_not_left_at_the_server() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
-        let _kept = watch_key(&connection, "cilium/a", 2).await;
+        let _kept = watch_key(&connection, "cilium/a", 1).await;
         // given up before it is asked for, meanwhile, and once it stands
         for turn in 0..20 {
-            let given_up = connection.watch(b"cilium/b", None, Revision(2));
+            let given_up = connection.watch(b"cilium/b", None, Revision(1));
             let _ = tokio::time::timeout(turn * Duration::from_micros(200), given_up).await;
         }
-        let _after = watch_key(&connection, "cilium/c", 2).await;
+        let _after = watch_key(&connection, "cilium/c", 1).await;
         until_the_server_has(&etcd, [1, 2]).await;
     }
 }
@@ -87,8 +87,8 @@ async fn watches_beside_one_that_is_not_read_lose_nothing() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
-        let unread = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(2)).await.unwrap();
-        let mut beside = watch_key(&connection, "cilium/a", 2).await;
+        let unread = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(1)).await.unwrap();
+        let mut beside = watch_key(&connection, "cilium/a", 1).await;
         for value in 0..20 {
             etcd.put("cilium/a", value.to_string()).await;
         }
@@ -110,10 +110,10 @@ async fn a_watch_that_etcd_ends_does_not_touch_the_others() {
         etcd.put("cilium/a", "2").await;
         etcd.compact(3).await;
         let connection = open(&etcd).await;
-        let mut standing = watch_key(&connection, "cilium/a", 4).await;
+        let mut standing = watch_key(&connection, "cilium/a", 3).await;
         for _ in 0..3 {
             // some versions say so at once
-            if let Ok(mut compacted) = connection.watch(b"cilium/a", None, Revision(2)).await {
+            if let Ok(mut compacted) = connection.watch(b"cilium/a", None, Revision(1)).await {
                 compacted.next().await.unwrap();
                 let error = compacted.next().await.unwrap_err().to_string();
                 assert_eq!(error, "watching \"cilium/a\": the revision is compacted up to 3");
@@ -132,12 +132,12 @@ async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_
         let mut etcd = Etcd::builder().binary(binary).start().await;
         etcd.enable_auth("meshkeep", "secret").await;
         let connection = open(&etcd).await;
-        let mut first = watch_key(&connection, "cilium/a", 2).await;
+        let mut first = watch_key(&connection, "cilium/a", 1).await;
         let (refused, mut second, refused_too, mut third) = tokio::join!(
-            connection.watch(b"elsewhere", None, Revision(2)),
-            watch_key(&connection, "cilium/b", 2),
-            connection.watch(b"elsewhere", None, Revision(2)),
-            watch_key(&connection, "cilium/c", 2),
+            connection.watch(b"elsewhere", None, Revision(1)),
+            watch_key(&connection, "cilium/b", 1),
+            connection.watch(b"elsewhere", None, Revision(1)),
+            watch_key(&connection, "cilium/c", 1),
         );
         for error in [refused.err().unwrap().to_string(), refused_too.err().unwrap().to_string()] {
             assert!(error.starts_with("watching \"elsewhere\": ") && error.contains("permission denied"), "{error}");
@@ -154,8 +154,13 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
     let etcd = Etcd::start().await;
     let limit = Duration::from_secs(2);
     let connection = open_with(&etcd, &ClientOptions { request_timeout: limit, ..ClientOptions::default() }).await;
-    let mut unread = watch_key(&connection, "cilium/a", 2).await;
-    let mut beside = watch_key(&connection, "cilium/b", 2).await;
+    let mut unread = watch_key(&connection, "cilium/a", 1).await;
+    let mut beside = watch_key(&connection, "cilium/b", 1).await;
+    // etcd takes a new watch up with those that are up to date at its next look, each 100 ms
+    for (key, watch) in [("cilium/a", &mut unread), ("cilium/b", &mut beside)] {
+        etcd.put(key, "0").await;
+        assert_eq!(next_changes(watch).await, [format!("{key}=0")]);
+    }
     eventually("some silence", || async { (unread.silence() > Duration::from_millis(20)).then_some(()) }).await;
     // one is handed out, one waits, and with the third the reader stands still
     for value in ["1", "2", "3"] {
@@ -168,7 +173,7 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
     };
     let listened = eventually("the reader to wait for us", standing).await;
     // what has to come within a time waits for us, too
-    let late = connection.watch(b"cilium/c", None, Revision(2));
+    let late = connection.watch(b"cilium/c", None, Revision(1));
     let late = tokio::time::timeout(2 * limit, late).await;
     assert!(late.is_err(), "a watch that is asked for behind one that is not read only waits");
     assert_eq!(beside.listened(), listened);

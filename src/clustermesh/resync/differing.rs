@@ -66,7 +66,7 @@ impl Resync {
         self.state = State::Watching { prune_owed: false };
         self.settling = false;
         step.commands.extend(self.settled(gone, cursor));
-        step.request = Some(Request::Watch(changed.revision.next()));
+        step.request = Some(Request::Watch(changed.revision));
         step
     }
 }

@@ -60,7 +60,7 @@ impl Resync {
                 if same { self.ask_about_delete() } else { self.list(History::Other) }
             }
             (Question::Deleted, Ok(None)) => match cursor.last_delete.clone() {
-                Some(delete) => self.ask(Question::BeforeDelete, delete.source_key, Revision(delete.revision.0 - 1)),
+                Some(delete) => self.ask(Question::BeforeDelete, delete.source_key, delete.revision.previous()),
                 None => self.same_history(false),
             },
             (Question::BeforeDelete, Ok(Some(_))) => self.same_history(false),

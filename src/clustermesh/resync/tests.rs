@@ -5,16 +5,16 @@ mod etcd;
 mod holds;
 mod mirror;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::SystemTime;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use self::etcd::Etcd;
+use self::etcd::{Bugs, Etcd};
 use self::mirror::Mirror;
 use super::*;
-use crate::kvstore::LeaseLife;
+use crate::kvstore::{LeaseLife, ScriptedWatch, WatchMessage};
 use crate::model::{ClusterName, Kind, LeaseId, Record, Sequence};
 use crate::view::View;
 
@@ -81,19 +81,33 @@ fn reload(etcd: &mut Etcd, before: &[(i64, Event)], random: &mut StdRng) {
     }
 }
 
+/// The worst moment: everything is read, and before its watch stands the next revision is a delete, compacted away.
+fn delete_before_the_watch_stands(mirror: &mut Mirror, etcd: &mut Etcd, random: &mut StdRng) {
+    if !mirror.connected {
+        mirror.connect(etcd);
+    }
+    while !matches!(mirror.request, Some(Request::Watch(_))) && mirror.advance(etcd) {}
+    if mirror.watch.is_none() {
+        etcd.delete(&source_key(random));
+        etcd.compacted = etcd.revision;
+    }
+}
+
 fn random_life(seed: u64, canaries: bool) {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut etcd = Etcd::new(1);
+    let bugs = Bugs { silent_at_a_compacted_delete: random.random(), old_events: random.random(), progress_ahead: random.random() };
+    let mut etcd = Etcd { bugs, ..Etcd::new(1) };
     let mut mirror = Mirror::new(canaries);
     let mut snapshot = etcd.clone();
     for _ in 0..random.random_range(20..120) {
-        match random.random_range(0..26) {
+        match random.random_range(0..27) {
+            26 => delete_before_the_watch_stands(&mut mirror, &mut etcd, &mut random),
             0..=7 => {
                 let (key, value) = (source_key(&mut random), value(&mut random));
                 etcd.put(&key, &value);
             }
             8..=10 => etcd.delete(&source_key(&mut random)),
-            11 => etcd.compacted = etcd.revision,
+            11 => etcd.compacted = random.random_range(etcd.compacted..=etcd.revision),
             12 => etcd.announce(),
             13 => mirror.connected = false,
             14 => mirror.crash(random.random_range(0..6)),
@@ -107,7 +121,7 @@ fn random_life(seed: u64, canaries: bool) {
                 if random.random() {
                     etcd.wipe();
                 } else {
-                    etcd = Etcd { canaries: etcd.canaries, cached: etcd.cached, ..Etcd::new(etcd.id + 1) };
+                    etcd = Etcd { canaries: etcd.canaries, cached: etcd.cached, bugs, ..Etcd::new(etcd.id + 1) };
                 }
             }
             17 => snapshot = etcd.clone(),
@@ -170,7 +184,7 @@ fn the_same_history_is_resumed_by_reading_what_changed_behind_the_newest_put() {
     }
     let canary_and_newest = vec![CANARY.to_vec(), format!("{PREFIX}{}", FIRST_IDENTITY + 2).into_bytes()];
     let expected =
-        [Request::AwaitCanary, Request::ReadTogether(canary_and_newest), Request::ListChanges(Revision(4)), Request::Watch(Revision(7))];
+        [Request::AwaitCanary, Request::ReadTogether(canary_and_newest), Request::ListChanges(Revision(4)), Request::Watch(Revision(6))];
     assert_eq!(requests, expected.map(Some));
     assert!(mirror.resync.is_synced());
 }

@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// Old bugs of etcd's watches, each a switch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bugs {
+    /// A watch from the compacted revision tells nothing of a delete there (etcd #18089, #19179).
+    pub(super) silent_at_a_compacted_delete: bool,
+    /// A new watch gets events from before its start too (etcd #20221).
+    pub(super) old_events: bool,
+    /// A notification how far the watch is comes ahead of events that it is about (etcd #15220).
+    pub(super) progress_ahead: bool,
+}
+
 /// An etcd as a log.
 #[derive(Clone)]
 pub(super) struct Etcd {
@@ -20,6 +31,8 @@ pub(super) struct Etcd {
     pub(super) deadlines: BTreeMap<i64, Duration>,
     /// The time.
     pub(super) clock: Duration,
+    /// What its release does wrong.
+    pub(super) bugs: Bugs,
     /// Whose etcd it is: a KVStoreMesh's, or the cluster's own.
     pub(super) cached: bool,
 }
@@ -37,6 +50,7 @@ impl Etcd {
             expired: BTreeSet::new(),
             deadlines: BTreeMap::new(),
             clock: Duration::ZERO,
+            bugs: Bugs::default(),
             cached: false,
         }
     }
@@ -108,8 +122,39 @@ impl Etcd {
 
     /// Data directory deleted, same flags: same id, revision 1 again.
     pub(super) fn wipe(&mut self) {
-        let (canaries, cached) = (self.canaries, self.cached);
-        *self = Self { canaries, cached, ..Self::new(self.id) };
+        let (canaries, cached, bugs) = (self.canaries, self.cached, self.bugs);
+        *self = Self { canaries, cached, bugs, ..Self::new(self.id) };
+    }
+
+    /// What a new watch from a revision is answered with, revision by revision, after all that the present etcd has; `Err` where that is
+    /// compacted. An etcd at rest whose head is the compacted revision refuses nothing.
+    pub(super) fn watch(&self, from: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
+        if from < self.compacted {
+            return Err(HistoryLost);
+        }
+        let old = if self.bugs.old_events { (from - 3).max(self.compacted) } else { from };
+        let is_silent = |at: i64, event: &Event| {
+            self.bugs.silent_at_a_compacted_delete && at == self.compacted && matches!(event, Event::Delete { .. })
+        };
+        let told = self.log.iter().filter(|(at, event)| *at >= old && !is_silent(*at, event));
+        Ok(self.by_revision(told))
+    }
+
+    /// What an open watch that has heard everything up to a revision hears next.
+    pub(super) fn heard_after(&self, heard: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
+        // one that is behind catches up from what is left
+        if heard + 1 < self.compacted {
+            return Err(HistoryLost);
+        }
+        Ok(self.by_revision(self.log.iter().filter(|(at, _)| *at > heard)))
+    }
+
+    fn by_revision<'a>(&self, told: impl Iterator<Item = &'a (i64, Event)>) -> Vec<(i64, Vec<Event>)> {
+        let mut revisions: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
+        for (at, event) in told.filter(|(_, event)| key_of(event).starts_with(self.prefix().as_bytes())) {
+            revisions.entry(*at).or_default().push(event.clone());
+        }
+        revisions.into_iter().collect()
     }
 
     pub(super) fn at(&self, key: &[u8], revision: Revision) -> Result<Option<KeyValue>, HistoryLost> {

@@ -11,12 +11,21 @@ pub(super) struct Mirror {
     pub(super) request: Option<Request>,
     /// The pages still to come.
     pub(super) pages: Vec<Page>,
-    /// Up to which revision the open watch has delivered.
-    pub(super) watched: Option<i64>,
+    /// The open watch.
+    pub(super) watch: Option<OpenWatch>,
     pub(super) connected: bool,
     pub(super) canaries: bool,
     /// When the etcd's clock was at zero.
     pub(super) begun: Instant,
+}
+
+/// A watch that stands.
+pub(super) struct OpenWatch {
+    /// Up to which revision etcd has sent.
+    heard: i64,
+    /// What it has sent and the mirror has not taken.
+    waiting: VecDeque<(i64, Vec<Event>)>,
+    of: ScriptedWatch,
 }
 
 impl Mirror {
@@ -28,7 +37,7 @@ impl Mirror {
             view,
             request: None,
             pages: Vec::new(),
-            watched: None,
+            watch: None,
             connected: false,
             canaries,
             begun: Instant::now(),
@@ -44,7 +53,7 @@ impl Mirror {
         if step.request.is_some() {
             self.request = step.request;
             self.pages.clear();
-            self.watched = None;
+            self.watch = None;
         }
     }
 
@@ -125,7 +134,7 @@ impl Mirror {
                 let signs = self.signs(etcd, &keys);
                 self.feed(Input::Absent { keys, signs });
             }
-            Some(Request::Watch(from)) => return self.watch(etcd, from.0),
+            Some(Request::Watch(after)) => return self.watch(etcd, after),
         }
         true
     }
@@ -156,30 +165,34 @@ impl Mirror {
         }
     }
 
-    pub(super) fn watch(&mut self, etcd: &Etcd, from: i64) -> bool {
-        if from <= etcd.compacted {
+    /// A piece of the present watch: its creation, or the next revision. False: there is nothing more to hear.
+    pub(super) fn watch(&mut self, etcd: &Etcd, after: Revision) -> bool {
+        let is_new = self.watch.is_none();
+        let watch =
+            self.watch.get_or_insert_with(|| OpenWatch { heard: etcd.revision, waiting: VecDeque::new(), of: ScriptedWatch::after(after) });
+        let told = if is_new { etcd.watch(watch.of.start_revision().0) } else { etcd.heard_after(watch.heard) };
+        let Ok(told) = told else {
             self.feed(Input::HistoryLost);
             return true;
+        };
+        watch.waiting.extend(told);
+        watch.heard = etcd.revision;
+        if etcd.bugs.progress_ahead {
+            // an error would be one of the model's
+            assert!(matches!(watch.of.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress))));
         }
-        let watched = self.watched.unwrap_or(from - 1);
-        let relevant = |event: &Event| key_of(event).starts_with(etcd.prefix().as_bytes());
-        let next = etcd.log.iter().find(|(at, event)| *at > watched && relevant(event)).map(|(revision, _)| *revision);
-        match next {
-            Some(revision) => {
-                self.watched = Some(revision);
-                let of_revision = etcd.log.iter().filter(|(at, event)| *at == revision && relevant(event));
-                let events: Vec<Event> = of_revision.map(|(_, event)| event.clone()).collect();
+        let Some((_, events)) = watch.waiting.pop_front() else { return is_new };
+        match watch.of.accept(Revision(etcd.revision), &events).unwrap() {
+            Some(WatchMessage::Events { revision, events }) => {
                 let keys: Vec<EntryKey> =
                     events.iter().map(|event| EntryKey::new(Kind::Identity, scope().cluster, name_of(key_of(event)))).collect();
                 let signs = self.signs(etcd, &keys);
-                self.feed(Input::Events { events, revision: Revision(revision), signs });
-                true
+                self.feed(Input::Events { events, revision, signs });
             }
-            None => {
-                self.watched = Some(etcd.revision.max(watched));
-                false
-            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
         }
+        true
     }
 
     /// Lets the signs stand for a while; true if that ended the holds.
