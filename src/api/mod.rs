@@ -11,10 +11,12 @@ mod kept;
 mod listen;
 mod one_line;
 mod openapi;
+mod pages;
 mod paging;
 mod problem;
 mod query;
 mod routes;
+mod scans;
 mod serve;
 mod stall;
 mod state;
@@ -83,7 +85,7 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
 
 /// Those that answer and are done.
 fn lookup_routes() -> OpenApiRouter<ApiState> {
-    use routes::{clusters, entries, explain, exports, global_services, ipcache, metrics, objects, probes, problems};
+    use routes::{batch, clusters, entries, explain, exports, global_services, ipcache, metrics, objects, probes, problems};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
         .routes(routes!(clusters::list_clusters))
@@ -102,7 +104,7 @@ fn lookup_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(objects::get_identity))
         .routes(routes!(objects::list_identity_ips))
         .routes(routes!(ipcache::list_ipcache))
-        .routes(routes!(ipcache::lookup_ip, ipcache::lookup_ips))
+        .routes(routes!(ipcache::lookup_ip, batch::lookup_ips))
         .routes(routes!(ipcache::get_ipcache_entry))
         .routes(routes!(explain::explain_ip))
         .routes(routes!(problems::list_problems))

@@ -7,7 +7,7 @@ use super::dto::meta::{ListMeta, check_age};
 use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
 use super::state::ApiState;
-use crate::handle::{Filter, Page, Reading};
+use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 
 /// How many items a page holds if nobody says (api.md).
@@ -20,7 +20,7 @@ const LIMIT_MAX: u32 = 10_000;
 const TOKEN_VERSION: &str = "1";
 
 /// One list request, understood.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) reading: Reading,
     pub(crate) filter: Filter,
@@ -35,13 +35,23 @@ pub(crate) struct Listing {
 impl Listing {
     /// Takes the newest snapshot and reads the parameters.
     pub(crate) async fn begin<Q: ListQuery>(state: &ApiState, query: &Parameters<Q>) -> Result<Self, Problem> {
+        checked_limit(query.values.parts().limit)?;
+        Self::new(state.handle.reading().await?, query)
+    }
+
+    /// Reads the parameters as a snapshot has it.
+    pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParts { limit, page_token, max_age } = query.values.parts();
         let limit = checked_limit(limit)?;
-        let reading = state.handle.reading().await?;
         let filter = query.values.filter(&reading)?;
         let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
         let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
         Ok(Self { reading, filter, limit, max_age, start, position, fingerprint: query.fingerprint.clone() })
+    }
+
+    /// The same with another filter.
+    pub(crate) fn with(&self, filter: Filter) -> Self {
+        Self { filter, ..self.clone() }
     }
 
     /// The key that the page begins with.
@@ -57,11 +67,6 @@ impl Listing {
     /// The cluster that the page begins with.
     pub(crate) fn start_cluster(&self) -> Result<Option<ClusterName>, Problem> {
         self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| refused())).transpose()
-    }
-
-    /// A page of objects of one kind.
-    pub(crate) fn page(&self, kind: Kind) -> Result<Page, Problem> {
-        Ok(self.reading.list(kind, &self.filter, self.start_key()?.as_ref(), self.limit))
     }
 
     /// The token of the page that begins with a key.

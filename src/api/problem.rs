@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::handle::Loading;
 
-/// How soon a client may try again what only needs a moment: the store, or a free place among the streams.
+/// How soon a client may try again what only needs a moment: the store, or a free place among streams or scans.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Every kind of trouble that the API knows.
@@ -31,6 +31,7 @@ pub(crate) enum Code {
     UnsupportedMediaType,
     UnknownHost,
     TooManyStreams,
+    TooBusy,
     Internal,
     Loading,
     Stopping,
@@ -55,6 +56,7 @@ impl Code {
             }
             Self::UnknownHost => (StatusCode::MISDIRECTED_REQUEST, "unknownHost", "The Host of the request is not served here"),
             Self::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, "tooManyStreams", "Too many streams are open"),
+            Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "tooBusy", "Too many requests that take long are being answered"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
@@ -64,7 +66,7 @@ impl Code {
 
     const fn retry_after_seconds(self) -> Option<u64> {
         match self {
-            Self::Loading | Self::Stopping | Self::TooOld | Self::TooManyStreams => Some(RETRY_AFTER_SECONDS),
+            Self::Loading | Self::Stopping | Self::TooOld | Self::TooManyStreams | Self::TooBusy => Some(RETRY_AFTER_SECONDS),
             Self::BadParameter
             | Self::BadRequest
             | Self::Unauthorized
@@ -121,6 +123,12 @@ impl Problem {
     /// A parameter, by its name, and what is wrong with it.
     pub(crate) fn parameter(name: &str, trouble: impl std::fmt::Display) -> Self {
         Self::new(Code::BadParameter, format!("{name}: {trouble}"))
+    }
+
+    /// A fault of ours.
+    pub(crate) fn internal(trouble: impl std::fmt::Display) -> Self {
+        tracing::error!(%trouble, "a request cannot be answered");
+        Self::new(Code::Internal, "this is a fault in meshkeep: its log has the details")
     }
 
     pub(crate) fn too_old(detail: String, age_seconds: Option<f64>) -> Self {

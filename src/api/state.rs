@@ -4,6 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, Places, StreamMeters};
 use super::kept::KeptFiles;
+use super::scans::{Pace, Scans};
 use super::surveyor::Surveyor;
 use crate::handle::Handle;
 
@@ -23,12 +24,15 @@ pub(crate) struct ApiState {
     pub(crate) meters: StreamMeters,
     /// The token and the certificates.
     pub(crate) files: KeptFiles,
+    /// Where requests do what takes long.
+    pub(crate) scans: Scans,
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
-        Self { hub, surveyor, handle, stop, places: Places::new(), meters: StreamMeters::default(), files: KeptFiles::default() }
+        let (meters, scans) = (StreamMeters::default(), Scans::new(Pace::default()));
+        Self { hub, surveyor, handle, stop, places: Places::new(), meters, files: KeptFiles::default(), scans }
     }
 
     pub(crate) fn with_files(self, files: KeptFiles) -> Self {

@@ -37,12 +37,6 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The identity that ip entries must name, for an index to start from.
-    #[must_use]
-    pub fn identity(&self) -> Option<u32> {
-        self.identity
-    }
-
     /// Whether an object passes.
     #[must_use]
     pub fn matches(&self, key: &EntryKey, object: &Object) -> bool {

@@ -2,18 +2,9 @@
 
 use smol_str::SmolStr;
 
-use super::{Filter, Reading};
+use super::{Filter, Reading, Scanned, Slice};
 use crate::model::{ClusterName, Kind};
 use crate::view::{Affinity, GlobalService, LocalService, Selection, ServiceShare, select};
-
-/// A part of the list of global services.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ServicePage {
-    /// In order of `<namespace>/<name>`.
-    pub services: Vec<GlobalService>,
-    /// `<namespace>/<name>` of the first service of the next page, if there is one.
-    pub next: Option<SmolStr>,
-}
 
 /// What one cluster's agents would use of a global service.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,23 +18,33 @@ pub struct Selected {
 }
 
 impl Reading {
-    /// Global services that pass a filter, from `<namespace>/<name>` on. Clusters and labels are asked of what
-    /// each cluster has of the service (its service, export or slices); what passes is merged over all clusters. `limit` is at least 1.
-    #[must_use]
-    pub fn global_services(&self, filter: &Filter, start: Option<&str>, limit: usize) -> ServicePage {
+    /// Gives global services that pass a filter, from `<namespace>/<name>` on, to `take` until that refuses one. Clusters and labels are asked
+    /// of what each cluster has of the service (its service, export or slices); what passes is merged over all clusters.
+    pub fn scan_global_services(
+        &self,
+        filter: &Filter,
+        start: Option<&str>,
+        slice: &mut Slice,
+        mut take: impl FnMut(&GlobalService) -> bool,
+    ) -> Scanned<SmolStr> {
         let view = &self.published().view;
         // a namespace lies together
         let namespace = filter.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let start = start.unwrap_or_default().max(&namespace);
-        let names = view.global_service_names(start).take_while(|service| service.starts_with(&namespace));
-        let named = names.filter(|service| {
+        for service in view.global_service_names(start).take_while(|service| service.starts_with(&namespace)) {
+            if slice.is_over() {
+                return Scanned::Paused(service.clone());
+            }
+            slice.look();
             let name = service.split_once('/').map_or("", |(_, name)| name);
-            filter.name.as_ref().is_none_or(|wanted| wanted == name)
-        });
-        let mut found = named.filter_map(|service| Some((service, view.global_service(service).filter(|one| passes(filter, one))?)));
-        let services: Vec<GlobalService> = found.by_ref().take(limit).map(|(_, service)| service).collect();
-        let next = found.next().map(|(service, _)| service.clone());
-        ServicePage { services, next }
+            if filter.name.as_ref().is_none_or(|wanted| wanted == name)
+                && let Some(found) = view.global_service(service).filter(|one| passes(filter, one))
+                && !take(&found)
+            {
+                return Scanned::Full(service.clone());
+            }
+        }
+        Scanned::All
     }
 
     /// One global service, by `<namespace>/<name>`.

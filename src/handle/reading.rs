@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 
-use super::{ClusterBoard, Filter};
+use super::ClusterBoard;
 use crate::commit::Published;
 use crate::feed::TrimmedCounts;
 use crate::model::{
@@ -125,15 +125,6 @@ pub struct ResourceReading {
     pub source: SourceMeta,
 }
 
-/// A part of a list.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Page {
-    /// Records in key order; each has an object, unless raw entries were asked for.
-    pub records: Vec<Arc<Record>>,
-    /// Where the next page begins, if there is one.
-    pub next: Option<EntryKey>,
-}
-
 impl Reading {
     pub(super) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
         Self { published, board, own_cluster: None, max_connected_clusters: MaxConnectedClusters::default(), now: Instant::now() }
@@ -169,34 +160,6 @@ impl Reading {
     #[must_use]
     pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
         self.published.view.record(key)
-    }
-
-    /// Objects of one kind that pass a filter, from a key on. `limit` is at least 1.
-    #[must_use]
-    pub fn list(&self, kind: Kind, filter: &Filter, start: Option<&EntryKey>, limit: usize) -> Page {
-        let view = &self.published.view;
-        let lowest = EntryKey::lowest_of(kind);
-        let start = start.unwrap_or(&lowest);
-        let matches = |record: &Arc<Record>| record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
-        match filter.identity() {
-            Some(id) if kind == Kind::Ip => page(view.ips_of_identity(id, start).filter(matches), limit),
-            _ => page(view.records_of(kind, start, |key| filter.may_match(key)).filter(matches), limit),
-        }
-    }
-
-    /// Raw entries, mirrored ones alone, whose cache-form key begins with `prefix`, from a key on.
-    #[must_use]
-    pub fn entries(&self, prefix: &str, clusters: &[ClusterName], start: Option<&EntryKey>, limit: usize) -> Page {
-        let lowest = EntryKey::lowest();
-        let wanted = |key: &EntryKey| key.kind.is_mirrored() && among(clusters, key) && key.to_string().starts_with(prefix);
-        page(self.published.view.records_where(start.unwrap_or(&lowest), wanted), limit)
-    }
-
-    /// Records whose newest bytes could not be used, from a key on.
-    #[must_use]
-    pub fn rejected(&self, clusters: &[ClusterName], start: Option<&EntryKey>, limit: usize) -> Page {
-        let lowest = EntryKey::lowest();
-        page(self.published.view.rejected_from(start.unwrap_or(&lowest)).filter(|record| among(clusters, &record.key)), limit)
     }
 
     /// What of the sources could not be used beside their entries, in order.
@@ -374,14 +337,4 @@ impl Reading {
 
 fn scope(cluster: &ClusterName, kind: Kind) -> Scope {
     Scope { cluster: cluster.clone(), kind }
-}
-
-fn among(clusters: &[ClusterName], key: &EntryKey) -> bool {
-    clusters.is_empty() || clusters.contains(&key.cluster)
-}
-
-fn page(records: impl Iterator<Item = Arc<Record>>, limit: usize) -> Page {
-    let mut records: Vec<Arc<Record>> = records.take(limit + 1).collect();
-    let next = (records.len() > limit).then(|| records.pop()).flatten().map(|record| record.key.clone());
-    Page { records, next }
 }

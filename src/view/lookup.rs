@@ -112,8 +112,8 @@ impl View {
     }
 
     /// The keys whose newest bytes could not be used, from a key on.
-    pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = Arc<Record>> {
-        self.indices.rejected_from(start).filter_map(|key| self.record(key))
+    pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &EntryKey> {
+        self.indices.rejected_from(start)
     }
 
     /// How many keys could not be used.

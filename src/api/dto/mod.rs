@@ -75,6 +75,7 @@ macro_rules! list_of {
         $(#[$meta])*
         #[derive(Debug, Serialize, ToSchema)]
         #[serde(rename_all = "camelCase")]
+        #[allow(dead_code, reason = "a shape for the document: most pages are written item by item")]
         pub(crate) struct $name {
             /// The items, in key order.
             pub(crate) items: Vec<$item>,

@@ -1,16 +1,20 @@
 //! The process as a whole, and each cluster.
 
+use std::collections::VecDeque;
+
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::Response;
 
 use super::{bad_path, cluster_in_path};
 use crate::api::dto::ClusterList;
 use crate::api::dto::meta::{ItemMeta, check_age};
 use crate::api::dto::status::{Cluster, Status, readings};
-use crate::api::paging::Listing;
+use crate::api::pages::{Rows, Step, one, page};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, SourceMeta};
 use crate::model::Kind;
@@ -18,28 +22,49 @@ use crate::model::Kind;
 /// The process as a whole. Answers also while the store is loading.
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
-pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>) -> Result<Json<Status>, Problem> {
-    let reading = state.handle.try_reading();
-    let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
-    check_age(query.values.max_age, &sources)?;
-    Ok(Json(Status::new(&state.handle, reading.as_ref(), &state.files)))
+pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
+    // counts over all clusters
+    one(&scanner, move || {
+        let reading = state.handle.try_reading();
+        let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
+        check_age(query.values.max_age, &sources)?;
+        Ok(Status::new(&state.handle, reading.as_ref(), &state.files))
+    })
+    .await
 }
 
 /// Every cluster that has a file or of which anything is held.
 #[utoipa::path(get, path = "/v1/clusters", operation_id = "listClusters", tag = "clusters", params(PlainQuery),
     responses((status = 200, description = "A page of clusters.", body = ClusterList)))]
-pub(crate) async fn list_clusters(State(state): State<ApiState>, query: Parameters<PlainQuery>) -> Result<Json<ClusterList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let wanted = &listing.filter.clusters;
-    let start = listing.start_cluster()?;
-    let mut names = listing.reading.cluster_names();
-    names.retain(|name| (wanted.is_empty() || wanted.contains(name)) && start.as_ref().is_none_or(|start| name >= start));
-    let next = names.get(listing.limit).cloned();
-    names.truncate(listing.limit);
-    let meta = listing.meta_of(&names, &Kind::ALL)?;
-    let clusters = names.iter().filter_map(|name| listing.reading.cluster(name));
-    let items = clusters.map(|cluster| Cluster::from(&cluster)).collect();
-    Ok(Json(ClusterList { items, next_page_token: listing.token(next), meta }))
+pub(crate) async fn list_clusters(
+    State(state): State<ApiState>,
+    query: Parameters<PlainQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| {
+        let wanted = &listing.filter.clusters;
+        let start = listing.start_cluster()?;
+        let mut names = listing.reading.cluster_names();
+        names.retain(|name| (wanted.is_empty() || wanted.contains(name)) && start.as_ref().is_none_or(|start| name >= start));
+        let meta = listing.meta_of(names.get(..listing.limit).unwrap_or(&names), &Kind::ALL)?;
+        let (reading, mut names) = (listing.reading.clone(), VecDeque::from(names));
+        let rows: Rows = Box::new(move |page, slice| {
+            while let Some(name) = names.front() {
+                if slice.is_over() {
+                    return Step::Paused(name.to_string());
+                }
+                slice.look();
+                let cluster = reading.cluster(name);
+                if cluster.is_some_and(|cluster| !page.take(&Cluster::from(&cluster))) {
+                    return Step::Ended(Some(name.to_string()));
+                }
+                names.pop_front();
+            }
+            Step::Ended(None)
+        });
+        Ok((meta, rows))
+    })
+    .await
 }
 
 /// One cluster.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderValue;
@@ -13,9 +12,11 @@ use super::bad_path;
 use crate::api::dto::meta::{check_age, origin_name};
 use crate::api::dto::raw::{Entry, Rejected};
 use crate::api::dto::{EntryList, RejectedList, seconds};
+use crate::api::pages::{Rows, Step, page, stepped};
 use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::Question;
 use crate::model::{ClusterName, EntryKey, Kind, RefusedKey};
@@ -23,14 +24,23 @@ use crate::model::{ClusterName, EntryKey, Kind, RefusedKey};
 /// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
 #[utoipa::path(get, path = "/v1/entries", operation_id = "listEntries", tag = "entries", params(EntriesQuery),
     responses((status = 200, description = "A page of entries.", body = EntryList)))]
-pub(crate) async fn list_entries(State(state): State<ApiState>, query: Parameters<EntriesQuery>) -> Result<Json<EntryList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let prefix = query.values.prefix.as_deref().unwrap_or_default();
-    let (clusters, kinds) = below(&listing, prefix);
-    let meta = listing.meta_of(&clusters, &kinds)?;
-    let page = listing.reading.entries(prefix, &listing.filter.clusters, listing.start_key()?.as_ref(), listing.limit);
-    let items = page.records.iter().map(|record| Entry::from(record.as_ref())).collect();
-    Ok(Json(EntryList { items, next_page_token: listing.token(page.next), meta }))
+pub(crate) async fn list_entries(
+    State(state): State<ApiState>,
+    query: Parameters<EntriesQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, query| {
+        let prefix = query.prefix.clone().unwrap_or_default();
+        let (clusters, kinds) = below(listing, &prefix);
+        let meta = listing.meta_of(&clusters, &kinds)?;
+        let (reading, wanted, mut start) = (listing.reading.clone(), listing.filter.clusters.clone(), listing.start_key()?);
+        let rows: Rows = Box::new(move |page, slice| {
+            let scanned = reading.scan_entries(&prefix, &wanted, start.as_ref(), slice, |record| page.take(&Entry::from(record)));
+            stepped(scanned, &mut start)
+        });
+        Ok((meta, rows))
+    })
+    .await
 }
 
 /// The newest bytes of one key, exactly as they came.
@@ -69,45 +79,55 @@ pub(crate) async fn get_entry(
 /// First cluster configs, and keys of the sources that are no entries, as they were found over the newest connection; then entries.
 #[utoipa::path(get, path = "/v1/rejected", operation_id = "listRejected", tag = "entries", params(PlainQuery),
     responses((status = 200, description = "A page of rejected values.", body = RejectedList)))]
-pub(crate) async fn list_rejected(State(state): State<ApiState>, query: Parameters<PlainQuery>) -> Result<Json<RejectedList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let meta = listing.meta(&Kind::ALL)?;
-    let (mut items, mut next) = refused_by_sources(&listing);
-    if next.is_none() {
-        let start = if listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN)) { None } else { listing.start_key()? };
-        let room = listing.limit - items.len();
-        let page = listing.reading.rejected(&listing.filter.clusters, start.as_ref(), room);
-        items.extend(page.records.iter().filter_map(|record| Rejected::of(record)));
-        next = page.next.map(|key| key.to_string());
-    }
-    Ok(Json(RejectedList { items, next_page_token: listing.token(next), meta }))
+pub(crate) async fn list_rejected(
+    State(state): State<ApiState>,
+    query: Parameters<PlainQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| {
+        let meta = listing.meta(&Kind::ALL)?;
+        let mut of_sources = refused_by_sources(listing);
+        let is_of_source = listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN));
+        let mut start = if is_of_source { None } else { listing.start_key()? };
+        let (reading, wanted) = (listing.reading.clone(), listing.filter.clusters.clone());
+        let rows: Rows = Box::new(move |page, slice| {
+            while let Some(entry) = of_sources.first_entry() {
+                if slice.is_over() {
+                    return Step::Paused(entry.key().clone());
+                }
+                slice.look();
+                if !page.take(entry.get()) {
+                    return Step::Ended(Some(entry.key().clone()));
+                }
+                entry.remove();
+            }
+            let scanned = reading
+                .scan_rejected(&wanted, start.as_ref(), slice, |record| Rejected::of(record).is_none_or(|rejected| page.take(&rejected)));
+            stepped(scanned, &mut start)
+        });
+        Ok((meta, rows))
+    })
+    .await
 }
 
 /// Begins the token of a page that begins with something that is no entry.
 const SOURCE_TOKEN: &str = "source/";
 
-/// What of the sources is no entry, from the page's start on, and where the next page begins if that is among these.
-fn refused_by_sources(listing: &Listing) -> (Vec<Rejected>, Option<String>) {
+/// What of the sources is no entry, from the page's start on, each with the text that a page begins with.
+fn refused_by_sources(listing: &Listing) -> BTreeMap<String, Rejected> {
     let start = match listing.start_text() {
         None => "",
         Some(start) if start.starts_with(SOURCE_TOKEN) => start,
-        Some(_) => return (Vec::new(), None),
+        Some(_) => return BTreeMap::new(),
     };
     let refused = listing.reading.refused(&listing.filter.clusters).into_iter();
-    let places = refused.map(|(cluster, refused)| {
-        let place = format!("{SOURCE_TOKEN}{cluster}/{}", refused.source_key.escape_ascii());
-        (place, (cluster, refused))
-    });
-    let mut places: BTreeMap<String, (ClusterName, RefusedKey)> = places.filter(|(place, _)| **place >= *start).collect();
-    let next = places.keys().nth(listing.limit).cloned();
-    if let Some(next) = &next {
-        places.split_off(next);
-    }
-    let told = |(cluster, refused): &(ClusterName, RefusedKey)| {
-        let has_config = listing.reading.cluster(cluster).is_some_and(|reading| reading.record.config.is_some());
-        Rejected::of_source(cluster, refused, has_config)
+    let places =
+        refused.map(|(cluster, refused)| (format!("{SOURCE_TOKEN}{cluster}/{}", refused.source_key.escape_ascii()), cluster, refused));
+    let told = |(place, cluster, refused): (String, ClusterName, RefusedKey)| {
+        let has_config = listing.reading.cluster(&cluster).is_some_and(|reading| reading.record.config.is_some());
+        (place, Rejected::of_source(&cluster, &refused, has_config))
     };
-    (places.values().map(told).collect(), next)
+    places.filter(|(place, ..)| **place >= *start).map(told).collect()
 }
 
 /// The clusters and kinds that can have keys below a prefix.

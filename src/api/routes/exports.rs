@@ -3,13 +3,15 @@
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
 use crate::api::dto::exports::{EndpointSlice, ServiceExport};
 use crate::api::dto::{EndpointSliceList, ServiceExportList};
-use crate::api::paging::Listing;
+use crate::api::pages::{page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::model::{EntryKey, Kind};
 
@@ -19,12 +21,12 @@ use crate::model::{EntryKey, Kind};
 pub(crate) async fn list_service_exports(
     State(state): State<ApiState>,
     query: Parameters<ExportsQuery>,
-) -> Result<Json<ServiceExportList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let meta = listing.meta(&[Kind::ServiceExport])?;
-    let page = listing.page(Kind::ServiceExport)?;
-    let items = page.records.iter().filter_map(|record| ServiceExport::of(record)).collect();
-    Ok(Json(ServiceExportList { items, next_page_token: listing.token(page.next), meta }))
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| {
+        Ok((listing.meta(&[Kind::ServiceExport])?, records(listing, Kind::ServiceExport, ServiceExport::of)?))
+    })
+    .await
 }
 
 /// One service export of one cluster.
@@ -57,12 +59,12 @@ pub(crate) async fn get_service_export(
 pub(crate) async fn list_endpoint_slices(
     State(state): State<ApiState>,
     query: Parameters<ExportsQuery>,
-) -> Result<Json<EndpointSliceList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let meta = listing.meta(&[Kind::EndpointSlice])?;
-    let page = listing.page(Kind::EndpointSlice)?;
-    let items = page.records.iter().filter_map(|record| EndpointSlice::of(record)).collect();
-    Ok(Json(EndpointSliceList { items, next_page_token: listing.token(page.next), meta }))
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| {
+        Ok((listing.meta(&[Kind::EndpointSlice])?, records(listing, Kind::EndpointSlice, EndpointSlice::of)?))
+    })
+    .await
 }
 
 /// One endpoint slice of one cluster.

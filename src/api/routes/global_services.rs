@@ -1,16 +1,18 @@
 //! Global services: merged over the clusters that share them, and what a cluster would use of them.
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::Response;
+use smol_str::SmolStr;
 
 use super::bad_path;
 use crate::api::dto::GlobalServiceList;
 use crate::api::dto::global_services::{Chooser, GlobalService, sources};
 use crate::api::dto::meta::{ItemMeta, check_age};
-use crate::api::paging::Listing;
+use crate::api::pages::{Rows, one, page, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::Reading;
 use crate::model::{ClusterName, Kind};
@@ -26,13 +28,21 @@ const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Servic
 pub(crate) async fn list_global_services(
     State(state): State<ApiState>,
     query: Parameters<GlobalServicesQuery>,
-) -> Result<Json<GlobalServiceList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let chooser = chooser(&listing.reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
-    let meta = listing.meta_of(&listing.reading.cluster_names(), &KINDS)?;
-    let page = listing.reading.global_services(&listing.filter, listing.start_text(), listing.limit);
-    let items = page.services.iter().map(|service| GlobalService::new(&listing.reading, service, chooser.as_ref())).collect();
-    Ok(Json(GlobalServiceList { items, next_page_token: listing.token(page.next), meta }))
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, query| {
+        let chooser = chooser(&listing.reading, query.affinity.as_deref(), query.from.as_deref())?;
+        let meta = listing.meta_of(&listing.reading.cluster_names(), &KINDS)?;
+        let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
+        let mut start = listing.start_text().map(SmolStr::new);
+        let rows: Rows = Box::new(move |page, slice| {
+            let shown = |service: &_| GlobalService::new(&reading, service, chooser.as_ref());
+            let scanned = reading.scan_global_services(&filter, start.as_deref(), slice, |service| page.take(&shown(service)));
+            stepped(scanned, &mut start)
+        });
+        Ok((meta, rows))
+    })
+    .await
 }
 
 /// One global service.
@@ -47,18 +57,23 @@ pub(crate) async fn get_global_service(
     State(state): State<ApiState>,
     path: Result<Path<(String, String)>, PathRejection>,
     query: Parameters<GlobalServiceQuery>,
-) -> Result<Json<GlobalService>, Problem> {
+    scanner: Scanner,
+) -> Result<Response, Problem> {
     let Path((namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let reading = state.handle.reading().await?;
-    let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
-    let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
-    let found = reading.global_service(&format!("{namespace}/{name}"));
-    let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
-    let sources = sources(&reading, &found);
-    check_age(query.values.max_age, &sources)?;
-    let mut service = GlobalService::new(&reading, &found, chooser.as_ref());
-    service.meta = Some(ItemMeta::nowhere(reading.position(), &sources));
-    Ok(Json(service))
+    // merged over all clusters, and as large as they make it
+    one(&scanner, move || {
+        let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
+        let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
+        let found = reading.global_service(&format!("{namespace}/{name}"));
+        let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
+        let sources = sources(&reading, &found);
+        check_age(query.values.max_age, &sources)?;
+        let mut service = GlobalService::new(&reading, &found, chooser.as_ref());
+        service.meta = Some(ItemMeta::nowhere(reading.position(), &sources));
+        Ok(service)
+    })
+    .await
 }
 
 /// How backends are to be chosen, where the request asks for that.

@@ -12,6 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
 use crate::api::dto::status::readings;
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Handle, Origin, PersistState, Reading};
 use crate::model::Phase;
@@ -34,12 +35,17 @@ struct Page {
 /// Metrics in Prometheus' text format. Answers also while the store is loading.
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
-pub(crate) async fn get_metrics(State(state): State<ApiState>) -> impl IntoResponse {
+pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
+    // some ten thousand lines with 255 clusters
+    ([(CONTENT_TYPE, TEXT)], scanner.once(move || text(&state)).await)
+}
+
+fn text(state: &ApiState) -> String {
     let reading = state.handle.try_reading();
     let mut page = Page::default();
-    process(&mut page, &state, reading.is_some());
+    process(&mut page, state, reading.is_some());
     store(&mut page, &state.handle);
-    streams(&mut page, &state, reading.as_ref());
+    streams(&mut page, state, reading.as_ref());
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
         phases(&mut page, &all);
@@ -47,7 +53,7 @@ pub(crate) async fn get_metrics(State(state): State<ApiState>) -> impl IntoRespo
         remotes(&mut page, &all);
         mirror(&mut page, reading);
     }
-    ([(CONTENT_TYPE, TEXT)], page.text)
+    page.text
 }
 
 impl Page {
@@ -81,6 +87,11 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     page.gauge("meshkeep_build_info", "The version that runs; always 1.").sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.gauge("meshkeep_uptime_seconds", "How long it has been running.").sample(&[], handle.uptime().as_secs_f64());
     page.gauge("meshkeep_loaded", "Whether everything of the store is in memory.").sample(&[], u8::from(loaded));
+    let scans = &state.scans;
+    page.gauge("meshkeep_scans", "Requests that take long and are being answered.").sample(&[], scans.count());
+    page.counter("meshkeep_scan_seconds_total", "Time that the threads for such requests worked.")
+        .sample(&[], scans.spent().time.as_secs_f64());
+    page.counter("meshkeep_scan_rows_total", "Rows that they looked at.").sample(&[], scans.spent().rows);
     let mut marks = page.gauge("meshkeep_queue_high_water_mark", "The most that each queue ever held.");
     for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
         marks.sample(&[("queue", queue)], length);

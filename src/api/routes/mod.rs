@@ -1,5 +1,6 @@
 //! One function for each route, in one file for each kind of thing.
 
+pub(crate) mod batch;
 pub(crate) mod clusters;
 pub(crate) mod documents;
 pub(crate) mod entries;

@@ -3,27 +3,29 @@
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
 use crate::api::dto::meta::{ItemMeta, check_age};
 use crate::api::dto::objects::{ClusterIds, Identity, IdentityAnswer, IpcacheEntry, Node, Service};
 use crate::api::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
-use crate::api::paging::Listing;
+use crate::api::pages::{Rows, page, records, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::{Question, Reading};
+use crate::handle::{Filter, Question, Reading};
 use crate::model::{EntryKey, IdentityScope, Kind};
 
 /// Nodes of all clusters.
 #[utoipa::path(get, path = "/v1/nodes", operation_id = "listNodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "A page of nodes.", body = NodeList)))]
-pub(crate) async fn list_nodes(State(state): State<ApiState>, query: Parameters<NodesQuery>) -> Result<Json<NodeList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let meta = listing.meta(&[Kind::Node])?;
-    let page = listing.page(Kind::Node)?;
-    let items = page.records.iter().filter_map(|record| Node::of(record)).collect();
-    Ok(Json(NodeList { items, next_page_token: listing.token(page.next), meta }))
+pub(crate) async fn list_nodes(
+    State(state): State<ApiState>,
+    query: Parameters<NodesQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Node])?, records(listing, Kind::Node, Node::of)?))).await
 }
 
 /// One node.
@@ -48,12 +50,12 @@ pub(crate) async fn get_node(
 /// Services as each cluster exports them.
 #[utoipa::path(get, path = "/v1/services", operation_id = "listServices", tag = "services", params(ServicesQuery),
     responses((status = 200, description = "A page of services.", body = ServiceList)))]
-pub(crate) async fn list_services(State(state): State<ApiState>, query: Parameters<ServicesQuery>) -> Result<Json<ServiceList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let meta = listing.meta(&[Kind::Service])?;
-    let page = listing.page(Kind::Service)?;
-    let items = page.records.iter().filter_map(|record| Service::of(record)).collect();
-    Ok(Json(ServiceList { items, next_page_token: listing.token(page.next), meta }))
+pub(crate) async fn list_services(
+    State(state): State<ApiState>,
+    query: Parameters<ServicesQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| Ok((listing.meta(&[Kind::Service])?, records(listing, Kind::Service, Service::of)?))).await
 }
 
 /// One service of one cluster.
@@ -86,13 +88,20 @@ pub(crate) async fn get_service(
 pub(crate) async fn list_identities(
     State(state): State<ApiState>,
     query: Parameters<IdentitiesQuery>,
-) -> Result<Json<IdentityList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let meta = listing.meta(&[Kind::Identity])?;
-    let page = listing.page(Kind::Identity)?;
-    let ids = ClusterIds::new(&listing.reading);
-    let items = page.records.iter().filter_map(|record| Identity::of(record, &ids)).collect();
-    Ok(Json(IdentityList { items, next_page_token: listing.token(page.next), meta }))
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    page(&state, scanner, query, |listing, _| {
+        let (reading, filter, mut start) = (listing.reading.clone(), listing.filter.clone(), listing.start_key()?);
+        let rows: Rows = Box::new(move |page, slice| {
+            let ids = ClusterIds::new(&reading);
+            let scanned = reading.scan(Kind::Identity, &filter, start.as_ref(), slice, |record| {
+                Identity::of(record, &ids).is_none_or(|identity| page.take(&identity))
+            });
+            stepped(scanned, &mut start)
+        });
+        Ok((listing.meta(&[Kind::Identity])?, rows))
+    })
+    .await
 }
 
 /// One numeric identity.
@@ -140,14 +149,14 @@ pub(crate) async fn list_identity_ips(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,
     query: Parameters<PlainQuery>,
-) -> Result<Json<IpcacheList>, Problem> {
+    scanner: Scanner,
+) -> Result<Response, Problem> {
     let id = identity_in_path(path)?;
-    let mut listing = Listing::begin(&state, &query).await?;
-    listing.filter.identity = Some(id);
-    let meta = listing.meta(&[Kind::Ip, Kind::Node])?;
-    let page = listing.page(Kind::Ip)?;
-    let items = page.records.iter().filter_map(|record| IpcacheEntry::of(record)).collect();
-    Ok(Json(IpcacheList { items, next_page_token: listing.token(page.next), meta }))
+    page(&state, scanner, query, move |listing, _| {
+        let named = listing.with(Filter { identity: Some(id), ..listing.filter.clone() });
+        Ok((named.meta(&[Kind::Ip, Kind::Node])?, records(&named, Kind::Ip, IpcacheEntry::of)?))
+    })
+    .await
 }
 
 /// What the number of an identity that nobody announces says of where it would come from.

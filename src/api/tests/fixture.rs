@@ -17,6 +17,7 @@ use tower::ServiceExt;
 use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
 use crate::api::router;
+use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
 use crate::commit::{Committer, PersistState, Persistence, Published, Subscriber, persister, publication};
 use crate::feed::{Feed, Retention};
@@ -33,6 +34,7 @@ pub(in crate::api) struct Fixture {
     pub(in crate::api) handle: Handle,
     pub(in crate::api) stop: CancellationToken,
     pub(in crate::api) router: Router,
+    pub(in crate::api) scans: Scans,
     commands: mpsc::Sender<Command>,
     loaded: watch::Sender<Option<Subscriber>>,
     _board: watch::Sender<ClusterBoard>,
@@ -101,8 +103,9 @@ impl Fixture {
         });
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());
+        let scans = state.scans.clone();
         let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
-        Self { handle, stop, router, commands, loaded, _board: board }
+        Self { handle, stop, router, scans, commands, loaded, _board: board }
     }
 
     /// With every tick a wave: what comes within some milliseconds is merged by key.
@@ -110,6 +113,15 @@ impl Fixture {
         let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
         let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
         state.hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
+        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self
+    }
+
+    /// With slices and pages of this length.
+    pub(in crate::api) fn with_pace(mut self, pace: Pace) -> Self {
+        let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
+        state.scans = Scans::new(pace);
+        self.scans = state.scans.clone();
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         self
     }

@@ -8,6 +8,7 @@ pub(super) mod fixture;
 mod global_services;
 mod identities;
 mod metrics;
+mod pages;
 mod paging;
 mod problems;
 mod rereading;

@@ -13,6 +13,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
+use crate::handle::{Allowance, Slice};
 use crate::model::{Change, ClusterName, Command, DeleteReason, Epoch, Identity, LabelSet, Phase, Scope, SourceStamp};
 use crate::view::View;
 
@@ -76,11 +77,14 @@ impl World {
     }
 
     fn truth(&self, filter: &Filter) -> BTreeMap<EntryKey, Arc<Object>> {
-        let page = self.reading().list(Kind::Identity, filter, None, 10_000);
-        let records = page.records.into_iter().filter_map(|record| Some((record.key.clone(), record.object.clone()?)));
+        let mut records = Vec::new();
+        self.reading().scan(Kind::Identity, filter, None, &mut Slice::begin(Allowance::Rows(u64::MAX)), |record| {
+            records.extend(record.object.clone().map(|object| (record.key.clone(), object)));
+            true
+        });
         let clusters = self.published.view.clusters_from(&EntryKey::lowest_of(Kind::Cluster));
         let clusters = clusters.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key, Arc::clone(object)));
-        records.chain(clusters).collect()
+        records.into_iter().chain(clusters).collect()
     }
 }
 

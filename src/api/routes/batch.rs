@@ -1,0 +1,186 @@
+//! Lookups of many addresses at once, sent as they are made.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::ipcache::{IPCACHE_KINDS, LOOKUP_KINDS};
+use crate::api::dto::lookup::{LookupItem, LookupList};
+use crate::api::dto::meta::{ListMeta, check_age};
+use crate::api::pages::json;
+use crate::api::problem::{Code, Problem};
+use crate::api::query::{ItemQuery, Parameters};
+use crate::api::scans::{Held, Scanner};
+use crate::api::state::ApiState;
+use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
+use crate::model::ClusterName;
+
+/// How many addresses one batch may hold (api.md): some 10 ms of work.
+const BATCH_LENGTH_MAX: usize = 10_000;
+
+/// How many bytes are made before the next ones are asked for: what a connection takes without being read is 128 KiB.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A batch of lookups.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LookupRequest {
+    /// The addresses, IPv4 or IPv6.
+    #[schema(max_items = 10000)]
+    ips: Vec<String>,
+}
+
+/// The clusters that lookups used; an address that nothing covers has used the ipcache of all.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    clusters: BTreeSet<ClusterName>,
+    all: bool,
+}
+
+impl Used {
+    pub(super) fn add(&mut self, found: &[LookupMatch]) {
+        self.all |= found.is_empty();
+        for found in found {
+            if !self.clusters.contains(&found.record.key.cluster) {
+                self.clusters.insert(found.record.key.cluster.clone());
+            }
+        }
+    }
+
+    pub(super) fn sources(&self, reading: &Reading) -> Vec<SourceMeta> {
+        let joined = self.clusters.iter().flat_map(|cluster| LOOKUP_KINDS.map(|kind| reading.source(cluster, kind)));
+        let others = reading.cluster_names().into_iter().filter(|name| self.all && !self.clusters.contains(name));
+        let others = others.flat_map(|cluster| IPCACHE_KINDS.map(|kind| reading.source(&cluster, kind)));
+        joined.chain(others).collect()
+    }
+}
+
+/// A batch in the making. All of it is read from one moment.
+#[derive(Debug)]
+struct Batch {
+    reading: Reading,
+    ips: Arc<[String]>,
+    next: usize,
+    used: Used,
+}
+
+/// What is left to send of a batch, and its room.
+struct Sending {
+    scanner: Scanner,
+    _held: Held,
+    /// Gone once its end was sent.
+    batch: Option<Batch>,
+}
+
+/// Lookups of up to 10,000 addresses at once, all from one moment.
+#[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
+    request_body(content = LookupRequest, description = "The addresses."),
+    responses((status = 200, description = "One item for each address, in the order asked.", body = LookupList)))]
+pub(crate) async fn lookup_ips(
+    State(state): State<ApiState>,
+    query: Parameters<ItemQuery>,
+    scanner: Scanner,
+    body: Result<Json<LookupRequest>, JsonRejection>,
+) -> Result<Response, Problem> {
+    let Json(LookupRequest { ips }) = body.map_err(|rejection| bad_body(&rejection))?;
+    if ips.len() > BATCH_LENGTH_MAX {
+        return Err(Problem::parameter("ips", format!("{} addresses are too many: ask for at most {BATCH_LENGTH_MAX} at once", ips.len())));
+    }
+    let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
+    let held = scanner.hold().await?;
+    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default() };
+    if query.values.max_age.is_some() {
+        // which sources it uses is known once all is found, and a refusal has to come before the first byte
+        let mut batch = batch();
+        let sources = scanner.run(move |slice| batch.look(slice)).await;
+        check_age(query.values.max_age, &sources)?;
+    }
+    let sending = Sending { scanner, _held: held, batch: Some(batch()) };
+    Ok(json(Body::from_stream(stream::unfold(sending, Sending::next))))
+}
+
+impl Batch {
+    /// Finds out which sources all lookups use.
+    fn look(&mut self, slice: &mut Slice) -> ControlFlow<Vec<SourceMeta>> {
+        while let Some(text) = self.ips.get(self.next) {
+            if slice.is_over() {
+                return ControlFlow::Continue(());
+            }
+            slice.look();
+            self.next += 1;
+            if let Some(found) = self.lookup(text) {
+                self.used.add(&found);
+            }
+        }
+        ControlFlow::Break(self.used.sources(&self.reading))
+    }
+
+    fn lookup(&self, text: &str) -> Option<Vec<LookupMatch>> {
+        let ip: IpAddr = text.parse().ok()?;
+        Some(self.reading.lookup(ip.to_canonical()))
+    }
+
+    /// The next bytes, and whether they are the last.
+    fn advance(&mut self, slice: &mut Slice) -> Result<(Vec<u8>, bool), serde_json::Error> {
+        let mut bytes = Vec::with_capacity(CHUNK_BYTES);
+        if self.next == 0 {
+            bytes.extend_from_slice(b"{\"items\":[");
+        }
+        while let Some(text) = self.ips.get(self.next) {
+            if slice.is_over() || bytes.len() >= CHUNK_BYTES {
+                return Ok((bytes, false));
+            }
+            slice.look();
+            if self.next > 0 {
+                bytes.push(b',');
+            }
+            let found = self.lookup(text);
+            let item = found.as_ref().map_or_else(|| LookupItem::failed(text), |found| LookupItem::new(text, found));
+            serde_json::to_writer(&mut bytes, &item)?;
+            self.next += 1;
+            if let Some(found) = &found {
+                self.used.add(found);
+            }
+        }
+        let sources = self.used.sources(&self.reading);
+        bytes.extend_from_slice(b"],\"meta\":");
+        let meta = ListMeta { position: self.reading.position().to_string(), sources: sources.iter().map(Into::into).collect() };
+        serde_json::to_writer(&mut bytes, &meta)?;
+        bytes.push(b'}');
+        Ok((bytes, true))
+    }
+}
+
+impl Sending {
+    /// The next bytes, made once the socket takes them.
+    async fn next(mut self) -> Option<(Result<Bytes, serde_json::Error>, Self)> {
+        let batch = self.batch.take()?;
+        let (made, batch) = self.scanner.slice(batch, Batch::advance).await;
+        let made = made.map(|(bytes, is_last)| {
+            self.batch = (!is_last).then_some(batch);
+            Bytes::from(bytes)
+        });
+        Some((made, self))
+    }
+}
+
+fn bad_body(rejection: &JsonRejection) -> Problem {
+    let code = match rejection.status() {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+        _ => Code::BadRequest,
+    };
+    Problem::new(code, format!("send {{\"ips\":[…]}} as application/json: {}", rejection.body_text()))
+}

@@ -1,0 +1,232 @@
+//! Turns, one client after the other.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::api::events::Client;
+use crate::handle::Spent;
+
+/// How many requests may have a place at once. With a slice of 4 ms for each, the last of them begins after 4 s on one thread; a waiting one takes
+/// some 16 KiB with its connection, 16 MB in all.
+pub(super) const PLACES_MAX: usize = 1_024;
+
+/// How many of them one client may have: half, so that another one finds a place beside it.
+pub(super) const PLACES_PER_CLIENT_MAX: usize = PLACES_MAX / 2;
+
+/// Who works, and who waits.
+#[derive(Debug)]
+pub(super) struct Turns {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How many turns nobody has; there are none while somebody waits.
+    free: usize,
+    /// Requests that have a place, by client.
+    places: HashMap<Client, usize>,
+    count: usize,
+    /// Clients that wait, the next one first; each once.
+    order: VecDeque<Client>,
+    waiting: HashMap<Client, VecDeque<oneshot::Sender<Turn>>>,
+    spent: Spent,
+}
+
+/// A place; free again when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    turns: Arc<Turns>,
+    client: Client,
+}
+
+/// A turn; the next one's when dropped.
+#[derive(Debug)]
+pub(super) struct Turn(Option<Arc<Turns>>);
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoTurn {
+    #[error("{PLACES_MAX} requests that take long are being answered, which is the limit: ask again in a moment")]
+    InAll,
+    #[error("{PLACES_PER_CLIENT_MAX} requests of this client that take long are being answered, which is the limit: ask again in a moment")]
+    OfClient,
+}
+
+impl Turns {
+    pub(super) fn new(count: usize) -> Arc<Self> {
+        let (places, waiting) = (HashMap::new(), HashMap::new());
+        let state = State { free: count, places, count: 0, order: VecDeque::new(), waiting, spent: Spent::default() };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// [`NoTurn`] where there is none.
+    pub(super) fn enter(turns: &Arc<Self>, client: Client) -> Result<Place, NoTurn> {
+        let mut state = turns.state();
+        if state.count >= PLACES_MAX {
+            return Err(NoTurn::InAll);
+        }
+        let taken = state.places.entry(client).or_default();
+        if *taken >= PLACES_PER_CLIENT_MAX {
+            return Err(NoTurn::OfClient);
+        }
+        *taken += 1;
+        state.count += 1;
+        Ok(Place { turns: Arc::clone(turns), client })
+    }
+
+    pub(super) fn spent(&self) -> Spent {
+        self.state().spent
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.state().count
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a turn back: the next client's request that waits longest gets it.
+    fn pass_on(turns: Arc<Self>) {
+        let mut turn = Turn(Some(Arc::clone(&turns)));
+        loop {
+            let next = turns.state().next();
+            let Some(next) = next else { break };
+            match next.send(turn) {
+                Ok(()) => return,
+                // who waited is gone
+                Err(back) => turn = back,
+            }
+        }
+        // it is free: nobody is to get it again
+        turn.0 = None;
+    }
+}
+
+impl State {
+    /// The request whose turn it is; where nobody waits the turn is free.
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        let Some(client) = self.order.pop_front() else {
+            self.free += 1;
+            return None;
+        };
+        let mut queue = self.waiting.remove(&client).unwrap_or_default();
+        let next = queue.pop_front();
+        if !queue.is_empty() {
+            self.waiting.insert(client, queue);
+            self.order.push_back(client);
+        }
+        // a client in the order waits, so there is one
+        next
+    }
+}
+
+impl Place {
+    /// Waits for a turn, behind those of this client that wait already and one of each other client.
+    pub(super) async fn turn(&self) -> Turn {
+        let receiver = {
+            let mut state = self.turns.state();
+            if state.free > 0 {
+                state.free -= 1;
+                return Turn(Some(Arc::clone(&self.turns)));
+            }
+            let (sender, receiver) = oneshot::channel();
+            let queue = state.waiting.entry(self.client).or_default();
+            queue.push_back(sender);
+            if queue.len() == 1 {
+                state.order.push_back(self.client);
+            }
+            receiver
+        };
+        match receiver.await {
+            Ok(turn) => turn,
+            // nobody drops a sender that waits
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.turns.state();
+        state.count -= 1;
+        if let Some(taken) = state.places.get_mut(&self.client) {
+            *taken -= 1;
+            if *taken == 0 {
+                state.places.remove(&self.client);
+            }
+        }
+    }
+}
+
+impl Turn {
+    /// Ends it, and says what it took.
+    pub(super) fn end(self, spent: Spent) {
+        if let Some(turns) = &self.0 {
+            turns.state().spent += spent;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(turns) = self.0.take() {
+            Turns::pass_on(turns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn client(last: u8) -> Client {
+        Client::at(IpAddr::from([192, 0, 2, last]))
+    }
+
+    /// A client that asks for a hundred things and one that asks for one.
+    #[tokio::test]
+    async fn clients_have_turns_one_after_the_other_whoever_asks_for_more() {
+        let turns = Turns::new(1);
+        let places: Vec<Place> = (0..100).map(|_| Turns::enter(&turns, client(1)).unwrap()).collect();
+        let other = Turns::enter(&turns, client(2)).unwrap();
+        let first = places[0].turn().await;
+        let mut greedy: Vec<_> = places[1..].iter().map(|place| Box::pin(place.turn())).collect();
+        assert!(greedy.iter_mut().all(|turn| turn.now_or_never().is_none()));
+        let mut small = Box::pin(other.turn());
+        assert!((&mut small).now_or_never().is_none());
+        drop(first);
+        let second = (&mut greedy[0]).now_or_never().unwrap();
+        assert!((&mut small).now_or_never().is_none());
+        drop(second);
+        let third = (&mut small).now_or_never().unwrap();
+        // those that went are passed over
+        drop(greedy.drain(1..98));
+        drop(third);
+        assert!((&mut greedy[1]).now_or_never().is_some());
+        drop(greedy);
+        let state = turns.state();
+        assert_eq!((state.free, state.waiting.len(), state.order.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn one_client_has_half_of_the_places_and_none_is_lost() {
+        let turns = Turns::new(1);
+        let mut held: Vec<Place> = (0..PLACES_PER_CLIENT_MAX).map(|_| Turns::enter(&turns, client(1)).unwrap()).collect();
+        assert_eq!(Turns::enter(&turns, client(1)).unwrap_err(), NoTurn::OfClient);
+        held.extend((0..PLACES_PER_CLIENT_MAX).map(|_| Turns::enter(&turns, client(2)).unwrap()));
+        assert_eq!(Turns::enter(&turns, client(3)).unwrap_err(), NoTurn::InAll);
+        held.clear();
+        let state = turns.state();
+        assert_eq!((state.count, state.places.len()), (0, 0));
+    }
+}
