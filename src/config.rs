@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
+pub(crate) use self::values::parse_duration;
+use self::values::parse_interval;
 pub use self::values::{KvstoreOption, KvstoreOptions};
-use self::values::{parse_duration, parse_interval};
 use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters};
 
 /// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.

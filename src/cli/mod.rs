@@ -1,11 +1,23 @@
 //! The command line: one file for each command.
 //!
-//! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, 2 used wrongly, and for `store` 3 in use. Deliberately lacks: the options of `serve`
-//! (`config` has them).
+//! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, not found or not healthy, 2 used wrongly, 3 cannot be reached (for `store`: in
+//! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
 
+mod asker;
+mod explain;
+mod failure;
+mod get;
+mod healthcheck;
+mod kinds;
+mod lookup;
 mod openapi;
+mod output;
+mod problems;
+mod scripts;
 mod serve;
+mod status;
 mod store;
+mod watch;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -15,10 +27,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
+use self::asker::ServerOptions;
+use self::failure::{EXIT_USAGE, Failure, Verdict};
 use crate::config::{Settings, UsageError};
-
-/// The exit code of a command that was used wrongly, as clap and most of Unix have it.
-const EXIT_USAGE: u8 = 2;
 
 /// A warm mirror of Cilium ClusterMesh state: nodes, services, identities and ipcache over HTTP
 #[derive(Debug, Parser)]
@@ -37,11 +48,41 @@ enum CliCommand {
                             commas) and a key of the --config file (data-dir). The command line is strongest, the file weakest."
     )]
     Serve(Box<Settings>),
+    /// How a running meshkeep and each of its clusters is; exit code 1 while one is not live
+    Status(Asking<status::StatusOptions>),
+    /// List objects, or show one
+    Get(Asking<get::GetOptions>),
+    /// Who has an address: the entry that an agent would use, by longest prefix
+    Lookup(Asking<lookup::LookupOptions>),
+    /// The whole story of an address: every entry, which one wins and why, what is behind it and what looks wrong
+    Explain(Asking<explain::ExplainOptions>),
+    /// Follow changes, one line each
+    Watch(Asking<watch::WatchOptions>),
+    /// What looks wrong in the mesh, and what to do
+    Problems(Asking<problems::ProblemsOptions>),
+    /// Whether a running meshkeep is ready, for exec probes
+    Healthcheck(Asking<healthcheck::HealthcheckOptions>),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
     /// Look at what is stored while meshkeep does not run
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Print a completion script
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, for instance into `man -l -`
+    Man,
+}
+
+/// The options of a command that asks a running sidecar.
+#[derive(Debug, clap::Args)]
+struct Asking<O: clap::Args> {
+    #[command(flatten)]
+    options: O,
+    #[command(flatten)]
+    server: ServerOptions,
 }
 
 /// Runs the command that the arguments name; the first is the program's own name.
@@ -53,7 +94,46 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(CliCommand::Serve(settings)) => end(serve::run(*settings)),
         Ok(CliCommand::Openapi) => end(openapi::run()),
         Ok(CliCommand::Store(command)) => store::run(&command),
+        Ok(CliCommand::Completion { shell }) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
+        Ok(CliCommand::Man) => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
+        Ok(command) => ask(command),
         Err(error) => refuse(&error),
+    }
+}
+
+/// Runs a command that asks a sidecar.
+fn ask(command: CliCommand) -> ExitCode {
+    let executor = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(executor) => executor,
+        Err(error) => return finish(Err(Failure::not_found(format!("cannot start the async runtime: {error}")))),
+    };
+    finish(executor.block_on(async {
+        match command {
+            CliCommand::Status(asking) => status::run(&asking.options, &asking.server).await,
+            CliCommand::Get(asking) => get::run(&asking.options, &asking.server).await,
+            CliCommand::Lookup(asking) => lookup::run(&asking.options, &asking.server).await,
+            CliCommand::Explain(asking) => explain::run(&asking.options, &asking.server).await,
+            CliCommand::Watch(asking) => watch::run(&asking.options, &asking.server).await,
+            CliCommand::Problems(asking) => problems::run(&asking.options, &asking.server).await,
+            CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
+            CliCommand::Serve(_) | CliCommand::Openapi | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
+                Ok(Verdict::Fine)
+            }
+        }
+    }))
+}
+
+/// The exit code of a command that asked; tells why it failed.
+fn finish(result: Result<Verdict, Failure>) -> ExitCode {
+    match result {
+        Ok(verdict) => verdict.code(),
+        Err(failure) => {
+            let text = failure.to_string();
+            if !text.is_empty() {
+                complain(&text);
+            }
+            failure.code()
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// A message that names the form.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }

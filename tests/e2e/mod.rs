@@ -5,6 +5,7 @@ mod big_values;
 mod cache_ttl;
 mod chaos;
 mod clusters;
+mod command_line;
 mod derived;
 mod directory;
 mod freshness;

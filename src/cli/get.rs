@@ -1,0 +1,140 @@
+//! `meshkeep get KIND [NAME]`: lists and single objects, once or followed.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::asker::{Asker, ServerOptions};
+use super::failure::{Failure, Verdict};
+use super::kinds::{KINDS, KindRow};
+use super::output::{Format, OutputOptions, print_list, print_one, text};
+use super::watch;
+
+/// What to get.
+#[derive(Debug, Args)]
+pub(super) struct GetOptions {
+    /// nodes, services, global-services, identities, ipcache, service-exports, endpoint-slices or clusters
+    #[arg(value_name = "KIND")]
+    kind: String,
+    /// The name: CLUSTER/NAME of a node, CLUSTER/NAMESPACE/NAME of a service, NUMBER of an identity, an address or prefix, or the last part alone
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Only those of this cluster (repeatable)
+    #[arg(long, value_name = "NAME")]
+    cluster: Vec<String>,
+    /// Only those of this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Only those with these labels, as kubectl writes them: app=cart,tier!=web,env in (a,b)
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+    /// Another filter of the API, for instance identity=131331 or cidr=10.2.0.0/16 (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_filter)]
+    filter: Vec<(String, String)>,
+    /// Go on with what changes
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// A filter of the API, by its name there.
+pub(super) fn parse_filter(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Prints what was asked for.
+pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+    let kind = KindRow::of(&options.kind).ok_or_else(|| {
+        let known: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
+        Failure::usage(format!("there is no kind {:?}: get one of {}", options.kind, known.join(", ")))
+    })?;
+    let asker = Asker::new(server)?;
+    let filters = filters(options, kind)?;
+    let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if let Some(path) = options.name.as_deref().and_then(|name| path_of(kind, options, name)) {
+        if options.watch {
+            return Err(Failure::usage("-w follows a list: leave the name out, and give --cluster or another filter"));
+        }
+        let found = asker.get(&path, &[]).await?;
+        if let Some(Value::Array(items)) = found.get("items") {
+            print_list(options.output.output, &kind.shape, items)?;
+        } else {
+            print_one(options.output.output, &kind.shape, &found)?;
+        }
+        return Ok(Verdict::Fine);
+    }
+    let (mut items, position) = asker.list(&kind.path(), &query).await?;
+    if let Some(name) = &options.name {
+        items.retain(|item| name_matches(kind, item, name));
+        if items.is_empty() {
+            return Err(Failure::not_found(format!("no {} is called {name:?} in any cluster that is mirrored", kind.names[1])));
+        }
+    }
+    if items.is_empty() && matches!(options.output.output, Format::Table | Format::Wide) {
+        eprintln!("none found");
+    } else {
+        print_list(options.output.output, &kind.shape, &items)?;
+    }
+    match (options.watch, kind.stream_name, position) {
+        (false, _, _) => Ok(Verdict::Fine),
+        (true, Some(stream_name), Some(position)) => {
+            let mut query: Vec<(String, String)> = filters.clone();
+            query.push(("kind".to_owned(), stream_name.to_owned()));
+            watch::follow(&asker, query, watch::Start::After(position), options.output.output).await
+        }
+        (true, _, _) => Err(Failure::usage(format!("{} cannot be followed: follow services instead", kind.names[0]))),
+    }
+}
+
+fn filters(options: &GetOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
+    let mut filters: Vec<(String, String)> = options.filter.clone();
+    filters.extend(options.cluster.iter().map(|name| ("cluster".to_owned(), name.clone())));
+    if let Some(namespace) = &options.namespace {
+        if !kind.namespaced {
+            return Err(Failure::usage(format!("{} have no namespace", kind.names[0])));
+        }
+        filters.push(("namespace".to_owned(), namespace.clone()));
+    }
+    if let Some(selector) = &options.selector {
+        if !kind.labelled {
+            return Err(Failure::usage(format!(
+                "{} have no labels: select identities, and get ipcache --filter identity=NUMBER",
+                kind.names[0]
+            )));
+        }
+        filters.push(("labelSelector".to_owned(), selector.clone()));
+    }
+    Ok(filters)
+}
+
+/// The path of a single object; `None` where the name is not whole.
+fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
+    if matches!(kind.name_parts, ["prefix" | "id" | "name"]) {
+        return Some(format!("{}/{}", kind.path(), encoded(name)));
+    }
+    let mut parts: Vec<&str> = name.split('/').collect();
+    if parts.len() + 1 == kind.name_parts.len() && kind.name_parts.contains(&"namespace") && !parts.contains(&"") {
+        // services: the namespace may come from -n, and the cluster from --cluster
+        if let ([cluster], true) = (options.cluster.as_slice(), kind.name_parts[0] == "cluster") {
+            parts.insert(0, cluster);
+        }
+    } else if let (1, [cluster], ["cluster", "name"]) = (parts.len(), options.cluster.as_slice(), kind.name_parts) {
+        parts.insert(0, cluster);
+    }
+    (parts.len() == kind.name_parts.len())
+        .then(|| format!("{}/{}", kind.path(), parts.into_iter().map(encoded).collect::<Vec<_>>().join("/")))
+}
+
+/// Whether an object has a name that was given in part: the last parts of its own.
+fn name_matches(kind: &KindRow, item: &Value, wanted: &str) -> bool {
+    let own: Vec<String> = kind.name_parts.iter().map(|part| text(item, &format!("/{part}"))).collect();
+    let wanted: Vec<&str> = wanted.split('/').collect();
+    own.len() >= wanted.len() && own[own.len() - wanted.len()..].iter().zip(&wanted).all(|(own, wanted)| own == wanted)
+}
+
+/// A part of a path, percent-encoded where it must be; the `/` and `:` of prefixes stay.
+pub(super) fn encoded(part: &str) -> String {
+    let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    part.bytes().map(|byte| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

@@ -1,0 +1,210 @@
+//! How answers are printed: tables that fit the terminal, JSON, YAML or names.
+//!
+//! A table is a list of columns, each a heading and what to say of an object of the API; `wide` has more of them. Owns: formats, colour, ages.
+//! Deliberately lacks: any knowledge of kinds.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::{Args, ValueEnum};
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+
+/// Between two columns, as kubectl has them.
+const COLUMN_PADDING: (u16, u16) = (0, 2);
+
+/// A form of output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Columns for people
+    Table,
+    /// Columns for people, all of them
+    Wide,
+    /// The API's JSON
+    Json,
+    /// The same as YAML
+    Yaml,
+    /// Names alone, one a line
+    Name,
+}
+
+/// The options of output.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct OutputOptions {
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(super) output: Format,
+}
+
+/// A column of a table.
+pub(super) struct Column {
+    /// The heading.
+    pub(super) heading: &'static str,
+    /// Only in `wide`.
+    pub(super) wide: bool,
+    /// What to say of an object.
+    pub(super) cell: fn(&Value) -> String,
+}
+
+impl Column {
+    pub(super) const fn new(heading: &'static str, cell: fn(&Value) -> String) -> Self {
+        Self { heading, wide: false, cell }
+    }
+
+    pub(super) const fn wide(heading: &'static str, cell: fn(&Value) -> String) -> Self {
+        Self { heading, wide: true, cell }
+    }
+}
+
+/// What is printed of a kind.
+pub(super) struct Shape {
+    /// The columns, from left to right.
+    pub(super) columns: &'static [Column],
+    /// The name of one object, for `-o name`.
+    pub(super) name: fn(&Value) -> String,
+}
+
+/// Prints a list.
+pub(super) fn print_list(format: Format, shape: &Shape, items: &[Value]) -> Result<(), Failure> {
+    match format {
+        Format::Table | Format::Wide => print(&table(shape, items, format == Format::Wide)),
+        Format::Json => print_json(&json!({ "items": items })),
+        Format::Yaml => print_yaml(&json!({ "items": items })),
+        Format::Name => print(&items.iter().map(|item| (shape.name)(item) + "\n").collect::<String>()),
+    }
+}
+
+/// Prints a single object.
+pub(super) fn print_one(format: Format, shape: &Shape, item: &Value) -> Result<(), Failure> {
+    match format {
+        Format::Json => print_json(item),
+        Format::Yaml => print_yaml(item),
+        Format::Table | Format::Wide | Format::Name => print_list(format, shape, std::slice::from_ref(item)),
+    }
+}
+
+/// The rows below their headings, each line ended.
+pub(super) fn table(shape: &Shape, items: &[Value], wide: bool) -> String {
+    let columns: Vec<&Column> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
+    let mut table = Table::new();
+    // a pipe gets whole lines: what reads it splits at blanks and not at a width
+    let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+    table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
+    table.set_header(columns.iter().map(|column| column.heading));
+    for item in items {
+        table.add_row(columns.iter().map(|column| {
+            let cell = (column.cell)(item);
+            if cell.is_empty() { "-".to_owned() } else { cell }
+        }));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding(COLUMN_PADDING);
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Prints text. A closed pipe ends the command quietly, as it does for others.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::not_found(""),
+        _ => Failure::not_found(format!("cannot write to standard output: {error}")),
+    })
+}
+
+/// Prints a value as JSON, for people.
+pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::not_found(error.to_string()))?;
+    print(&(text + "\n"))
+}
+
+fn print_yaml(value: &Value) -> Result<(), Failure> {
+    print(&serde_yaml_ng::to_string(value).map_err(|error| Failure::not_found(error.to_string()))?)
+}
+
+/// The text at a place within an object, or nothing. Numbers and switches are written out, lists are joined by commas.
+pub(super) fn text(item: &Value, pointer: &str) -> String {
+    item.pointer(pointer).map(plain).unwrap_or_default()
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Object(map) => map.iter().map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// How long something is ago, as kubectl writes it: `4s`, `2m10s`, `3h5m`, `2d4h`.
+pub(super) fn age(seconds: f64) -> String {
+    let total = std::time::Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(std::time::Duration::MAX).as_secs();
+    let (days, hours, minutes) = (total / 86_400, total / 3_600 % 24, total / 60 % 60);
+    let parts = |large: u64, unit: &str, small: u64, smaller: &str| match small {
+        0 => format!("{large}{unit}"),
+        _ => format!("{large}{unit}{small}{smaller}"),
+    };
+    match total {
+        0..60 if seconds < 10.0 => format!("{:.1}s", seconds.max(0.0)),
+        0..120 => format!("{total}s"),
+        120..3_600 => parts(minutes, "m", total % 60, "s"),
+        3_600..86_400 => parts(hours, "h", minutes, "m"),
+        _ => parts(days, "d", hours, "h"),
+    }
+}
+
+/// The age at a place within an object, or nothing.
+pub(super) fn age_at(item: &Value, pointer: &str) -> String {
+    item.pointer(pointer).and_then(Value::as_f64).map(age).unwrap_or_default()
+}
+
+/// A colour of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Colour {
+    /// For what is wrong.
+    Red,
+    /// For what is not as it should be.
+    Yellow,
+    /// For what is well.
+    Green,
+    /// For what matters less.
+    Faint,
+}
+
+/// Text in a colour, if a person reads it: standard output is a terminal, and `NO_COLOR` is not set (no-color.org).
+pub(super) fn coloured(text: &str, colour: Colour) -> String {
+    let wanted = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let code = match colour {
+        Colour::Red => "31",
+        Colour::Yellow => "33",
+        Colour::Green => "32",
+        Colour::Faint => "2",
+    };
+    if wanted { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_written_as_kubectl_does() {
+        let written: Vec<String> = [0.04, 9.94, 59.0, 119.9, 130.0, 3_600.0, 11_100.0, 187_200.0].into_iter().map(age).collect();
+        assert_eq!(written, ["0.0s", "9.9s", "59s", "119s", "2m10s", "1h", "3h5m", "2d4h"]);
+    }
+
+    #[test]
+    fn a_table_has_a_dash_for_what_is_not_there_and_no_blanks_at_the_end() {
+        const COLUMNS: &[Column] = &[
+            Column::new("NAME", |item| text(item, "/name")),
+            Column::new("LABELS", |item| text(item, "/labels")),
+            Column::wide("ID", |item| text(item, "/id")),
+        ];
+        let shape = Shape { columns: COLUMNS, name: |item| text(item, "/name") };
+        let items = [json!({"name": "paris", "labels": {"a": "1", "b": "2"}, "id": 7}), json!({"name": "tokyo-1"})];
+        assert_eq!(table(&shape, &items, false), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
+        assert_eq!(table(&shape, &items, true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
+    }
+}

@@ -1,0 +1,37 @@
+//! `meshkeep completion` and `meshkeep man`: made of clap's own description of the commands.
+
+use std::io;
+
+use clap::Command;
+use clap_complete::Shell;
+
+use super::failure::Failure;
+use super::output::print;
+
+/// Prints the completion script of a shell.
+pub(super) fn completion(shell: Shell, mut command: Command) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "meshkeep", &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+/// Prints the manual page: one for all commands, as `man -l -` reads it.
+pub(super) fn man(command: Command) -> Result<(), Failure> {
+    let mut page = Vec::new();
+    let written = render(&command, &mut page);
+    written.map_err(|error| Failure::not_found(error.to_string()))?;
+    print(&String::from_utf8_lossy(&page))
+}
+
+fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
+    clap_mangen::Man::new(command.clone()).render(page)?;
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        let title = format!("meshkeep {}", subcommand.get_name());
+        let named = subcommand.clone().bin_name(&title).display_name(&title);
+        let manual = clap_mangen::Man::new(named);
+        manual.render_name_section(page)?;
+        manual.render_synopsis_section(page)?;
+        manual.render_options_section(page)?;
+    }
+    Ok(())
+}

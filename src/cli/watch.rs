@@ -1,0 +1,251 @@
+//! `meshkeep watch`: the change stream, one line for each change. Goes on by itself from where it was when the connection breaks, and says so.
+
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::StreamExt;
+use jiff::Zoned;
+use serde_json::Value;
+
+use super::asker::{Asker, ServerOptions};
+use super::failure::{Failure, Verdict};
+use super::get::parse_filter;
+use super::kinds::owner;
+use super::output::{Colour, Format, OutputOptions, coloured, print, text};
+
+/// The waits between tries to reach the sidecar again: a restart takes a moment.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// A stream says something at least every 15 s (its bookmarks): after three of them the connection is dead.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
+
+/// What to follow.
+#[derive(Debug, Args)]
+pub(super) struct WatchOptions {
+    /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice or cluster (repeatable)
+    #[arg(long, value_name = "KIND")]
+    kind: Vec<String>,
+    /// Only those of this cluster (repeatable)
+    #[arg(long, value_name = "NAME")]
+    cluster: Vec<String>,
+    /// Only those of this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Only those with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+    /// Another filter of the API, for instance identity=131331 (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_filter)]
+    filter: Vec<(String, String)>,
+    /// Begin with everything that is there
+    #[arg(long)]
+    snapshot: bool,
+    /// Go on from this position
+    #[arg(long, value_name = "POSITION", conflicts_with = "snapshot")]
+    after: Option<String>,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// Where to begin.
+pub(super) enum Start {
+    /// With what changes from now on.
+    Now,
+    /// With everything that is there.
+    Snapshot,
+    /// Behind a position.
+    After(String),
+}
+
+/// Follows until it is interrupted.
+pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+    let mut query: Vec<(String, String)> = options.filter.clone();
+    let named = |name: &'static str| move |value: &String| (name.to_owned(), value.clone());
+    query.extend(options.kind.iter().map(named("kind")));
+    query.extend(options.cluster.iter().map(named("cluster")));
+    query.extend(options.namespace.iter().map(named("namespace")));
+    query.extend(options.selector.iter().map(named("labelSelector")));
+    let start = match &options.after {
+        Some(position) => Start::After(position.clone()),
+        None if options.snapshot => Start::Snapshot,
+        None => Start::Now,
+    };
+    follow(&Asker::new(server)?, query, start, options.output.output).await
+}
+
+/// Follows a filter of the stream from a place on.
+pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start: Start, format: Format) -> Result<Verdict, Failure> {
+    let (mut position, mut snapshot) = match start {
+        Start::Now => (None, false),
+        Start::Snapshot => (None, true),
+        Start::After(position) => (Some(position), false),
+    };
+    let (mut wait, mut connected_before) = (RETRY_MIN, false);
+    loop {
+        let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        match &position {
+            Some(position) => query.push(("after", position)),
+            None if snapshot => query.push(("snapshot", "true")),
+            None => {}
+        }
+        let broken = match asker.stream("/v1/events", &query).await {
+            Ok(response) => {
+                if connected_before {
+                    note(if position.is_some() { "connected again: going on from where it was" } else { "connected again" });
+                }
+                (connected_before, wait) = (true, RETRY_MIN);
+                read(response, &mut position, format).await?
+            }
+            Err(failure) if connected_before && failure.is_unreachable() => failure.to_string(),
+            Err(failure) => return Err(failure),
+        };
+        note(&format!("{broken}; trying again in {:.1} s", wait.as_secs_f64()));
+        tokio::time::sleep(wait).await;
+        // a snapshot that broke off begins again; what was not asked for from the beginning is not asked for now
+        snapshot = snapshot && position.is_none();
+        wait = (wait * 2).min(RETRY_MAX);
+    }
+}
+
+/// Prints what a stream says until it ends; returns why.
+async fn read(response: reqwest::Response, position: &mut Option<String>, format: Format) -> Result<String, Failure> {
+    let mut chunks = response.bytes_stream();
+    let mut buffer = Vec::new();
+    loop {
+        let chunk = match tokio::time::timeout(SILENCE_MAX, chunks.next()).await {
+            Ok(Some(Ok(chunk))) => chunk,
+            Ok(Some(Err(_))) => return Ok("the connection broke".to_owned()),
+            Ok(None) => return Ok("the stream ended".to_owned()),
+            Err(_) => return Ok(format!("nothing was heard for {} s", SILENCE_MAX.as_secs())),
+        };
+        buffer.extend_from_slice(&chunk);
+        let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { continue };
+        let rest = buffer.split_off(end + 1);
+        let lines = std::mem::replace(&mut buffer, rest);
+        let mut printed = String::new();
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let Ok(event) = serde_json::from_slice::<Value>(line) else { continue };
+            if let Some(told) = told(&event, line, position, format) {
+                printed.push_str(&told);
+            }
+        }
+        print(&printed)?;
+    }
+}
+
+/// What to print of an event, its line end included. Notes how far the stream is.
+fn told(event: &Value, line: &[u8], position: &mut Option<String>, format: Format) -> Option<String> {
+    let name = text(event, "/type");
+    let reached = [text(event, "/meta/position"), text(event, "/position")].into_iter().find(|text| !text.is_empty());
+    // inside a snapshot a position would skip the rest of it
+    if name != "reset" && (name == "synced" || position.is_some() || name == "bookmark") {
+        *position = reached.or(position.take());
+    }
+    match (name.as_str(), format) {
+        (_, Format::Json) => Some(String::from_utf8_lossy(line).into_owned() + "\n"),
+        (_, Format::Yaml) => serde_yaml_ng::to_string(event).ok().map(|text| format!("---\n{text}")),
+        ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event, "/key") + "\n"),
+        ("upsert" | "patch" | "cluster", _) => Some(line_of('+', Colour::Green, event)),
+        ("delete", _) => Some(line_of('-', Colour::Red, event)),
+        ("reset", _) => {
+            *position = None;
+            match text(event, "/reason").as_str() {
+                // the snapshot that was asked for
+                "initial" => {}
+                reason => note(&format!("its place in the stream is gone ({reason}): everything follows anew")),
+            }
+            None
+        }
+        ("error", _) => {
+            note(&text(event, "/detail"));
+            None
+        }
+        _ => None,
+    }
+}
+
+/// `14:03:07 tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331`.
+fn line_of(sign: char, colour: Colour, event: &Value) -> String {
+    let kind = text(event, "/kind");
+    let kind = if kind.is_empty() { "cluster".to_owned() } else { kind };
+    let object = event.get("object").unwrap_or(event);
+    let cluster = [text(event, "/meta/cluster"), text(object, "/cluster"), text(object, "/name")];
+    let cluster = cluster.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+    let parts = [
+        cluster.clone(),
+        coloured(&sign.to_string(), colour),
+        kind.clone(),
+        what(&kind, object, &text(event, "/key")),
+        text(event, "/reason"),
+    ];
+    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
+}
+
+/// An object in a few words; of one that is gone, what its key says.
+fn what(kind: &str, object: &Value, key: &str) -> String {
+    let parts = match kind {
+        "ipcache" if object.get("prefix").is_some() => {
+            vec![text(object, "/prefix"), owner(object), format!("id {}", text(object, "/identity"))]
+        }
+        "identity" if object.get("id").is_some() => vec![text(object, "/id"), text(object, "/labels")],
+        "cluster" if object.get("name").is_some() => vec![text(object, "/phase"), text(object, "/lastError")],
+        _ => vec![short(key).to_owned()],
+    };
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// A key without what its line says already: `cilium/cache/services/v1/tokyo/shop/cart` is `shop/cart`.
+fn short(key: &str) -> &str {
+    let rest = key.strip_prefix("cilium/cache/").and_then(|rest| rest.split_once("/v1/")).and_then(|(_, rest)| rest.split_once('/'));
+    rest.map_or(key, |(_, name)| name)
+}
+
+/// Tells a person something beside the stream.
+fn note(text: &str) {
+    use std::io::Write as _;
+    // a person who closed the terminal does not read it
+    let _ = writeln!(std::io::stderr(), "{} {text}", Zoned::now().strftime("%H:%M:%S"));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The line without its time.
+    fn line(sign: char, event: &Value) -> String {
+        let line = line_of(sign, Colour::Green, event);
+        line.split_once(' ').map(|(_, rest)| rest.trim_end().to_owned()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_change_is_one_line() {
+        let ip = json!({"type": "upsert", "kind": "ipcache", "key": "cilium/cache/ip/v1/tokyo/10.2.1.9", "meta": {"cluster": "tokyo"},
+            "object": {"prefix": "10.2.1.9/32", "cluster": "tokyo", "namespace": "shop", "podName": "cart-x", "identity": 131_331}});
+        assert_eq!(line('+', &ip), "tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331");
+        let gone = json!({"type": "delete", "kind": "service", "key": "cilium/cache/services/v1/tokyo/shop/cart", "reason": "deleted",
+            "meta": {"cluster": "tokyo"}});
+        assert_eq!(line('-', &gone), "tokyo - service shop/cart deleted");
+        let cluster =
+            json!({"type": "cluster", "kind": "cluster", "object": {"name": "osaka", "phase": "backingOff", "lastError": "refused"}});
+        assert_eq!(line('+', &cluster), "osaka + cluster backingOff refused");
+    }
+
+    /// A stream that breaks inside a snapshot begins it again; behind it, it goes on.
+    #[test]
+    fn no_place_is_kept_inside_a_snapshot() {
+        let mut position = None;
+        let mut tell = |event: Value| {
+            told(&event, b"", &mut position, Format::Table);
+            position.clone()
+        };
+        assert_eq!(tell(json!({"type": "reset", "reason": "initial"})), None);
+        assert_eq!(tell(json!({"type": "upsert", "kind": "node", "meta": {"position": "v1.a.5"}})), None);
+        assert_eq!(tell(json!({"type": "synced", "position": "v1.a.9"})).as_deref(), Some("v1.a.9"));
+        assert_eq!(tell(json!({"type": "delete", "kind": "node", "meta": {"position": "v1.a.10"}})).as_deref(), Some("v1.a.10"));
+        assert_eq!(tell(json!({"type": "reset", "reason": "foreignEpoch"})), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! The commands that ask a running sidecar, as a person types them: what they print, and their exit codes.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::samples::in_state_form;
+use crate::harness::certificates::Authority;
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::meshkeep::Home;
+
+/// What a command of the binary does, with nothing of the environment that could change it.
+fn meshkeep(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+    command.args(arguments).env_remove("MESHKEEP_SERVER").env_remove("MESHKEEP_TOKEN_FILE").env_remove("MESHKEEP_CA_FILE");
+    command
+}
+
+fn run(server: &str, arguments: &[&str]) -> Output {
+    meshkeep(&[arguments, &["--server", server]].concat()).output().unwrap()
+}
+
+/// The exit code and the lines of standard output, runs of blanks as one.
+fn told(output: &Output) -> (Option<i32>, Vec<String>) {
+    let lines = String::from_utf8_lossy(&output.stdout).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    (output.status.code(), lines)
+}
+
+fn complaint(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[tokio::test]
+async fn objects_are_listed_found_and_shown_in_every_form() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+    let carts =
+        &["CLUSTER NAMESPACE NAME FRONTENDS BACKENDS SHARED", "paris shop cart 10.96.1.10 2 true", "tokyo shop cart 10.96.2.10 2 true"];
+    assert_eq!(told(&run(server, &["get", "svc", "cart"])), (Some(0), lines(carts)));
+    assert_eq!(told(&run(server, &["get", "services", "shop/cart", "--cluster", "tokyo"])), (Some(0), lines(&[carts[0], carts[2]])));
+    assert_eq!(
+        told(&run(server, &["get", "svc", "-n", "shop", "-o", "name", "--cluster", "paris"])).1,
+        lines(&["service/paris/shop/cart", "service/paris/shop/db-headless"])
+    );
+    assert_eq!(
+        told(&run(server, &["get", "identities", "-l", "app=cart", "-o", "name"])),
+        (Some(0), lines(&["identity/65795", "identity/131331"]))
+    );
+    let whole = json_of(&run(server, &["get", "node", "paris/paris-worker-1", "-o", "json"]));
+    assert_eq!((&whole["name"], &whole["meta"]["origin"]), (&json!("paris-worker-1"), &json!("live")));
+    let listed = json_of(&run(server, &["get", "ipcache", "--filter", "identity=68352", "-o", "json"]));
+    assert_eq!(listed["items"][0]["prefix"], "10.1.2.40/32", "{listed}");
+    let yaml: serde_yaml_ng::Value = serde_yaml_ng::from_slice(&run(server, &["get", "clusters", "-o", "yaml"]).stdout).unwrap();
+    assert_eq!(yaml["items"][1]["name"], "tokyo");
+    let (code, status) = told(&run(server, &["status", "--wait", "--timeout", "20s"]));
+    assert_eq!((code, status.last().map(|line| line.starts_with("tokyo 2 live"))), (Some(0), Some(true)), "{status:?}");
+    assert_eq!(told(&run(server, &["healthcheck", "--synced"])), (Some(0), Vec::new()));
+    assert_eq!(told(&run(server, &["problems"])), (Some(0), lines(&["nothing looks wrong"])));
+}
+
+#[tokio::test]
+async fn addresses_are_looked_up_and_explained() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let (code, found) = told(&run(server, &["lookup", "10.1.2.40"]));
+    assert_eq!((code, found.len()), (Some(0), 2));
+    assert!(found[1].starts_with("10.1.2.40 10.1.2.40/32 paris 68352 shop/db-0 paris-worker-2"), "{found:?}");
+    let (code, several) = told(&run(server, &["lookup", "10.1.2.40", "192.0.2.1", "nonsense"]));
+    assert_eq!(code, Some(1), "one has no entry, one is no address");
+    assert!(several[2].starts_with("192.0.2.1 no entry") && several[3].starts_with("nonsense not an IP address"), "{several:?}");
+    let (code, story) = told(&run(server, &["explain", "10.1.2.40"]));
+    assert_eq!(code, Some(0));
+    let has = |text: &str| assert!(story.iter().any(|line| line.contains(text)), "{text}: {story:#?}");
+    for text in
+        ["10.1.2.40 -> paris identity 68352 shop/db-0", "wins", "k8s:app=db", "paris/paris-worker-2 172.18.1.2", "paris/shop/db-headless"]
+    {
+        has(text);
+    }
+    let (code, miss) = told(&run(server, &["explain", "192.0.2.1"]));
+    assert_eq!((code, miss[0].as_str()), (Some(1), "192.0.2.1 -> no entry of any cluster covers it"));
+}
+
+#[tokio::test]
+async fn what_fails_says_what_to_do() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let said = |arguments: &[&str]| complaint(&run(server, arguments));
+    assert_eq!(said(&["get", "svc", "nope"]), (Some(1), "error: no service is called \"nope\" in any cluster that is mirrored".to_owned()));
+    assert_eq!(said(&["get", "node", "paris/nope"]).0, Some(1));
+    let (code, text) = said(&["get", "pods"]);
+    assert!(code == Some(2) && text.contains("there is no kind \"pods\": get one of nodes, services"), "{text}");
+    assert_eq!(said(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
+    assert_eq!(said(&["get", "ipcache", "--filter", "colour=red"]).0, Some(2));
+    let (code, text) = complaint(&run("http://127.0.0.1:1", &["status"]));
+    assert!(code == Some(3) && text.contains("no meshkeep at 127.0.0.1:1") && text.contains("start one with `meshkeep serve`"), "{text}");
+    for wrong in ["127.0.0.1:9870", "unix://socket", "ftp://127.0.0.1"] {
+        assert_eq!(complaint(&run(wrong, &["status"])).0, Some(2), "{wrong}");
+    }
+}
+
+/// Over a unix socket, and over TLS with a token; not without the token, nor where another authority is trusted.
+#[tokio::test]
+async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (authority, other) = (Authority::new(directory.path(), "ca"), Authority::new(directory.path(), "other"));
+    let pair = authority.server("server", &["127.0.0.1"]);
+    let (token, socket) = (path("token"), format!("unix://{}", path("socket")));
+    fs::write(&token, "open sesame\n").unwrap();
+    let (certificate, key) = (pair.certificate.to_str().unwrap(), pair.key.to_str().unwrap());
+    let tls = ["--tls-cert", certificate, "--tls-key", key, "--token-file", &token];
+    let mut home = Home::new().with_only_flags(&[&tls[..], &["--listen", "127.0.0.1:0", "--listen", &socket]].concat());
+    let running = home.start().await;
+    let (mine, others) = (authority.certificate().to_str().unwrap(), other.certificate().to_str().unwrap());
+    for (server, flags) in [(socket.as_str(), vec![]), (running.url(), vec!["--ca-file", mine])] {
+        let shown = run(server, &[&["status", "--token-file", &token], &flags[..]].concat());
+        assert_eq!(shown.status.code(), Some(0), "{server}: {shown:?}");
+        let (code, text) = complaint(&run(server, &[&["status"], &flags[..]].concat()));
+        assert!(code == Some(3) && text.contains("show a token with --token-file"), "{server}: {text}");
+    }
+    let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", others, "--token-file", &token]));
+    assert!(code == Some(3) && text.contains("certificate"), "{text}");
+    let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", &path("nowhere")]));
+    assert!(code == Some(2) && text.contains("--ca-file"), "{text}");
+}
+
+/// A meshkeep that is killed and started anew while somebody watches: the watcher says so and goes on by itself.
+#[tokio::test]
+async fn a_watch_goes_on_after_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = format!("unix://{}", directory.path().join("socket").display());
+    let (etcds, mut home, running) = in_state_form(&etcd_binaries()[0], &["--listen", &socket]).await;
+    let mut watcher =
+        meshkeep(&["watch", "--kind", "service", "--server", &socket]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let key = "cilium/state/services/v1/paris/shop/cart";
+    let value = etcds[0].client().await.get(key, None).await.unwrap().kvs()[0].value().to_vec();
+    etcds[0].delete(key).await;
+    let mut next = || lines.next().unwrap().split_once(' ').unwrap().1.to_owned();
+    assert_eq!(next(), "paris - service shop/cart deleted");
+    running.kill();
+    let _running = home.start().await;
+    etcds[0].put(key, value).await;
+    assert_eq!(next(), "paris + service shop/cart");
+    watcher.kill().unwrap();
+    let said = std::io::read_to_string(watcher.stderr.take().unwrap()).unwrap();
+    watcher.wait().unwrap();
+    assert!(said.contains("trying again in") && said.contains("connected again: going on from where it was"), "{said}");
+}
+
+#[test]
+fn scripts_and_the_manual_name_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = meshkeep(&["completion", shell]).output().unwrap();
+        assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("healthcheck"), "{shell}");
+    }
+    let page = meshkeep(&["man"]).output().unwrap();
+    let page = String::from_utf8_lossy(&page.stdout);
+    for command in ["serve", "status", "get", "lookup", "explain", "watch", "problems", "healthcheck", "store", "openapi", "completion"] {
+        assert!(page.contains(command), "{command}");
+    }
+}
