@@ -179,7 +179,7 @@ pub(crate) fn records(kind: Kind, number: u32) -> Vec<Record> {
 pub(crate) fn derived(record: &Record) -> Vec<Record> {
     let Some(Object::Node(node)) = record.object.as_deref() else { return Vec::new() };
     let made = |entry: IpEntry| Record {
-        key: EntryKey::of_node_ip(&record.key, entry.prefix.net.addr()),
+        key: EntryKey::of_node_ip(&record.key, entry.prefix),
         value: wire::derived_value(&entry).into(),
         object: Some(Arc::new(Object::Ip(entry))),
         source: SourceStamp { mod_revision: record.source.mod_revision, ..SourceStamp::default() },

@@ -42,7 +42,8 @@ impl Reading {
         for (prefix, found) in found.iter().rev() {
             if let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) {
                 // the strongest comes last and stays; the datapath is not asked
-                let is_own = self.own_cluster() == Some(&found.record.key.cluster);
+                let key = &found.record.key;
+                let is_own = self.own_cluster() == Some(&key.cluster) && !key.is_fallback();
                 let source = if is_own { Source::CustomResource } else { Era::Current.remote() };
                 let _ = agent.upsert(*prefix, Claim::of(entry, source));
             }

@@ -2,16 +2,15 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::IpAddr;
 
 use smol_str::SmolStr;
 
-use super::ClusterName;
+use super::{ClusterName, ObjectPrefix};
 
 /// Where clusters say what they are (`pkg/clustermesh/utils`): the same in a cluster's own etcd and in a copy.
 const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 
-/// What stands between a node's name and an address of it in the key of a derived entry (api.md).
+/// What stands between a node's name and an address or pod CIDR of it in the key of a derived entry.
 pub(crate) const NODE_IP_MARK: char = '#';
 
 /// The kinds of keys. The order is that of their cache prefixes, so that ordered maps run in key order; [`Kind::NodeIp`] alone stands beside
@@ -24,7 +23,7 @@ pub enum Kind {
     Identity,
     /// `ip/v1`: an address or prefix and the identity behind it.
     Ip,
-    /// An ipcache entry that is made here from a node's addresses: its key is the node's with `#` and the address.
+    /// An ipcache entry that is made here from a node's addresses and pod CIDRs: its key is the node's with `#` and the address or CIDR.
     NodeIp,
     /// `nodes/v1`: a node of a cluster.
     Node,
@@ -141,7 +140,7 @@ pub struct EntryKey {
     /// The cluster that it came from.
     pub cluster: ClusterName,
     /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length, or
-    /// `<node>#<address>`.
+    /// `<node>#<address or prefix>`.
     pub name: SmolStr,
 }
 
@@ -157,10 +156,10 @@ impl EntryKey {
         Self::new(Kind::Cluster, cluster, "")
     }
 
-    /// The key of the entry that is derived from an address of a node.
+    /// The key of the entry that is derived from an address or a pod CIDR of a node.
     #[must_use]
-    pub fn of_node_ip(node: &Self, ip: IpAddr) -> Self {
-        Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}{ip}", node.name))
+    pub fn of_node_ip(node: &Self, prefix: ObjectPrefix) -> Self {
+        Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}{prefix}", node.name))
     }
 
     /// What the keys of all entries that are derived from a node begin with.
@@ -169,12 +168,18 @@ impl EntryKey {
         Self::new(Kind::NodeIp, node.cluster.clone(), format!("{}{NODE_IP_MARK}", node.name))
     }
 
-    /// The node's name and the address in the name of a derived entry's key.
+    /// The node's name and what the entry is for in the name of a derived entry's key: an address is a host, one with a length a pod CIDR.
     #[must_use]
-    pub fn split_node_ip(name: &str) -> Option<(&str, IpAddr)> {
-        let (node, address) = name.rsplit_once(NODE_IP_MARK)?;
-        let ip: IpAddr = address.parse().ok()?;
-        (!node.is_empty() && ip.to_string() == address).then_some((node, ip))
+    pub fn split_node_ip(name: &str) -> Option<(&str, ObjectPrefix)> {
+        let (node, text) = name.rsplit_once(NODE_IP_MARK)?;
+        let prefix = ObjectPrefix::parse(text)?;
+        (!node.is_empty() && prefix.to_string() == text).then_some((node, prefix))
+    }
+
+    /// Whether the entry of this key is derived from a pod CIDR of a node: what an agent falls back on where nothing is announced.
+    #[must_use]
+    pub fn is_fallback(&self) -> bool {
+        self.kind == Kind::NodeIp && self.name.rsplit_once(NODE_IP_MARK).is_some_and(|(_, text)| text.contains('/'))
     }
 
     /// The name of the node that the entry of this key is derived from, if it is.
@@ -261,6 +266,7 @@ mod tests {
             "cilium/cluster-config/paris",
             "cilium/cache/nodes/v1/paris/worker-1#10.0.0.1",
             "cilium/cache/nodes/v1/paris/a#b#fd00::1",
+            "cilium/cache/nodes/v1/paris/a#10.0.0.0/24",
         ] {
             assert_eq!(EntryKey::from_cache_form(text).map(|key| key.to_string()).as_deref(), Some(text));
         }
@@ -278,13 +284,32 @@ mod tests {
     fn the_key_of_an_entry_derived_from_a_node_names_both() {
         let node = EntryKey::from_cache_form("cilium/cache/nodes/v1/paris/a#b").unwrap();
         assert_eq!(node.kind, Kind::Node);
-        let entry = EntryKey::of_node_ip(&node, "fd00::1".parse().unwrap());
+        let entry = EntryKey::of_node_ip(&node, ObjectPrefix::parse("fd00::1").unwrap());
         assert_eq!(entry.to_string(), "cilium/cache/nodes/v1/paris/a#b#fd00::1");
         assert_eq!(EntryKey::from_cache_form(&entry.to_string()), Some(entry.clone()));
         assert_eq!((entry.kind.listed_as(), entry.origin(), node.origin()), (Kind::Ip, node.clone(), node.clone()));
         assert!(EntryKey::before_node_ips(&node) < entry && entry < EntryKey::lowest_of(Kind::Node));
-        assert!(EntryKey::new(Kind::Ip, node.cluster, "fd00::ffff") < entry);
-        for name in ["a", "a#", "#10.0.0.1", "a#10.0.0.1/32", "a#010.0.0.1", "a#FD00::1", "10.0.0.1"] {
+        assert!(EntryKey::new(Kind::Ip, node.cluster.clone(), "fd00::ffff") < entry);
+        for (text, is_fallback) in [("10.0.0.0/24", true), ("fd00::1/128", true), ("10.0.0.1", false)] {
+            let prefix = ObjectPrefix::parse(text).unwrap();
+            let entry = EntryKey::of_node_ip(&node, prefix);
+            assert_eq!((&*entry.name, EntryKey::split_node_ip(&entry.name)), (&*format!("a#b#{text}"), Some(("a#b", prefix))));
+            assert_eq!((entry.is_fallback(), entry.origin()), (is_fallback, node.clone()));
+            assert_eq!(EntryKey::from_cache_form(&entry.to_string()), Some(entry));
+        }
+        assert!(!EntryKey::new(Kind::Ip, node.cluster.clone(), "10.0.0.0/24").is_fallback());
+        for name in [
+            "a",
+            "a#",
+            "#10.0.0.1",
+            "a#010.0.0.1",
+            "a#FD00::1",
+            "10.0.0.1",
+            "a#10.0.0.1/24",
+            "a#10.0.0.0/024",
+            "a#10.0.0.0/33",
+            "#10.0.0.0/8",
+        ] {
             assert_eq!(EntryKey::split_node_ip(name), None, "{name}");
         }
     }

@@ -1,6 +1,7 @@
 //! What a key holds once it is understood: a node, a service, an identity or an ipcache entry.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -41,6 +42,24 @@ pub enum Object {
 pub struct ClusterPhase {
     /// Where it is; `None` where it is known from the store alone.
     pub phase: Option<Phase>,
+}
+
+impl ObjectPrefix {
+    /// Reads what keys have: an address is a host, one with a length a CIDR, of which the bits behind the length are cleared.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.contains('/') {
+            return Some(Self { net: text.parse::<IpNet>().ok()?.trunc(), host: false });
+        }
+        Some(Self { net: text.parse::<IpAddr>().ok()?.into(), host: true })
+    }
+}
+
+impl fmt::Display for ObjectPrefix {
+    /// As Cilium's keys have it: a host is an address alone.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host { self.net.addr().fmt(f) } else { self.net.fmt(f) }
+    }
 }
 
 impl Object {

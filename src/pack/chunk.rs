@@ -181,19 +181,19 @@ impl Chunk {
         if self.0.is_usable(row) { self.0.ipv4_host(row) } else { None }
     }
 
-    /// The address of a row, where it is a usable entry derived from a node; `node` is then the name of that.
+    /// What a row is for, where it is a usable entry derived from a node; `node` is then the name of that.
     #[must_use]
-    pub fn node_ip(&self, row: usize, node: &mut Vec<u8>) -> Option<IpAddr> {
+    pub fn node_ip(&self, row: usize, node: &mut Vec<u8>) -> Option<ObjectPrefix> {
         if !self.0.is_usable(row) || self.scope(row).0 != Kind::NodeIp {
             return None;
         }
         node.clear();
         self.0.append_name(row, node);
         // that it is written so was checked when it was noted
-        let (name, address) = std::str::from_utf8(node).ok()?.rsplit_once(NODE_IP_MARK)?;
-        let (length, ip) = (name.len(), address.parse().ok()?);
+        let (name, text) = std::str::from_utf8(node).ok()?.rsplit_once(NODE_IP_MARK)?;
+        let (length, prefix) = (name.len(), ObjectPrefix::parse(text)?);
         node.truncate(length);
-        Some(ip)
+        Some(prefix)
     }
 
     /// Whether the newest bytes of a row's value are these. Nothing is decoded behind the first difference.

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
 use smol_str::SmolStr;
 
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
@@ -51,18 +50,12 @@ impl Meaning {
     }
 }
 
-/// What the name of an ip entry stands for: an address is a host, one with a length a CIDR. Derived entries are hosts.
+/// What the name of an ip entry stands for: an address is a host, one with a length a CIDR.
 pub(super) fn prefix_of_name(kind: Kind, name: &str) -> Option<ObjectPrefix> {
     if kind == Kind::NodeIp {
-        let (_, ip) = EntryKey::split_node_ip(name)?;
-        return Some(ObjectPrefix { net: IpNet::from(ip), host: true });
+        return EntryKey::split_node_ip(name).map(|(_, prefix)| prefix);
     }
-    if name.contains('/') {
-        let net: IpNet = name.parse().ok()?;
-        return Some(ObjectPrefix { net: net.trunc(), host: false });
-    }
-    let ip: IpAddr = name.parse().ok()?;
-    Some(ObjectPrefix { net: IpNet::from(ip), host: true })
+    ObjectPrefix::parse(name)
 }
 
 /// Addresses one after another: 4 and four bytes, or 6 and sixteen.

@@ -181,18 +181,8 @@ impl Early {
     /// Changes that may have brought what is wanted.
     fn changed<'a>(&'a self, wanted: &'a Wanted) -> Box<dyn Iterator<Item = Change<'a>> + 'a> {
         match wanted {
-            Wanted::Covering(ip) => {
-                let end = KeyEnd::of(IpNet::from(*ip));
-                let announced = self.put(Kind::Ip).filter(move |change| end.may_be_of(change.key));
-                let announced = announced.filter(|change| name_covers(name_below_cluster(change.key), *ip));
-                Box::new(announced.chain(self.derived(*ip)))
-            }
-            Wanted::Net(net) => {
-                let end = KeyEnd::of(*net);
-                let announced = self.put(Kind::Ip).filter(move |change| end.may_be_of(change.key));
-                let announced = announced.filter(|change| name_is(name_below_cluster(change.key), *net));
-                Box::new(announced.chain(self.derived(net.addr())))
-            }
+            Wanted::Covering(ip) => Box::new(self.ips(KeyEnd::of(IpNet::from(*ip)), |name| name_covers(name, *ip))),
+            Wanted::Net(net) => Box::new(self.ips(KeyEnd::of(*net), |name| name_is(name, *net))),
             Wanted::Identity(id) => {
                 let end = format!("/{id}");
                 Box::new(self.put(Kind::Identity).filter(move |change| change.key.ends_with(end.as_bytes())))
@@ -211,9 +201,12 @@ impl Early {
         self.put_within(&low, &high)
     }
 
-    fn derived(&self, ip: IpAddr) -> impl Iterator<Item = Change<'_>> {
-        let end = format!("#{ip}");
-        self.put(Kind::NodeIp).filter(move |change| change.key.ends_with(end.as_bytes()))
+    /// Those of ip entries, announced or derived from a node, of which the end of the key and what they are for pass.
+    fn ips<'a>(&'a self, end: KeyEnd, passes: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Change<'a>> {
+        let announced = self.put(Kind::Ip).map(|change| (change, name_below_cluster as fn(&[u8]) -> &str));
+        let derived = self.put(Kind::NodeIp).map(|change| (change, name_behind_mark as fn(&[u8]) -> &str));
+        let found = announced.chain(derived).filter(move |(change, name_of)| end.may_be_of(change.key) && passes(name_of(change.key)));
+        found.map(|(change, _)| change)
     }
 }
 
@@ -259,21 +252,27 @@ struct KeyEnd {
 
 impl KeyEnd {
     fn of(net: IpNet) -> Self {
-        Self { host: net.addr().is_ipv4().then(|| format!("/{}", net.addr()).into_bytes()) }
+        Self { host: net.addr().is_ipv4().then(|| net.addr().to_string().into_bytes()) }
     }
 
-    /// False is certain: an entry of IPv4 is a host, whose key ends with its address, or a CIDR, with a length of one or two digits
-    /// behind the last slash.
+    /// False is certain: an entry of IPv4 is a host, whose key ends with its address, behind a slash or the mark of derived entries, or a
+    /// CIDR, with a length of one or two digits behind the last slash.
     fn may_be_of(&self, key: &[u8]) -> bool {
         let Some(host) = &self.host else { return true };
         let tail = &key[key.len().saturating_sub(3)..];
-        tail.contains(&b'/') || key.ends_with(host)
+        tail.contains(&b'/') || key.strip_suffix(&**host).is_some_and(|rest| rest.ends_with(b"/") || rest.ends_with(b"#"))
     }
 }
 
 /// The name of an ip entry: what stands behind the cluster in `ecilium/cache/ip/v1/<cluster>/<name>`.
 fn name_below_cluster(key: &[u8]) -> &str {
     let name = key.splitn(6, |byte| *byte == b'/').nth(5).unwrap_or_default();
+    std::str::from_utf8(name).unwrap_or_default()
+}
+
+/// What an entry that is derived from a node is for: what stands behind the last mark in `ecilium/cache/node-ips/v1/<cluster>/<node>#<name>`.
+fn name_behind_mark(key: &[u8]) -> &str {
+    let name = key.rsplit(|byte| *byte == b'#').next().unwrap_or_default();
     std::str::from_utf8(name).unwrap_or_default()
 }
 

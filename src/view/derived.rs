@@ -1,4 +1,4 @@
-//! ipcache entries that are made here from nodes: what an agent knows of a remote node's own addresses, which no `ip/v1` key says.
+//! ipcache entries that are made here from nodes: what an agent knows of a remote node's own addresses and pod CIDRs, which no `ip/v1` key says.
 //!
 //! An entry has a record, a sequence and a tombstone of its own, so that lists, streams, replays and the store treat it like any other. Its
 //! value is a pair as Cilium writes it (`wire::derived_value`). It changes with its node, in the same effects, and has no scope: whether it is
@@ -17,11 +17,14 @@ use crate::model::{DeleteReason, EntryKey, IDENTITY_REMOTE_NODE, IpEntry, Kind, 
 use crate::wire;
 
 /// The number of the rules below. A store whose entries were made by others gets new ones: count it up with every change of a rule.
-pub const DERIVATION: u64 = 1;
+pub const DERIVATION: u64 = 2;
 
-/// `health` and `ingress` (`pkg/identity/numericidentity.go`).
+/// `world`, `health`, `ingress`, and `world` of one family (`pkg/identity/numericidentity.go`).
+const IDENTITY_WORLD: u32 = 2;
 const IDENTITY_HEALTH: u32 = 4;
 const IDENTITY_INGRESS: u32 = 8;
+const IDENTITY_WORLD_IPV4: u32 = 9;
+const IDENTITY_WORLD_IPV6: u32 = 10;
 
 /// The types of node addresses that a rule names (`pkg/node/addressing`).
 const CILIUM_INTERNAL_IP: &str = "CiliumInternalIP";
@@ -30,28 +33,32 @@ const INTERNAL_IP: &str = "InternalIP";
 
 /// What an agent puts into its ipcache for a remote node (Cilium's `pkg/node/manager/manager.go`, `NodeUpdated`), in that order:
 ///
-/// | of the node | identity | host IP | encryption key |
-/// |---|---|---|---|
-/// | each of its addresses | 6, remote-node | the node's IP | the node's for `CiliumInternalIP`, else 0 (without the encryption of nodes) |
-/// | health IPs | 4, health | the node's IP | the node's |
-/// | ingress IPs | 8, ingress | the node's IP | the node's |
+/// | of the node | entry | identity | host IP | encryption key |
+/// |---|---|---|---|---|
+/// | each of its addresses | host | 6, remote-node | the node's IP | 0 (without the encryption of nodes) |
+/// | each pod CIDR (since 1.18) | CIDR | 2, world, or 9 and 10 where it has those of both families | the node's IP | the node's |
+/// | health IPs | host | 4, health | the node's IP | the node's |
+/// | ingress IPs | host | 8, ingress | the node's IP | the node's |
 ///
-/// All are hosts. An address that is listed twice has the meaning that comes first.
+/// A prefix that is listed twice has the meaning that comes first. Which families an agent has is its own setting, which nobody publishes.
 #[must_use]
 pub fn entries_of(node: &Node) -> Vec<IpEntry> {
+    let host = |ip: IpAddr| ObjectPrefix { net: IpNet::from(ip), host: true };
+    let has_both = node.pod_cidrs().any(|net| net.addr().is_ipv4()) && node.pod_cidrs().any(|net| net.addr().is_ipv6());
+    let world = |net: IpNet| match (has_both, net) {
+        (false, _) => IDENTITY_WORLD,
+        (true, IpNet::V4(_)) => IDENTITY_WORLD_IPV4,
+        (true, IpNet::V6(_)) => IDENTITY_WORLD_IPV6,
+    };
     let key = node.encryption_key;
-    let key_of = |address_type: &str| if address_type == CILIUM_INTERNAL_IP { key } else { 0 };
-    let own = node.addresses.iter().map(|address| (address.ip, IDENTITY_REMOTE_NODE, key_of(&address.address_type)));
-    let health = node.health_ips.iter().map(|ip| (*ip, IDENTITY_HEALTH, key));
-    let ingress = node.ingress_ips.iter().map(|ip| (*ip, IDENTITY_INGRESS, key));
+    let own = node.addresses.iter().map(|address| (host(address.ip), IDENTITY_REMOTE_NODE, 0));
+    let pods = node.pod_cidrs().map(|net| (ObjectPrefix { net: net.trunc(), host: false }, world(net), key));
+    let health = node.health_ips.iter().map(|ip| (host(*ip), IDENTITY_HEALTH, key));
+    let ingress = node.ingress_ips.iter().map(|ip| (host(*ip), IDENTITY_INGRESS, key));
     let host_ip = node_ip(node);
     let mut seen = BTreeSet::new();
-    let first = own.chain(health).chain(ingress).filter(|(ip, ..)| seen.insert(*ip));
-    let entry = |(ip, identity, encryption_key)| IpEntry {
-        host_ip,
-        encryption_key,
-        ..IpEntry::new(ObjectPrefix { net: IpNet::from(ip), host: true }, identity)
-    };
+    let first = own.chain(pods).chain(health).chain(ingress).filter(|(prefix, ..)| seen.insert(*prefix));
+    let entry = |(prefix, identity, encryption_key)| IpEntry { host_ip, encryption_key, ..IpEntry::new(prefix, identity) };
     first.map(entry).collect()
 }
 
@@ -74,7 +81,7 @@ impl View {
         let entries = node.object.as_deref().and_then(Object::as_node).map(entries_of).unwrap_or_default();
         let mut left: BTreeSet<EntryKey> = self.derived_from(&node.key).into_iter().collect();
         for entry in entries {
-            let key = EntryKey::of_node_ip(&node.key, entry.prefix.net.addr());
+            let key = EntryKey::of_node_ip(&node.key, entry.prefix);
             left.remove(&key);
             let (value, source) =
                 (wire::derived_value(&entry), SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() });

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use smol_str::SmolStr;
 
 use super::global_services::ServiceIndex;
-use super::ipcache::{Held, HostEntries, IpIndex, usual_name};
+use super::ipcache::{Held, HostEntries, IpIndex};
 use super::node_index::{Bond, NodeAddresses, NodeIndex};
 use super::node_names::NodeName;
 use super::numbers::ClusterNumbers;
@@ -22,7 +22,7 @@ pub(super) struct Indices {
     ipcache: IpIndex,
     /// Usable identities: numeric id and cluster. The id is the name in the key.
     identities: OrdSet<(u32, u32)>,
-    /// Nodes by each of their addresses, and by those that entries are derived for.
+    /// Nodes by each of their addresses, and by those and the pod CIDRs that entries are derived for.
     nodes: NodeIndex,
     /// Who has a share in which global service.
     pub(super) services: ServiceIndex,
@@ -50,7 +50,7 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.nodes.insert(Bond::Derived, prefix.net.addr(), cluster, node);
+                    self.nodes.insert_derived(*prefix, cluster, node);
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
@@ -75,7 +75,7 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.nodes.remove(Bond::Derived, prefix.net.addr(), cluster, node);
+                    self.nodes.remove_derived(*prefix, cluster, node);
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
@@ -155,19 +155,25 @@ impl Indices {
         self.longest(ip, self.ipcache.longest_match(ip))
     }
 
-    /// The longest prefix, where this one is the longest of the entries that clusters announce. Those derived from nodes are hosts.
+    /// The longest prefix, where this one is the longest of the entries that clusters announce.
     fn longest(&self, ip: IpAddr, announced: Option<ObjectPrefix>) -> Option<ObjectPrefix> {
-        let is_host = announced.is_some_and(|prefix| prefix.host);
-        if is_host || !self.nodes.has(Bond::Derived, ip) { announced } else { Some(ObjectPrefix { net: ip.into(), host: true }) }
+        if announced.is_some_and(|prefix| prefix.host) {
+            return announced;
+        }
+        if self.nodes.has(Bond::Derived, ip) {
+            return Some(ObjectPrefix { net: ip.into(), host: true });
+        }
+        announced.into_iter().chain(self.nodes.longest_pod_cidr(ip)).max_by_key(|prefix| prefix.net.prefix_len())
     }
 
     /// The same with the clusters that have the entry, in no particular order. Allocates nothing.
     pub(super) fn longest_holders(&self, ip: IpAddr) -> Option<(ObjectPrefix, impl Iterator<Item = &ClusterName>)> {
         let announced = self.ipcache.longest_usual(ip);
         let prefix = self.longest(ip, announced.map(|held| held.prefix))?;
-        let announced = announced.filter(|held| held.prefix == prefix).into_iter().flat_map(Held::into_clusters);
+        let announced = announced.filter(|held| held.prefix == prefix).into_iter().flat_map(Held::into_holders);
         let derived = prefix.host.then(|| self.nodes.at(Bond::Derived, ip)).into_iter().flatten();
-        let numbers = announced.chain(derived.map(|name| name.cluster));
+        let fallback = (!prefix.host).then(|| self.nodes.with_pod_cidr(prefix)).into_iter().flatten();
+        let numbers = announced.chain(derived.chain(fallback).map(|name| name.cluster));
         Some((prefix, numbers.filter_map(|cluster| self.clusters.name(cluster))))
     }
 
@@ -175,15 +181,16 @@ impl Indices {
     pub(super) fn ips_of(&self, prefix: ObjectPrefix) -> Vec<EntryKey> {
         let mut keys = Vec::new();
         if let Some(held) = self.ipcache.exact(prefix) {
-            let name = SmolStr::from(usual_name(prefix));
-            let clusters = held.into_clusters().filter_map(|cluster| self.clusters.name(cluster));
+            let name = SmolStr::from(prefix.to_string());
+            let clusters = held.into_holders().filter_map(|cluster| self.clusters.name(cluster));
             keys.extend(clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), name.clone())));
         }
         keys.extend(self.ipcache.odd(prefix).cloned());
-        if prefix == (ObjectPrefix { net: prefix.net.addr().into(), host: true }) {
-            let ip = prefix.net.addr();
-            let nodes = self.nodes.at(Bond::Derived, ip).filter_map(|name| self.node_key(name));
-            keys.extend(nodes.map(|node| EntryKey::of_node_ip(&node, ip)));
+        let derived = |name: &NodeName| Some(EntryKey::of_node_ip(&self.node_key(name)?, prefix));
+        if !prefix.host {
+            keys.extend(self.nodes.with_pod_cidr(prefix).filter_map(derived));
+        } else if prefix.net == IpNet::from(prefix.net.addr()) {
+            keys.extend(self.nodes.at(Bond::Derived, prefix.net.addr()).filter_map(derived));
         }
         keys.sort();
         keys

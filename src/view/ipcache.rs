@@ -16,9 +16,15 @@ use crate::model::{EntryKey, ObjectPrefix};
 /// Ip entries by the prefix that they stand for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct IpIndex {
+    usual: Prefixes,
+    odd: OrdSet<(ObjectPrefix, EntryKey)>,
+}
+
+/// Prefixes, each with the numbers of those that have it: clusters or nodes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Prefixes {
     ipv4: Family<u32>,
     ipv6: Family<u128>,
-    odd: OrdSet<(ObjectPrefix, EntryKey)>,
 }
 
 /// Host entries whose keys are the addresses, each with the number of its cluster.
@@ -39,8 +45,8 @@ struct Rank(u16);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held<'a> {
     pub(super) prefix: ObjectPrefix,
-    /// The numbers of the clusters that have them.
-    clusters: &'a [u32],
+    /// The numbers of those that have them.
+    holders: &'a [u32],
 }
 
 /// An address as a number of its family.
@@ -96,15 +102,10 @@ impl Rank {
 }
 
 impl<'a> Held<'a> {
-    /// The numbers of the clusters that have the entry, in no particular order.
-    pub(super) fn into_clusters(self) -> impl Iterator<Item = u32> + use<'a> {
-        self.clusters.iter().copied()
+    /// The numbers of those that have the entry, in no particular order.
+    pub(super) fn into_holders(self) -> impl Iterator<Item = u32> + use<'a> {
+        self.holders.iter().copied()
     }
-}
-
-/// The name that the key of an entry has, as a rule.
-pub(super) fn usual_name(prefix: ObjectPrefix) -> String {
-    if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
 }
 
 fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Rank) -> &mut PagedSet<A> {
@@ -116,19 +117,20 @@ fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Rank) -> &mut PagedSet<
     &mut sets[at].1
 }
 
-fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entry: (A, u32)) {
+fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entry: (A, u32)) -> bool {
     let set = sets_mut(family, rank);
-    set.remove(&entry);
+    let removed = set.remove(&entry);
     if set.len() == 0 {
         Arc::make_mut(family).retain(|(other, _)| *other != rank);
     }
+    removed
 }
 
 fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> Option<Held<'_>> {
     let rank = Rank::of(prefix);
     let (_, set) = family.iter().find(|(other, _)| *other == rank)?;
     let found = set.at(address);
-    (!found.is_empty()).then_some(Held { prefix, clusters: found })
+    (!found.is_empty()).then_some(Held { prefix, holders: found })
 }
 
 fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
@@ -137,7 +139,7 @@ fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
         let found = set.at(network);
         if !found.is_empty() {
             let net = IpNet::new(network.to_ip(), rank.length()).ok()?;
-            return Some(Held { prefix: ObjectPrefix { net, host: rank.host() }, clusters: found });
+            return Some(Held { prefix: ObjectPrefix { net, host: rank.host() }, holders: found });
         }
     }
     None
@@ -155,42 +157,31 @@ impl HostEntries {
 impl IpIndex {
     /// Adds the entry of a key; `cluster` is the number of its cluster. Adding it twice changes nothing.
     pub(super) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
-        if *usual_name(prefix) != *key.name {
+        if *prefix.to_string() != *key.name {
             self.odd.insert((prefix, key.clone()));
             return;
         }
-        let rank = Rank::of(prefix);
-        match prefix.net.addr() {
-            IpAddr::V4(ip) => sets_mut(&mut self.ipv4, rank).insert((ip.to_bits(), cluster)),
-            IpAddr::V6(ip) => sets_mut(&mut self.ipv6, rank).insert((ip.to_bits(), cluster)),
-        };
+        self.usual.insert(prefix, cluster);
     }
 
     /// Removes the entry of a key. Removing one that is not there changes nothing.
     pub(super) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
-        if *usual_name(prefix) != *key.name {
+        if *prefix.to_string() != *key.name {
             self.odd.remove(&(prefix, key.clone()));
             return;
         }
-        let rank = Rank::of(prefix);
-        match prefix.net.addr() {
-            IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), cluster)),
-            IpAddr::V6(ip) => remove(&mut self.ipv6, rank, (ip.to_bits(), cluster)),
-        }
+        self.usual.remove(prefix, cluster);
     }
 
     /// Takes in many host entries at once whose keys are the addresses.
     pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
-        fill(&mut self.ipv4, hosts.ipv4);
-        fill(&mut self.ipv6, hosts.ipv6);
+        fill(&mut self.usual.ipv4, Rank::of_hosts(32), hosts.ipv4);
+        fill(&mut self.usual.ipv6, Rank::of_hosts(128), hosts.ipv6);
     }
 
     /// The entries for exactly this prefix that have the usual key.
     pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<Held<'_>> {
-        match prefix.net.addr() {
-            IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
-            IpAddr::V6(ip) => exact(&self.ipv6, prefix, ip.to_bits()),
-        }
+        self.usual.exact(prefix)
     }
 
     /// The keys of the odd entries for exactly this prefix.
@@ -213,6 +204,61 @@ impl IpIndex {
 
     /// The same among the entries that have the usual key: all, but in strange meshes. Allocates nothing.
     pub(super) fn longest_usual(&self, ip: IpAddr) -> Option<Held<'_>> {
+        self.usual.longest(ip)
+    }
+}
+
+impl Prefixes {
+    /// Adds one; false where it was there.
+    pub(super) fn insert(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
+        let rank = Rank::of(prefix);
+        match prefix.net.addr() {
+            IpAddr::V4(ip) => sets_mut(&mut self.ipv4, rank).insert((ip.to_bits(), holder)),
+            IpAddr::V6(ip) => sets_mut(&mut self.ipv6, rank).insert((ip.to_bits(), holder)),
+        }
+    }
+
+    /// Removes one; false where it was not there.
+    pub(super) fn remove(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
+        let rank = Rank::of(prefix);
+        match prefix.net.addr() {
+            IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), holder)),
+            IpAddr::V6(ip) => remove(&mut self.ipv6, rank, (ip.to_bits(), holder)),
+        }
+    }
+
+    /// Takes in many at once: quickly where there are few.
+    pub(super) fn take(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
+        // the addresses of a length in order, those of IPv4 first
+        entries.sort_unstable_by_key(|(prefix, _)| (Rank::of(*prefix), prefix.net.addr()));
+        for of_length in entries.chunk_by(|(left, _), (right, _)| Rank::of(*left) == Rank::of(*right)) {
+            let rank = Rank::of(of_length[0].0);
+            let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
+            for (prefix, holder) in of_length {
+                match prefix.net.addr() {
+                    IpAddr::V4(ip) => ipv4.push((ip.to_bits(), *holder)),
+                    IpAddr::V6(ip) => ipv6.push((ip.to_bits(), *holder)),
+                }
+            }
+            fill(&mut self.ipv4, rank, PagedSet::of_sorted(&ipv4, |holder| holder));
+            fill(&mut self.ipv6, rank, PagedSet::of_sorted(&ipv6, |holder| holder));
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ipv4.is_empty() && self.ipv6.is_empty()
+    }
+
+    /// Those that have exactly this prefix.
+    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<Held<'_>> {
+        match prefix.net.addr() {
+            IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
+            IpAddr::V6(ip) => exact(&self.ipv6, prefix, ip.to_bits()),
+        }
+    }
+
+    /// The longest prefix that covers an address. Allocates nothing.
+    pub(super) fn longest(&self, ip: IpAddr) -> Option<Held<'_>> {
         match ip {
             IpAddr::V4(ip) => longest(&self.ipv4, ip.to_bits()),
             IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),
@@ -220,9 +266,9 @@ impl IpIndex {
     }
 }
 
-fn fill<A: Address>(family: &mut Family<A>, entries: PagedSet<A>) {
+fn fill<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entries: PagedSet<A>) {
     if entries.len() > 0 {
-        sets_mut(family, Rank::of_hosts(A::BITS)).absorb(entries);
+        sets_mut(family, rank).absorb(entries);
     }
 }
 
@@ -275,7 +321,7 @@ mod tests {
             index.remove(*prefix, &key(name), 0);
         }
         assert_eq!(found(&index, "10.1.2.3"), None);
-        assert!(index.ipv4.is_empty() && index.ipv6.is_empty() && index.odd.is_empty());
+        assert!(index.usual.is_empty() && index.odd.is_empty());
     }
 
     #[test]
@@ -284,7 +330,7 @@ mod tests {
         for cluster in [1, 2, 2] {
             index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);
         }
-        let clusters = |index: &IpIndex| index.exact(host("10.0.0.1")).map(|held| held.into_clusters().collect::<Vec<_>>());
+        let clusters = |index: &IpIndex| index.exact(host("10.0.0.1")).map(|held| held.into_holders().collect::<Vec<_>>());
         assert_eq!(clusters(&index), Some(vec![1, 2]));
         index.remove(host("10.0.0.1"), &key("10.0.0.1"), 2);
         assert_eq!(clusters(&index), Some(vec![1]));

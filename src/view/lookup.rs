@@ -237,11 +237,10 @@ impl View {
         self.indices.nodes_at(ip).iter().any(|key| key.cluster == *cluster)
     }
 
-    /// The clusters that have an entry for exactly a prefix; those derived from nodes count for hosts alone.
+    /// The clusters that have an entry for exactly a prefix, other than as a pod CIDR of a node: those only stand in for what is not announced.
     #[must_use]
     pub fn clusters_at(&self, prefix: ObjectPrefix) -> BTreeSet<ClusterName> {
-        let keys = self.indices.ips_of(prefix).into_iter();
-        keys.filter(|key| prefix.host || key.kind == Kind::Ip).map(|key| key.cluster).collect()
+        self.indices.ips_of(prefix).into_iter().filter(|key| !key.is_fallback()).map(|key| key.cluster).collect()
     }
 
     /// The keys of the ip entries of every prefix that covers an address, most specific first, a host before a CIDR of full length.

@@ -1,10 +1,12 @@
-//! Which nodes have an address, and for which nodes' addresses entries are derived.
+//! Which nodes have an address, and for which nodes' addresses and pod CIDRs entries are derived.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::bloom_filter::BloomFilter;
+use super::ipcache::{Held, Prefixes};
 use super::node_names::{NodeName, NodeNames};
 use super::paged::PagedSet;
+use crate::model::ObjectPrefix;
 
 /// Nodes by addresses.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +14,8 @@ pub(super) struct NodeIndex {
     names: NodeNames,
     own: NodesByAddress,
     derived: NodesByAddress,
+    /// Those for whose pod CIDRs entries are derived.
+    pod_cidrs: Prefixes,
 }
 
 /// What an address is to a node.
@@ -39,20 +43,35 @@ pub(super) struct NodeAddresses {
     /// Each with the place of its name.
     ipv4: Vec<(u32, u32)>,
     ipv6: Vec<(u128, u32)>,
+    pod_cidrs: Vec<(ObjectPrefix, u32)>,
 }
 
 impl NodeAddresses {
     /// Adds an address of a node. As a rule those of one node follow each other, and share its name.
     pub(super) fn push(&mut self, ip: IpAddr, cluster: u32, node: &[u8]) {
-        if self.names.last().is_none_or(|last| last.cluster != cluster || last.node.as_bytes() != node) {
-            self.names.push(NodeName { cluster, node: String::from_utf8_lossy(node).into() });
-        }
-        // there are fewer than 2^32 nodes
-        let name = u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX);
+        let name = self.name(cluster, node);
         match ip {
             IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), name)),
             IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), name)),
         }
+    }
+
+    /// Adds what an entry is derived from.
+    pub(super) fn push_derived(&mut self, prefix: ObjectPrefix, cluster: u32, node: &[u8]) {
+        if prefix.host {
+            return self.push(prefix.net.addr(), cluster, node);
+        }
+        let name = self.name(cluster, node);
+        self.pod_cidrs.push((prefix, name));
+    }
+
+    /// The place of a name.
+    fn name(&mut self, cluster: u32, node: &[u8]) -> u32 {
+        if self.names.last().is_none_or(|last| last.cluster != cluster || last.node.as_bytes() != node) {
+            self.names.push(NodeName { cluster, node: String::from_utf8_lossy(node).into() });
+        }
+        // there are fewer than 2^32 nodes
+        u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// Puts them in order, each once.
@@ -61,6 +80,8 @@ impl NodeAddresses {
         self.ipv4.dedup();
         self.ipv6.sort_unstable();
         self.ipv6.dedup();
+        self.pod_cidrs.sort_unstable();
+        self.pod_cidrs.dedup();
     }
 }
 
@@ -86,11 +107,39 @@ impl NodeIndex {
         }
     }
 
+    /// Adds what an entry of a node is derived from. Adding it twice changes nothing.
+    pub(super) fn insert_derived(&mut self, prefix: ObjectPrefix, cluster: u32, node: &str) {
+        if prefix.host {
+            return self.insert(Bond::Derived, prefix.net.addr(), cluster, node);
+        }
+        let number = self.names.assign(cluster, node);
+        self.insert_pod_cidr(prefix, number);
+    }
+
+    fn insert_pod_cidr(&mut self, prefix: ObjectPrefix, number: u32) {
+        if self.pod_cidrs.insert(prefix, number) {
+            self.names.use_once(number);
+        }
+    }
+
+    /// Removes what an entry of a node is derived from. Removing what is not there changes nothing.
+    pub(super) fn remove_derived(&mut self, prefix: ObjectPrefix, cluster: u32, node: &str) {
+        if prefix.host {
+            return self.remove(Bond::Derived, prefix.net.addr(), cluster, node);
+        }
+        if let Some(number) = self.names.number(cluster, node)
+            && self.pod_cidrs.remove(prefix, number)
+        {
+            self.names.release(number);
+        }
+    }
+
     /// Adds many, in order: quickly if there are none yet.
     pub(super) fn take(&mut self, bond: Bond, addresses: NodeAddresses) {
-        let NodeAddresses { names, ipv4, ipv6 } = addresses;
+        let NodeAddresses { names, ipv4, ipv6, pod_cidrs } = addresses;
         let numbers = self.names.assign_all(names);
         let number = |place: u32| numbers[place as usize];
+        self.take_pod_cidrs(pod_cidrs.into_iter().map(|(prefix, place)| (prefix, number(place))).collect());
         if !self.nodes(bond).is_empty() {
             ipv4.into_iter().for_each(|(ip, place)| self.insert_number(bond, Ipv4Addr::from(ip).into(), number(place)));
             ipv6.into_iter().for_each(|(ip, place)| self.insert_number(bond, Ipv6Addr::from(ip).into(), number(place)));
@@ -105,6 +154,16 @@ impl NodeIndex {
         nodes.renew_filter();
     }
 
+    fn take_pod_cidrs(&mut self, pod_cidrs: Vec<(ObjectPrefix, u32)>) {
+        if !self.pod_cidrs.is_empty() {
+            return pod_cidrs.into_iter().for_each(|(prefix, number)| self.insert_pod_cidr(prefix, number));
+        }
+        let mut uses = vec![0; self.names.len()];
+        pod_cidrs.iter().for_each(|(_, number)| uses[*number as usize] += 1);
+        self.names.use_all(&uses);
+        self.pod_cidrs.take(pod_cidrs);
+    }
+
     /// Whether any node has an address.
     pub(super) fn has(&self, bond: Bond, ip: IpAddr) -> bool {
         !self.nodes(bond).at(ip).is_empty()
@@ -113,6 +172,17 @@ impl NodeIndex {
     /// The nodes that have an address.
     pub(super) fn at(&self, bond: Bond, ip: IpAddr) -> impl Iterator<Item = &NodeName> {
         self.nodes(bond).at(ip).iter().filter_map(|number| self.names.get(*number))
+    }
+
+    /// The nodes that have exactly this pod CIDR.
+    pub(super) fn with_pod_cidr(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
+        let numbers = self.pod_cidrs.exact(prefix).into_iter().flat_map(Held::into_holders);
+        numbers.filter_map(|number| self.names.get(number))
+    }
+
+    /// The longest pod CIDR of any node that an address is in. Allocates nothing.
+    pub(super) fn longest_pod_cidr(&self, ip: IpAddr) -> Option<ObjectPrefix> {
+        self.pod_cidrs.longest(ip).map(|held| held.prefix)
     }
 
     const fn nodes(&self, bond: Bond) -> &NodesByAddress {

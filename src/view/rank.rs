@@ -7,9 +7,12 @@ use crate::model::{ClusterName, Record};
 /// How strong an ip entry is among those for its prefix; the strongest sorts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
+    /// What is derived from pod CIDRs stands in for what is not announced: also of the own cluster it is the weakest, for its sources are no
+    /// stronger than those of the entries that pods have (`podCIDREntries`, `pkg/node/manager/manager.go`).
+    is_fallback: bool,
     /// Agents have what is of their own cluster from sources that entries of other clusters do not overwrite (`Source`, `view/agent/source.rs`).
     is_remote: bool,
-    /// What a cluster announces stands before what its nodes' addresses say (api.md, "lookup").
+    /// What a cluster announces stands before what its nodes' addresses say.
     is_derived: bool,
     /// An agent that lists now does not have an entry whose newest bytes it cannot use (protocol.md, trap 5).
     is_refused: bool,
@@ -35,6 +38,7 @@ impl Rank {
     #[must_use]
     pub fn of(record: &Record, own: Option<&ClusterName>) -> Self {
         Self {
+            is_fallback: record.key.is_fallback(),
             is_remote: own != Some(&record.key.cluster),
             is_derived: !record.key.kind.is_mirrored(),
             is_refused: record.rejection.is_some(),
@@ -45,7 +49,9 @@ impl Rank {
     /// What makes it weaker than a stronger one.
     #[must_use]
     pub const fn weakness(&self, stronger: &Self) -> Weakness {
-        if self.is_remote != stronger.is_remote {
+        if self.is_fallback != stronger.is_fallback {
+            Weakness::Derived
+        } else if self.is_remote != stronger.is_remote {
             Weakness::Remote
         } else if self.is_derived != stronger.is_derived {
             Weakness::Derived

@@ -206,9 +206,9 @@ impl Derived {
         let mut name = Vec::new();
         for (chunk, row, cluster) in each(all) {
             match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
-                Some(ip) => {
+                Some(prefix) => {
                     derived.count += 1;
-                    derived.addresses.push(ip, cluster, &name);
+                    derived.addresses.push_derived(prefix, cluster, &name);
                 }
                 None => derived.others.push((chunk.clone(), row)),
             }

@@ -34,8 +34,8 @@ pub(super) struct MaskSize {
     pub(super) bits: u8,
 }
 
-/// `net.IPNet`, `cidr.CIDR` and the node's `Prefix`: an object with `IP` and `Mask`, or in the future a string
-/// (`pkg/node/types/prefix.go`). Bits behind the mask stay as the source has them.
+/// The node's `Prefix`: an object with `IP` and `Mask`, or from 1.22 on a string; `null` where it is unset (`pkg/node/types/prefix.go` of
+/// 2026). Bits behind the mask are cleared.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Prefix(pub(super) Option<IpNet>);
 
@@ -52,16 +52,6 @@ pub(super) fn parse_ip(text: &str) -> Result<IpAddr, String> {
     text.parse().map(|ip: IpAddr| ip.to_canonical()).map_err(|_| format!("{} is not an IP address", quoted(text)))
 }
 
-/// The prefix of a length that counts from the start of an address of `bits` bits.
-fn network(ip: IpAddr, ones: u8, bits: u8) -> Option<IpNet> {
-    let ones = match (ip.to_canonical(), bits) {
-        (IpAddr::V4(_), 128) => ones.checked_sub(MAPPED_BITS)?,
-        (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => ones,
-        (IpAddr::V4(_) | IpAddr::V6(_), _) => return None,
-    };
-    IpNet::new(ip.to_canonical(), ones).ok()
-}
-
 fn parse_mask(text: &str) -> Result<MaskSize, String> {
     let mut buffer = [0; MASK_TEXT_LENGTH_MAX];
     let length = match text.len() {
@@ -70,6 +60,14 @@ fn parse_mask(text: &str) -> Result<MaskSize, String> {
     };
     let size = length.and_then(|length| mask_size(buffer.get(..length)?));
     size.ok_or_else(|| format!("{} is not the base64 of a mask", quoted(text)))
+}
+
+/// The mask of a network as Go writes it.
+pub(super) fn mask_text(net: IpNet) -> String {
+    match net.netmask() {
+        IpAddr::V4(mask) => STANDARD.encode(mask.octets()),
+        IpAddr::V6(mask) => STANDARD.encode(mask.octets()),
+    }
 }
 
 /// The size of a mask of 0, 4 or 16 bytes.
@@ -86,21 +84,27 @@ fn mask_size(mask: &[u8]) -> Option<MaskSize> {
     Some(MaskSize { ones: u8::try_from(ones).ok().filter(|_| canonical), bits })
 }
 
-fn parse_prefix(text: &str) -> Result<Option<IpNet>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let net: Option<IpNet> = text.parse().ok();
-    let net = net.and_then(|net| network(net.addr(), net.prefix_len(), net.max_prefix_len()));
-    net.map(Some).ok_or_else(|| format!("{} is not a prefix", quoted(text)))
+/// Reads a prefix as `netip.ParsePrefix` does: no zone, and no zeros before the length. IPv4-mapped ones are unmapped.
+fn parse_prefix(text: &str) -> Result<IpNet, String> {
+    let parsed = || {
+        let (ip, length) = text.rsplit_once('/')?;
+        let ones: u8 = length.parse().ok()?;
+        let net = IpNet::new(ip.parse().ok()?, ones).ok()?.trunc();
+        let ipv4 = ones.checked_sub(MAPPED_BITS).filter(|_| net.addr().is_ipv6() && net.addr().to_canonical().is_ipv4());
+        let unmapped = ipv4.map_or(Some(net), |ones| IpNet::new(net.addr().to_canonical(), ones).ok());
+        unmapped.filter(|_| ones.to_string() == length)
+    };
+    parsed().ok_or_else(|| format!("{} is not a prefix", quoted(text)))
 }
 
 impl IpNetJson {
+    /// The prefix, with the mask's ones counted from the start of the unmapped address, as Cilium counts them.
     fn net(&self) -> Result<IpNet, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
-        let size = self.mask.0.ok_or("Mask is missing")?;
+        let size = self.mask.0.filter(|size| size.bits > 0).ok_or("Mask is missing")?;
         let ones = size.ones.ok_or("Mask is not canonical: a one follows a zero")?;
-        network(ip, ones, size.bits).ok_or_else(|| format!("Mask of {} bits does not fit IP {ip}", size.bits))
+        let net = IpNet::new(ip, ones).map_err(|_| format!("Mask of {ones} ones does not fit IP {ip}"))?;
+        Ok(net.trunc())
     }
 }
 
@@ -141,7 +145,7 @@ impl<'de> Visitor<'de> for PrefixVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        parse_prefix(text).map_err(E::custom)
+        parse_prefix(text).map(Some).map_err(E::custom)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
@@ -168,16 +172,19 @@ mod tests {
     fn a_prefix_has_two_forms() {
         for (json, expected) in [
             ("null", "unset"),
-            (r#""""#, "unset"),
             (r#"{"IP":"10.244.1.0","Mask":"////AA=="}"#, "10.244.1.0/24"),
-            (r#"{"ip":"10.244.1.9","mask":"////AA=="}"#, "10.244.1.9/24"),
+            (r#"{"ip":"10.244.1.9","mask":"////AA=="}"#, "10.244.1.0/24"),
             (r#"{"IP":"fd00::","Mask":"//////////8AAAAAAAAAAA=="}"#, "fd00::/64"),
             (r#"{"IP":"0.0.0.0","Mask":"AAAAAA=="}"#, "0.0.0.0/0"),
             (r#"{"IP":"10.0.0.1","Mask":"/////w=="}"#, "10.0.0.1/32"),
-            (r#"{"IP":"::ffff:10.0.0.0","Mask":"////////////////////AA=="}"#, "10.0.0.0/24"),
+            (r#"{"IP":"::ffff:10.0.0.7","Mask":"////AA=="}"#, "10.0.0.0/24"),
+            (r#"{"IP":"10.0.0.7","Mask":"////AAAAAAAAAAAAAAAAAA=="}"#, "10.0.0.0/24"),
+            (r#"{"IP":"fd00:1234::","Mask":"////AA=="}"#, "fd00:1200::/24"),
             (r#""10.244.1.0/24""#, "10.244.1.0/24"),
             (r#""::ffff:10.0.0.0/104""#, "10.0.0.0/8"),
-            (r#""fd00::1/64""#, "fd00::1/64"),
+            (r#""::ffff:10.0.0.0/24""#, "::/24"),
+            (r#""fd00::1/64""#, "fd00::/64"),
+            (r#""10.0.0.1/0""#, "0.0.0.0/0"),
         ] {
             assert_eq!(prefix(json), expected, "{json}");
         }
@@ -189,18 +196,24 @@ mod tests {
             (r#"{"IP":"","Mask":"////AA=="}"#, "IP is empty"),
             (r#"{"IP":"10.0.0.0"}"#, "Mask is missing"),
             (r#"{"IP":"10.0.0.0","Mask":null}"#, "Mask is missing"),
-            (r#"{"IP":"10.0.0.0","Mask":""}"#, "Mask of 0 bits does not fit IP 10.0.0.0"),
+            (r#"{"IP":"10.0.0.0","Mask":""}"#, "Mask is missing"),
+            ("{}", "IP is empty"),
+            (r#""""#, r#""" is not a prefix"#),
             (r#"{"IP":"10.0.0.0","Mask":"//8A/w=="}"#, "Mask is not canonical"),
             (r#"{"IP":"10.0.0.0","Mask":"//9/AA=="}"#, "Mask is not canonical"),
-            (r#"{"IP":"10.0.0.0","Mask":"//////////8AAAAAAAAAAA=="}"#, "Mask of 128 bits does not fit IP 10.0.0.0"),
-            (r#"{"IP":"fd00::","Mask":"////AA=="}"#, "Mask of 32 bits does not fit IP fd00::"),
+            (r#"{"IP":"10.0.0.0","Mask":"//////////8AAAAAAAAAAA=="}"#, "Mask of 64 ones does not fit IP 10.0.0.0"),
+            (r#"{"IP":"::ffff:10.0.0.0","Mask":"////////////////////AA=="}"#, "Mask of 120 ones does not fit IP 10.0.0.0"),
             (r#"{"IP":"fd00::","Mask":"////"}"#, r#"Mask: "////" is not the base64 of a mask"#),
             (r#"{"IP":"fd00::","Mask":"?"}"#, r#"Mask: "?" is not the base64 of a mask"#),
             (r#"{"IP":"10.0.0","Mask":"////AA=="}"#, r#"IP: "10.0.0" is not an IP address"#),
             (r#"{"IP":10,"Mask":"////AA=="}"#, "IP: invalid type: integer `10`, expected an IP address"),
             (r#""10.0.0.0""#, r#""10.0.0.0" is not a prefix"#),
             (r#""10.0.0.0/33""#, r#""10.0.0.0/33" is not a prefix"#),
-            (r#""::ffff:10.0.0.0/24""#, r#""::ffff:10.0.0.0/24" is not a prefix"#),
+            (r#""10.0.0.0/024""#, r#""10.0.0.0/024" is not a prefix"#),
+            (r#""10.0.0.0/+24""#, r#""10.0.0.0/+24" is not a prefix"#),
+            (r#""10.0.0.0/24/24""#, r#""10.0.0.0/24/24" is not a prefix"#),
+            (r#""fe80::1%eth0/64""#, r#""fe80::1%eth0/64" is not a prefix"#),
+            (r#""fd00::/129""#, r#""fd00::/129" is not a prefix"#),
             ("7", "invalid type: integer `7`, expected a prefix"),
         ] {
             assert!(prefix(json).starts_with(reason), "{json}: {}", prefix(json));

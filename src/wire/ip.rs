@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::address::{Address, Mask};
+use super::address::{Address, Mask, mask_text};
 use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
 use crate::model::{IDENTITY_REMOTE_NODE, IpEntry, NamedPort, ObjectPrefix};
@@ -52,17 +52,18 @@ pub(super) fn identity(value: &[u8]) -> Option<u32> {
     parse("an IP identity pair", value).ok().map(|json: PairJson| json.identity)
 }
 
-/// Reads the value of an entry that is derived from a node; `name` is `<node>#<address>`.
+/// Reads the value of an entry that is derived from a node; `name` is `<node>#<address or prefix>`.
 pub(super) fn decode_derived(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
     let address = name.rsplit_once('#').map(|(_, address)| address);
     decode(address.ok_or_else(|| format!("the key says {}, which names no node's address", quoted(name)))?, value, context)
 }
 
-/// The inverse: of a host entry that has no pod.
+/// The inverse: of an entry that has no pod.
 pub(super) fn write_derived(entry: &IpEntry) -> Vec<u8> {
     let host_ip = entry.host_ip.map(|ip| ip.to_string()).unwrap_or_default();
-    let IpEntry { prefix, identity, encryption_key, .. } = entry;
-    format!(r#"{{"IP":"{}","HostIP":"{host_ip}","ID":{identity},"Key":{encryption_key}}}"#, prefix.net.addr()).into_bytes()
+    let IpEntry { prefix: ObjectPrefix { net, host }, identity, encryption_key, .. } = entry;
+    let mask = if *host { String::new() } else { format!(r#","Mask":"{}""#, mask_text(*net)) };
+    format!(r#"{{"IP":"{}"{mask},"HostIP":"{host_ip}","ID":{identity},"Key":{encryption_key}}}"#, net.addr()).into_bytes()
 }
 
 /// Whether a name is what Go writes for an address, or for a prefix of so many bits.

@@ -72,7 +72,7 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
     let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
     // Kubernetes has no such names; here they are those of the entries that are derived from nodes
     if kind == Kind::Node && EntryKey::split_node_ip(name).is_some() {
-        return Err(format!("key {} names no node: a node's name does not end in # and an address", shown()));
+        return Err(format!("key {} names no node: a node's name does not end in # and an address or prefix", shown()));
     }
     Ok(EntryKey::new(kind, cluster.clone(), name))
 }
@@ -138,7 +138,11 @@ mod tests {
             (b"", r#"key "" is not below cilium/state/nodes/v1/paris/"#),
             (
                 b"cilium/state/nodes/v1/paris/a#10.0.0.1",
-                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.1" names no node: a node's name does not end in # and an address"#,
+                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.1" names no node: a node's name does not end in # and an address or prefix"#,
+            ),
+            (
+                b"cilium/state/nodes/v1/paris/a#10.0.0.0/24",
+                r#"key "cilium/state/nodes/v1/paris/a#10.0.0.0/24" names no node: a node's name does not end in # and an address or prefix"#,
             ),
         ] {
             assert_eq!(entry_key(Kind::Node, &cluster("paris"), false, key), Err(reason.to_owned()));

@@ -89,7 +89,7 @@ fn packed_slice(value: Arc<[u8]>) -> PackedSlice {
     PackedSlice::new(value, |value| endpoint_slice::read(value).ok().map(|(_, slice)| slice), decoded_bytes)
 }
 
-/// The value of an entry that is derived from a node: a pair as Cilium writes it for a host, with what a node's address has. [`decode`]
+/// The value of an entry that is derived from a node: a pair as Cilium writes it, with what a node's address or pod CIDR has. [`decode`]
 /// reads it back.
 #[must_use]
 pub fn derived_value(entry: &IpEntry) -> Vec<u8> {

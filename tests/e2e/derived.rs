@@ -82,16 +82,67 @@ async fn every_address_of_a_node_is_found_as_what_it_is() {
     assert_eq!(scene.meshkeep().ask(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
 }
 
+/// Also where no pod has an entry: the range of its node answers, as in an agent since 1.18.
+#[tokio::test]
+async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_that_node() {
+    let mut scene = settled().await;
+    let of = |truth: &Value, key: &str| truth[key].clone();
+    let lookup = "/v1/ipcache/lookup?ip=10.1.2.250";
+    let found = scene.meshkeep().get(lookup).await["match"].clone();
+    let shown = ["prefix", "host", "cluster", "identity", "hostIP", "nodeName", "source", "encryptionKey"].map(|field| of(&found, field));
+    let expected = [
+        json!("10.1.2.0/24"),
+        json!(false),
+        json!("c01"),
+        // of a node that has ranges of both families
+        json!(9),
+        json!("172.18.1.3"),
+        json!("c01-worker-2"),
+        json!("node"),
+        json!(2),
+    ];
+    assert_eq!(shown, expected, "{found}");
+    assert_eq!(found["labels"], json!({"reserved:world-ipv4": ""}));
+    assert_eq!(scene.meshkeep().get("/v1/ipcache/10.1.2.0%2F24").await["nodeName"], "c01-worker-2");
+    let verdicts = |story: &Value| {
+        let entries = story["entries"].as_array().unwrap().iter();
+        entries.map(|entry| (entry["prefix"].clone(), entry["source"].clone(), entry["verdict"].clone())).collect::<Vec<_>>()
+    };
+    let derived = (json!("10.1.2.0/24"), json!("node"), json!("wins"));
+    assert_eq!(verdicts(&scene.meshkeep().get("/v1/explain/10.1.2.250").await), [derived]);
+    // an entry of its own, then none again: told of to a follower, and over a restart
+    let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&cidr=10.1.2.0/24&identity=9").await;
+    follower.synced_after(0).await;
+    let key = "cilium/cache/nodes/v1/c01/c01-worker-2#10.1.2.0/24".to_owned();
+    assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), [&key]);
+    let pod =
+        ("cilium/cache/ip/v1/c01/10.1.2.250", r#"{"IP":"10.1.2.250","Mask":null,"HostIP":"172.18.1.3","ID":65792,"Key":0,"Metadata":""}"#);
+    scene.remotes[0].change(|cluster| drop(cluster.entries.insert(pod.0.to_owned(), pod.1.into()))).await;
+    scene.settles("an entry of the pod's own").await;
+    assert_eq!(scene.meshkeep().get(lookup).await["match"]["source"], "clustermesh");
+    scene.remotes[0].change(|cluster| drop(cluster.entries.remove(pod.0))).await;
+    scene.settles("no entry of the pod's own").await;
+    assert_eq!(scene.meshkeep().get(lookup).await["match"], found);
+    scene.stop_meshkeep().await;
+    scene.remotes[0].change(|cluster| cluster.delete("cilium/cache/nodes/v1/c01/c01-worker-2")).await;
+    scene.start_meshkeep().await;
+    scene.settles("reading that the node is gone").await;
+    assert_eq!(scene.meshkeep().get(lookup).await["match"], Value::Null);
+}
+
 #[tokio::test]
 async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
     let scene = settled().await;
     let truth = scene.truth().expected().objects;
     let of_ipcache = truth.iter().filter(|(key, _)| key.starts_with("cilium/cache/ip/v1/") || key.contains('#'));
     let of_ipcache: BTreeMap<&String, &Value> = of_ipcache.collect();
-    let cases: [(&str, Passes); 7] = [
+    let cases: [(&str, Passes); 10] = [
         ("cluster=c02", |object| object["cluster"] == "c02"),
         ("identity=6", |object| object["identity"] == 6),
         ("identity=4&cluster=c01", |object| object["identity"] == 4 && object["cluster"] == "c01"),
+        ("identity=2&cluster=c01", |object| object["identity"] == 2 && object["cluster"] == "c01"),
+        ("identity=10", |object| object["identity"] == 10),
+        ("cidr=10.1.0.0/16", |object| object["prefix"].as_str().unwrap().starts_with("10.1.")),
         ("cidr=172.18.1.0/24", |object| object["prefix"].as_str().unwrap().starts_with("172.18.1.")),
         ("node=c01-worker-1", |object| object["hostIP"] == "172.18.1.2"),
         ("node=172.18.2.1", |object| object["hostIP"] == "172.18.2.1"),
@@ -190,7 +241,7 @@ async fn what_a_node_lost_while_meshkeep_was_down_goes_with_its_next_reading() {
     scene.settles("reading the nodes again").await;
     let after = scene.truth().expected().objects;
     let gone: Vec<&String> = before.keys().filter(|key| !after.contains_key(*key)).collect();
-    assert_eq!(gone.len(), 2 + 1 + 5);
+    assert_eq!(gone.len(), 2 + 1 + 6);
     follower.wait("the deletes", |followed| (deletes(followed).len() == gone.len()).then_some(())).await;
     assert_eq!(deletes(&follower.now()).keys().collect::<Vec<_>>(), gone);
 }

@@ -11,6 +11,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 
+mod derived;
+
+use self::derived::derived;
 use super::mesh::MeshCluster;
 use super::meshkeep::{Meshkeep, http};
 use super::slices;
@@ -185,42 +188,6 @@ impl Truth {
     }
 }
 
-/// The ipcache entries that an agent makes of a node (protocol.md §4.7), by the node's key with `#` and the address.
-fn derived(key: &str, value: &[u8]) -> Objects {
-    let Some((cluster, name)) = key.strip_prefix("cilium/cache/nodes/v1/").and_then(|rest| rest.split_once('/')) else {
-        return Objects::new();
-    };
-    let node = parse(key, value);
-    let own: Vec<(&str, IpAddr)> =
-        items(&node["IPAddresses"]).filter_map(|item| Some((item["Type"].as_str()?, address(&item["IP"])?))).collect();
-    let field = |name: &str| address(&node[name]);
-    // IPv4 is preferred; no other type than these is in any test
-    let of_type = |wanted: &str, ipv4: bool| own.iter().find(|(of_type, ip)| *of_type == wanted && ip.is_ipv4() == ipv4);
-    let preferred = [("InternalIP", true), ("ExternalIP", true), ("InternalIP", false), ("ExternalIP", false)];
-    let host_ip = preferred.into_iter().find_map(|(wanted, ipv4)| of_type(wanted, ipv4)).map(|(_, ip)| ip.to_string());
-    let key_of = |of_type: &str| if of_type == "CiliumInternalIP" { node["EncryptionKey"].clone() } else { json!(0) };
-    let mut found: Vec<(IpAddr, u32, Value)> = own.iter().map(|(of_type, ip)| (*ip, 6, key_of(of_type))).collect();
-    for (fields, identity) in [(["IPv4HealthIP", "IPv6HealthIP"], 4), (["IPv4IngressIP", "IPv6IngressIP"], 8)] {
-        found.extend(fields.into_iter().filter_map(field).map(|ip| (ip, identity, node["EncryptionKey"].clone())));
-    }
-    let mut objects = Objects::new();
-    // what comes first stays
-    for (ip, identity, encryption_key) in found.into_iter().rev() {
-        let object = json!({
-            "prefix": format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }),
-            "host": true,
-            "cluster": cluster,
-            "identity": identity,
-            "hostIP": host_ip,
-            "encryptionKey": encryption_key,
-            "source": "node",
-            "nodeName": name,
-        });
-        objects.insert(format!("{key}#{ip}"), without_unset(object));
-    }
-    objects
-}
-
 fn parse(key: &str, value: &[u8]) -> Value {
     serde_json::from_slice(value).unwrap_or_else(|e| panic!("the test's own value at {key} is no JSON: {e}"))
 }
@@ -347,12 +314,18 @@ fn mask_length(mask: &Value) -> Option<u32> {
     Some(bytes.iter().map(|byte| byte.count_ones()).sum())
 }
 
+/// A pod CIDR, with the bits of hosts cleared.
 fn prefix(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Object(prefix) => Some(format!("{}/{}", address(&prefix["IP"])?, mask_length(&prefix["Mask"])?)),
-        _ => None,
-    }
+    let (ip, length) = match value {
+        Value::String(text) => text.split_once('/').map(|(ip, length)| (ip.parse().unwrap(), length.parse().unwrap()))?,
+        Value::Object(prefix) => (address(&prefix["IP"])?, mask_length(&prefix["Mask"])?),
+        _ => return None,
+    };
+    let network: IpAddr = match ip {
+        IpAddr::V4(ip) => (u32::from(ip) & u32::MAX.checked_shl(32 - length).unwrap_or(0)).to_be_bytes().into(),
+        IpAddr::V6(ip) => (u128::from(ip) & u128::MAX.checked_shl(128 - length).unwrap_or(0)).to_be_bytes().into(),
+    };
+    Some(format!("{network}/{length}"))
 }
 
 /// Drops what stands for "not set", so that leaving it out and spelling it out are the same. Label maps are left whole.
@@ -396,11 +369,11 @@ pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
         "identity" => format!("cilium/cache/identities/v1/{cluster}/id/{}", object["id"]),
         _ => {
             let prefix = text("prefix");
-            let address = prefix.split('/').next().unwrap_or_default();
+            let address = if object["host"] == true { prefix.split('/').next().unwrap_or_default() } else { prefix };
             if object["source"] == "node" {
                 return (format!("cilium/cache/nodes/v1/{cluster}/{}#{address}", text("nodeName")), without_unset(Value::Object(known)));
             }
-            format!("cilium/cache/ip/v1/{cluster}/{}", if object["host"] == true { address } else { prefix })
+            format!("cilium/cache/ip/v1/{cluster}/{address}")
         }
     };
     (key, without_unset(Value::Object(known)))

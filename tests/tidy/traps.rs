@@ -125,7 +125,7 @@ const TRAPS: [(u8, &str, Covered); 30] = [
         23,
         "nodes' addresses are not announced as ips, and a host address need not be known",
         Covered::By(&[
-            ("src/view/tests/derived.rs", "a_node_s_addresses_health_and_ingress_are_entries_as_an_agent_makes_them"),
+            ("src/view/tests/derived.rs", "a_node_s_addresses_pod_cidrs_health_and_ingress_are_entries_as_an_agent_makes_them"),
             (WIRE, "trap_23_a_host_ip_need_not_be_known"),
         ]),
     ),

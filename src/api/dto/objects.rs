@@ -240,7 +240,7 @@ pub(crate) struct IpcacheEntry {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     named_ports: Vec<Port>,
-    /// Where the entry comes from: `clustermesh`, or `node` for one derived from a node's addresses.
+    /// Where the entry comes from: `clustermesh`, or `node` for one derived from a node's addresses or pod CIDRs.
     source: &'static str,
     /// Only in lookups: the labels of the identity, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]

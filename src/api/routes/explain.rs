@@ -77,7 +77,7 @@ fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Optio
 fn told(cluster: &ClusterName, weakness: Weakness) -> String {
     match weakness {
         Weakness::Remote => format!("{cluster} is the own cluster: what agents know of it, no other cluster overwrites"),
-        Weakness::Derived => "an address that a cluster announces itself stands before one that a node has".to_owned(),
+        Weakness::Derived => "what a cluster announces itself stands before what is derived from a node".to_owned(),
         Weakness::Refused => format!("its newest bytes could not be used, and {cluster} has the same prefix: see /v1/rejected"),
         Weakness::Older => format!("{cluster} wrote the same prefix later"),
     }

@@ -27,7 +27,7 @@ pub(super) const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
 /// What a lookup joins.
 pub(super) const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 
-/// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses.
+/// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses and pod CIDRs.
 #[utoipa::path(get, path = "/v1/ipcache", operation_id = "listIpcache", tag = "ipcache", params(IpcacheQuery),
     responses((status = 200, description = "A page of entries.", body = IpcacheList)))]
 pub(crate) async fn list_ipcache(

@@ -135,5 +135,5 @@ async fn json_is_compressed_but_no_stream_and_raw_bytes_say_where_they_come_from
     let answer = fixture.get("/v1/entries/cilium/cache/identities/v1/tokyo/id/68352").await;
     assert_eq!(answer.bytes, b"restored");
     let headers = ["content-type", "meshkeep-origin", "meshkeep-position"].map(|name| answer.header(name));
-    assert_eq!(headers, ["application/octet-stream", "restored", "v1.000000000000feed.111"]);
+    assert_eq!(headers, ["application/octet-stream", "restored", "v1.000000000000feed.113"]);
 }

@@ -27,7 +27,7 @@ use crate::store::{Group, StoreError};
 use crate::view::View;
 
 /// The sequence of the newest change of [`Fixture::new`].
-pub(in crate::api) const HEAD: u64 = 111;
+pub(in crate::api) const HEAD: u64 = 113;
 
 /// A face over the mesh, and the queue of its writer.
 pub(in crate::api) struct Fixture {

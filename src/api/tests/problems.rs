@@ -73,6 +73,9 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
             ["10.1.2.40/32", true, "tokyo", "outranked", "paris wrote the same prefix later"],
             ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address stands before a CIDR of full length"],
             ["10.1.2.0/24", false, "paris", "lessSpecific", "10.1.2.40/32 is more specific"],
+            // what is derived from the nodes' pod CIDRs, the newest first
+            ["10.1.2.0/24", false, "tokyo", "outranked", "what a cluster announces itself stands before what is derived from a node"],
+            ["10.1.2.0/24", false, "paris", "outranked", "what a cluster announces itself stands before what is derived from a node"],
         ])
     );
     assert_eq!((&story["match"]["identity"], &story["match"]["labels"]["k8s:app"]), (&json!(68_352), &json!("cart")));
@@ -113,11 +116,12 @@ async fn no_other_cluster_takes_an_address_from_the_own_one() {
     let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
-    // nor does it matter that the own one only has a node there
+    // nor does it matter that the own one only has a node there, whose pod CIDR covers the address
+    let range = json!(["tokyo", "lessSpecific", "10.1.2.40/32 is more specific"]);
     let node = put(key(Kind::Node, "tokyo", "worker"), node("worker", "10.1.2.40", "a"), 1);
     let fixture = Fixture::of_own(view(&[node]), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
-    assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
+    assert_eq!(verdicts(&fixture).await, (json!([won, lost, range]), [json!("tokyo"), json!("tokyo")]));
     // of two others the later one has it
     let fixture = Fixture::of_own(view(&[own]), Some(cluster("lyon")));
     fixture.change(later).await;

@@ -120,14 +120,14 @@ async fn a_snapshot_is_followed_by_what_happens_live() {
         let data = json!({ "type": "delete", "kind": "node", "key": worker.to_string(), "reason": reason, "meta": meta });
         Some(("delete".to_owned(), Some(position(sequence)), data))
     };
-    // three more are of the entries that are derived from the node: another address, which the other one names as its host
+    // four more are of the entries that are derived from the node: another address, which the others name as their host
     fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "b"), 32)).await;
-    assert_eq!(client.event().await, left("leftFilter", HEAD + 5));
+    assert_eq!(client.event().await, left("leftFilter", HEAD + 6));
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "other"), 33)).await;
     fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "a"), 34)).await;
-    assert_eq!(client.event().await.map(|event| (event.0, event.1)), Some(("upsert".to_owned(), Some(position(HEAD + 7)))));
+    assert_eq!(client.event().await.map(|event| (event.0, event.1)), Some(("upsert".to_owned(), Some(position(HEAD + 8)))));
     fixture.change(Change::Delete { key: worker.clone() }).await;
-    assert_eq!(client.event().await, left("deleted", HEAD + 8));
+    assert_eq!(client.event().await, left("deleted", HEAD + 9));
 
     fixture.stop.cancel();
     let rest = client.rest().await;
@@ -169,7 +169,7 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
         let events = client.until("synced").await;
         assert_eq!(events[1], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
         let told = |name: &str| events.iter().filter(|event| event.0 == name).count();
-        assert_eq!((names(&events).last(), told("upsert"), told("cluster")), (Some(&"synced"), 13, 2));
+        assert_eq!((names(&events).last(), told("upsert"), told("cluster")), (Some(&"synced"), 15, 2));
         let refused = fixture.get(&format!("/v1/events?after={after}&onExpired=fail")).await;
         assert_eq!((refused.status, refused.json()["code"].clone()), (StatusCode::GONE, json!("expiredPosition")));
     }

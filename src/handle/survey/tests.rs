@@ -161,7 +161,8 @@ fn search(view: &View) -> BTreeSet<Finding> {
         if !nodes().any(|(other, node)| other == cluster && node.addresses.iter().any(|address| address.ip == host_ip)) {
             found.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
         }
-        if ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
+        // 2 is the world, which here is behind pod CIDRs alone: what is wrong with those is a finding of its own
+        if entry.identity != 2 && ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
             found.insert(Finding::DuplicateAddress(entry.prefix));
         }
     }

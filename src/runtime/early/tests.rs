@@ -73,7 +73,7 @@ fn node(of: &str, name: &str, sequence: u64, address: &str) -> Vec<Record> {
     let Some(Object::Node(object)) = node.object.as_deref() else { panic!("{node:?}") };
     let derived = entries_of(object).into_iter().enumerate().map(|(at, entry)| {
         let value = String::from_utf8(wire::derived_value(&entry)).unwrap();
-        record(EntryKey::of_node_ip(&node.key, entry.prefix.net.addr()), sequence + 1 + at as u64, &value)
+        record(EntryKey::of_node_ip(&node.key, entry.prefix), sequence + 1 + at as u64, &value)
     });
     derived.chain([node.clone()]).collect()
 }

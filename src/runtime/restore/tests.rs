@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::commit::Changed;
 use crate::model::EntryKey;
-use crate::model::{Kind, LabelSet, Revision, SourceStamp};
+use crate::model::{Kind, LabelSet, ObjectPrefix, Revision, SourceStamp};
 
 const EPOCH: Epoch = Epoch(0xe);
 
@@ -152,7 +152,7 @@ fn node_key(name: &str) -> EntryKey {
 }
 
 fn derived_key(ip: &str) -> EntryKey {
-    EntryKey::of_node_ip(&node_key("a"), ip.parse().unwrap())
+    EntryKey::of_node_ip(&node_key("a"), ObjectPrefix::parse(ip).unwrap())
 }
 
 /// A node of two addresses, as a version stored it that derived nothing.
@@ -196,6 +196,34 @@ fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_th
     assert_eq!(after(&second, position.0), []);
     let span = second.published.earlier.iter().find(|span| span.epoch == epoch).unwrap();
     assert_eq!((span.vouched, second.restored_count), (Some(position), 3));
+}
+
+/// A store whose entries were made by the rules before pod CIDRs were: they come, and the key of the router's address goes.
+#[test]
+fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
+    let directory = crashed(&[]);
+    let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
+    let rest = r#""IPv4AllocCIDR":"10.1.0.0/24","EncryptionKey":7"#;
+    let stored_as = |key: EntryKey, value: String| {
+        let record = Record { key, value: value.into_bytes().into(), ..stored(256, 13) };
+        (record.key.clone(), Some(Arc::new(record)))
+    };
+    let derived = |ip: &str, key: u8| stored_as(derived_key(ip), format!(r#"{{"IP":"{ip}","HostIP":"10.0.0.1","ID":6,"Key":{key}}}"#));
+    let node = stored_as(node_key("a"), format!(r#"{{"Name":"a","Cluster":"paris","IPAddresses":{addresses},{rest}}}"#));
+    let records = [node, derived("10.0.0.1", 0), derived("10.0.0.2", 7)].into();
+    let group = Group { records, covered: Some(Sequence(13)), derived: Some(1), ..Group::default() };
+    Store::open(directory.path(), std::time::Duration::ZERO).unwrap().0.apply(&group).unwrap();
+    let restored = start(directory.path());
+    let told: Vec<Changed<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(told, [Changed::Live(derived_key("10.0.0.2")), Changed::Live(derived_key("10.1.0.0/24"))]);
+    let view = &restored.published.view;
+    let entry = |prefix: &str| view.record(&derived_key(prefix)).unwrap().object.as_deref().unwrap().as_ip().unwrap().clone();
+    assert_eq!((entry("10.0.0.2").encryption_key, entry("10.1.0.0/24").encryption_key, entry("10.1.0.0/24").identity), (0, 7, 2));
+    drop(restored);
+    let again = start(directory.path());
+    assert_eq!(held(&again).len(), 3);
+    let found = again.published.view.lookup("10.1.0.9".parse().unwrap(), None);
+    assert_eq!(found.iter().map(|found| found.record.key.clone()).collect::<Vec<_>>(), [derived_key("10.1.0.0/24")]);
 }
 
 /// A kill before the last of them was stored: the mark is not there, so the next start derives again what is missing.

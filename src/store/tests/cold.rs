@@ -52,6 +52,10 @@ fn random_entry(random: &mut StdRng, seed: u64, width: u32) -> Arc<Record> {
             known(key(Kind::Node, cluster, &format!("n{a}")), seed, &value)
         }
         3 => {
+            if a % 3 == 0 {
+                let value = format!(r#"{{"IP":"10.0.{b}.0","Mask":"////AA==","HostIP":"","ID":2,"Key":0}}"#);
+                return known(key(Kind::NodeIp, cluster, &format!("n{a}#10.0.{b}.0/24")), seed, &value);
+            }
             let ip = format!("10.0.{b}.{a}");
             known(key(Kind::NodeIp, cluster, &format!("n{b}#{ip}")), seed, &format!(r#"{{"IP":"{ip}","HostIP":"","ID":6,"Key":0}}"#))
         }

@@ -56,7 +56,7 @@ impl Life {
         let records = self.view.records_of(Kind::Ip, &lowest, |_| true);
         let line = |record: Arc<Record>| match record.object.as_deref() {
             Some(Object::Ip(IpEntry { prefix, identity, host_ip, encryption_key, .. })) => {
-                assert!(prefix.host && prefix.net.prefix_len() == prefix.net.max_prefix_len());
+                assert_eq!(record.key.name.rsplit('#').next(), Some(&*prefix.to_string()));
                 assert_eq!(self.view.origin_of(&record).held, self.view.record(&record.key.origin()).unwrap().source.held);
                 let host_ip = host_ip.map(|ip| ip.to_string()).unwrap_or_default();
                 format!("{} {identity}@{host_ip} {encryption_key} r{}", record.key.name, record.source.mod_revision.0)
@@ -101,7 +101,7 @@ fn told(effects: &Effects) -> Vec<String> {
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, &'a [&'a str]);
 
 #[test]
-fn a_node_s_addresses_health_and_ingress_are_entries_as_an_agent_makes_them() {
+fn a_node_s_addresses_pod_cidrs_health_and_ingress_are_entries_as_an_agent_makes_them() {
     let usual: &[(&str, &str)] = &[("InternalIP", "172.18.0.2"), ("InternalIP", "fc00::2"), ("CiliumInternalIP", "10.1.2.10")];
     let services = r#","IPv4HealthIP":"10.1.2.134","IPv6HealthIP":"fd00::86","IPv4IngressIP":"10.1.2.7","IPv6IngressIP":"""#;
     let encrypted = format!(r#"{services},"EncryptionKey":7"#);
@@ -111,7 +111,7 @@ fn a_node_s_addresses_health_and_ingress_are_entries_as_an_agent_makes_them() {
             usual,
             &encrypted,
             &[
-                "a#10.1.2.10 6@172.18.0.2 7 r1",
+                "a#10.1.2.10 6@172.18.0.2 0 r1",
                 "a#10.1.2.134 4@172.18.0.2 7 r1",
                 "a#10.1.2.7 8@172.18.0.2 7 r1",
                 "a#172.18.0.2 6@172.18.0.2 0 r1",
@@ -151,6 +151,25 @@ fn a_node_s_addresses_health_and_ingress_are_entries_as_an_agent_makes_them() {
             &["a#10.0.0.4 6@10.0.0.5 0 r1", "a#10.0.0.5 6@10.0.0.5 0 r1"],
         ),
         ("a router's address is no node's IP", &[("CiliumInternalIP", "10.0.0.4")], "", &["a#10.0.0.4 6@ 0 r1"]),
+        (
+            "pod CIDRs of one family are the world, with the node's key",
+            &[("InternalIP", "10.0.0.1"), ("CiliumInternalIP", "10.1.0.1")],
+            r#","IPv4AllocCIDR":"10.1.0.0/24","IPv4SecondaryAllocCIDRs":[{"IP":"10.2.0.0","Mask":"//8AAA=="},null],"EncryptionKey":7"#,
+            &["a#10.0.0.1 6@10.0.0.1 0 r1", "a#10.1.0.0/24 2@10.0.0.1 7 r1", "a#10.1.0.1 6@10.0.0.1 0 r1", "a#10.2.0.0/16 2@10.0.0.1 7 r1"],
+        ),
+        (
+            "those of both are the world of each, also where one has secondary ones alone",
+            &[],
+            r#","IPv4AllocCIDR":"10.1.0.0/24","IPv6SecondaryAllocCIDRs":["fd00:1::/64","fd00:2::/64"]"#,
+            &["a#10.1.0.0/24 9@ 0 r1", "a#fd00:1::/64 10@ 0 r1", "a#fd00:2::/64 10@ 0 r1"],
+        ),
+        (
+            "the bits of hosts say nothing, and one that is listed twice is one",
+            &[],
+            r#","IPv4AllocCIDR":"10.1.0.9/24","IPv4SecondaryAllocCIDRs":["10.1.0.0/24","10.1.0.7/32"],"IPv4HealthIP":"10.1.0.7""#,
+            &["a#10.1.0.0/24 2@ 0 r1", "a#10.1.0.7 4@ 0 r1", "a#10.1.0.7/32 2@ 0 r1"],
+        ),
+        ("IPv6 alone", &[], r#","IPv6AllocCIDR":"fd00:1::/64""#, &["a#fd00:1::/64 2@ 0 r1"]),
         ("nothing", &[], "", &[]),
     ];
     for (what, addresses, rest, expected) in cases {
@@ -174,25 +193,44 @@ fn each_event_of_a_node_is_told_with_what_follows_from_it() {
     assert_eq!(life.put(&b, &node("a#b", &one, "")), ["+ node a#b", "+ ip a#b#10.0.0.1"]);
     assert_eq!(life.put(&a, &node("a", &two, "")), none, "equal bytes");
     assert_eq!(life.put(&a, &node("a", &two, r#","BootID":"1""#)), ["~ node a"], "nothing that the entries have");
-    let key = r#","EncryptionKey":5"#;
-    assert_eq!(life.put(&a, &node("a", &two, key)), ["~ node a", "~ ip a#10.0.1.1"]);
-    assert_eq!(life.held(), ["a#10.0.0.1 6@10.0.0.1 0 r1", "a#10.0.1.1 6@10.0.0.1 5 r5", "a#b#10.0.0.1 6@10.0.0.1 0 r2"]);
+    let key = r#","EncryptionKey":5,"IPv4HealthIP":"10.0.1.9","IPv4AllocCIDR":"10.0.1.0/24""#;
+    assert_eq!(life.put(&a, &node("a", &two, key)), ["~ node a", "+ ip a#10.0.1.0/24", "+ ip a#10.0.1.9"]);
+    let of_a = ["a#10.0.0.1 6@10.0.0.1 0 r1", "a#10.0.1.0/24 2@10.0.0.1 5 r5", "a#10.0.1.1 6@10.0.0.1 0 r1", "a#10.0.1.9 4@10.0.0.1 5 r5"];
+    let of_b = "a#b#10.0.0.1 6@10.0.0.1 0 r2";
+    assert_eq!(life.held(), [&of_a[..], &[of_b]].concat());
     // an unusable value keeps the last usable node, and so what follows from it; the usable one again is no change of that
     assert_eq!(life.put(&a, b"{"), ["~ node a"]);
     assert_eq!(life.put(&a, &node("a", &two, key)), ["~ node a"]);
     assert_eq!(life.change(Change::Hold { key: a.clone() }), none);
-    assert_eq!(life.held().len(), 3);
+    assert_eq!(life.held().len(), 5);
+    // an invalid or empty pod CIDR refuses the node
+    for cidr in [r#""""#, r#""10.0.1.0""#, "{}", r#"{"IP":"10.0.1.0","Mask":"/wD/AA=="}"#] {
+        assert_eq!(life.put(&a, &node("a", &two, &format!(r#","IPv4AllocCIDR":{cidr}"#))), ["~ node a"], "{cidr}");
+        assert_eq!(life.held().len(), 5, "{cidr}");
+    }
     // new ones first, so that the node is never without an address
     let moved = [("InternalIP", "10.0.0.9"), ("CiliumInternalIP", "10.0.1.1")];
-    let expected = ["~ node a", "+ ip a#10.0.0.9", "~ ip a#10.0.1.1", "- ip a#10.0.0.1 (deleted)"];
+    let key = r#","EncryptionKey":5,"IPv4HealthIP":"10.0.1.9","IPv4AllocCIDR":"10.0.2.0/24""#;
+    let expected = [
+        "~ node a",
+        "+ ip a#10.0.0.9",
+        "~ ip a#10.0.1.1",
+        "+ ip a#10.0.2.0/24",
+        "~ ip a#10.0.1.9",
+        "- ip a#10.0.0.1 (deleted)",
+        "- ip a#10.0.1.0/24 (deleted)",
+    ];
     assert_eq!(life.put(&a, &node("a", &moved, key)), expected);
-    assert_eq!(life.held(), ["a#10.0.0.9 6@10.0.0.9 0 r8", "a#10.0.1.1 6@10.0.0.9 5 r8", "a#b#10.0.0.1 6@10.0.0.1 0 r2"]);
+    let of_a =
+        ["a#10.0.0.9 6@10.0.0.9 0 r12", "a#10.0.1.1 6@10.0.0.9 0 r12", "a#10.0.1.9 4@10.0.0.9 5 r12", "a#10.0.2.0/24 2@10.0.0.9 5 r12"];
+    assert_eq!(life.held(), [&of_a[..], &[of_b]].concat());
     assert_eq!(life.change(Change::Delete { key: b.clone() }), ["- node a#b (deleted)", "- ip a#b#10.0.0.1 (deleted)"]);
     assert_eq!(life.change(Change::Delete { key: b }), none);
     // a list that does not confirm the node
     life.apply(Command::BeginList(node_scope()));
     let pruned = life.apply(Command::Prune(node_scope()));
-    assert_eq!(pruned, ["- node a (deleted)", "- ip a#10.0.0.9 (deleted)", "- ip a#10.0.1.1 (deleted)"]);
+    let derived = ["10.0.0.9", "10.0.1.1", "10.0.1.9", "10.0.2.0/24"].map(|of| format!("- ip a#{of} (deleted)"));
+    assert_eq!(pruned, [&["- node a (deleted)".to_owned()][..], &derived].concat());
     assert_eq!((life.held().len(), life.view.entry_count()), (0, 0));
     // a key that never had a usable value
     assert_eq!(life.put(&a, b"{"), ["+ node a"]);
@@ -232,6 +270,40 @@ fn of_one_prefix_an_announced_entry_beats_a_derived_one_then_the_newest_sequence
     assert_eq!(life.found("10.0.0.1"), ["ipcache 10.0.0.1/32"]);
 }
 
+/// What pods have no entry for, their node's range answers: the weakest of a prefix, also where it is of the own cluster.
+#[test]
+fn a_pod_cidr_answers_for_what_is_not_announced() {
+    let mut life = Life::new();
+    let at = |number: u32, kind: Kind, name: &str| EntryKey::new(kind, cluster(number), name);
+    let pair = |ip: &str, mask: &str| format!(r#"{{"IP":"{ip}","Mask":{mask},"HostIP":"","ID":300}}"#).into_bytes();
+    let pods = |net: &str| node("a", &[("InternalIP", "172.18.0.2")], &format!(r#","IPv4AllocCIDR":"{net}""#));
+    life.put(&at(1, Kind::Ip, "10.0.0.0/8"), &pair("10.0.0.0", r#""/wAAAA==""#));
+    life.put(&at(0, Kind::Node, "a"), &pods("10.0.0.0/24"));
+    assert_eq!(life.found("10.0.0.1"), ["ip a#10.0.0.0/24"], "the longer prefix");
+    assert_eq!(life.view.lookup("10.0.0.1".parse().unwrap(), None)[0].node_name.as_deref(), Some("a"));
+    assert_eq!(life.found("10.0.1.1"), ["ipcache 10.0.0.0/8"]);
+    life.put(&at(0, Kind::Ip, "10.0.0.0/28"), &pair("10.0.0.0", r#""////8A==""#));
+    life.put(&at(1, Kind::Ip, "10.0.0.1"), &pair("10.0.0.1", "null"));
+    assert_eq!((life.found("10.0.0.1"), life.found("10.0.0.2")), (vec!["ipcache 10.0.0.1".into()], vec!["ipcache 10.0.0.0/28".into()]));
+    assert_eq!(life.found("10.0.0.17"), ["ip a#10.0.0.0/24"]);
+    let keys: Vec<String> = life.view.covering("10.0.0.1".parse().unwrap()).map(|key| short(&key)).collect();
+    assert_eq!(keys, ["ipcache 10.0.0.1", "ipcache 10.0.0.0/28", "ip a#10.0.0.0/24", "ipcache 10.0.0.0/8"]);
+    // an announced one of that prefix, of whomever and however old
+    life.put(&at(1, Kind::Ip, "10.0.0.0/24"), &pair("10.0.0.0", r#""////AA==""#));
+    life.put(&at(0, Kind::Node, "a"), &pods("10.0.0.7/24"));
+    for own in [None, Some(cluster(0)), Some(cluster(1))] {
+        let found = life.view.lookup("10.0.0.17".parse().unwrap(), own.as_ref());
+        let found: Vec<String> = found.iter().map(|found| short(&found.record.key)).collect();
+        assert_eq!(found, ["ipcache 10.0.0.0/24", "ip a#10.0.0.0/24"], "{own:?}");
+    }
+    let (prefix, clusters) = life.view.longest_match("10.0.0.17".parse().unwrap()).unwrap();
+    assert_eq!((prefix, clusters.count()), (ObjectPrefix::parse("10.0.0.0/24").unwrap(), 2));
+    assert_eq!(life.view.clusters_at(prefix), [cluster(1)].into());
+    life.change(Change::Delete { key: at(0, Kind::Node, "a") });
+    life.change(Change::Delete { key: at(1, Kind::Ip, "10.0.0.0/24") });
+    assert_eq!(life.found("10.0.0.17"), ["ipcache 10.0.0.0/8"]);
+}
+
 /// What is derived is as its node is: confirmed with it, held with it.
 #[test]
 fn an_entry_is_as_confirmed_and_as_held_as_its_node() {
@@ -243,7 +315,7 @@ fn an_entry_is_as_confirmed_and_as_held_as_its_node() {
     let mut life = Life { view: View::starting_at(Sequence(200)), revision: 50 };
     records.into_iter().for_each(|record| life.view.restore(record));
     let state = |life: &Life| {
-        let entry = life.view.record(&EntryKey::of_node_ip(&a, "10.0.0.1".parse().unwrap())).unwrap();
+        let entry = life.view.record(&EntryKey::of_node_ip(&a, ObjectPrefix::parse("10.0.0.1").unwrap())).unwrap();
         let origin = life.view.origin_of(&entry);
         (life.view.is_confirmed(&entry), origin.held, origin.mod_revision.0)
     };

@@ -326,31 +326,41 @@ impl Naive {
 
     /// What an agent makes of a node, by a second reading of the rules, in keys and values.
     fn derive(&mut self, node: &Record, now: SystemTime, effects: &mut Effects) {
-        let mut wanted: Vec<(IpAddr, u32, u8)> = Vec::new();
+        let mut wanted: Vec<(String, String, u32, u8)> = Vec::new();
         let mut host_ip = String::new();
+        let host = |ip: IpAddr| format!(r#""IP":"{ip}""#);
         if let Some(Object::Node(node)) = node.object.as_deref() {
             for address in &node.addresses {
-                wanted.push((address.ip, 6, if address.address_type == "CiliumInternalIP" { node.encryption_key } else { 0 }));
+                wanted.push((address.ip.to_string(), host(address.ip), 6, 0));
             }
-            wanted.extend(node.health_ips.iter().map(|ip| (*ip, 4, node.encryption_key)));
-            wanted.extend(node.ingress_ips.iter().map(|ip| (*ip, 8, node.encryption_key)));
+            // those of the random nodes are /28 and /124
+            let of_first = [(&node.ipv4_pod_cidr, 28, "////8A==", 9), (&node.ipv6_pod_cidr, 124, "////////////////////8A==", 10)];
+            let is_dual = node.ipv4_pod_cidr.is_some() && node.ipv6_pod_cidr.is_some();
+            for (net, length, mask, world) in of_first {
+                let Some(net) = net else { continue };
+                assert_eq!(net.prefix_len(), length);
+                let fields = format!(r#""IP":"{}","Mask":"{mask}""#, net.addr());
+                wanted.push((net.to_string(), fields, if is_dual { world } else { 2 }, node.encryption_key));
+            }
+            wanted.extend(node.health_ips.iter().map(|ip| (ip.to_string(), host(*ip), 4, node.encryption_key)));
+            wanted.extend(node.ingress_ips.iter().map(|ip| (ip.to_string(), host(*ip), 8, node.encryption_key)));
             // those of the random nodes have one internal address of IPv4
             let internal = node.addresses.iter().find(|address| address.address_type == "InternalIP");
             host_ip = internal.map(|address| address.ip.to_string()).unwrap_or_default();
         }
-        let name = |ip: &IpAddr| format!("{}#{ip}", node.key.name);
-        for (at, (ip, identity, key)) in wanted.iter().enumerate() {
-            let value = format!(r#"{{"IP":"{ip}","HostIP":"{host_ip}","ID":{identity},"Key":{key}}}"#).into_bytes();
-            let entry = EntryKey::new(Kind::NodeIp, node.key.cluster.clone(), name(ip));
+        let name = |prefix: &String| format!("{}#{prefix}", node.key.name);
+        for (at, (prefix, fields, identity, key)) in wanted.iter().enumerate() {
+            let value = format!(r#"{{{fields},"HostIP":"{host_ip}","ID":{identity},"Key":{key}}}"#).into_bytes();
+            let entry = EntryKey::new(Kind::NodeIp, node.key.cluster.clone(), name(prefix));
             let old = self.entries.get(&entry).cloned();
-            if wanted[..at].iter().all(|(before, ..)| before != ip) && old.as_ref().is_none_or(|old| *old.value != *value) {
+            if wanted[..at].iter().all(|(before, ..)| before != prefix) && old.as_ref().is_none_or(|old| *old.value != *value) {
                 let source = SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() };
                 let decoded = super::decoded(&entry, &value);
                 self.put_changed(Put { key: entry, value: value.into(), decoded, source }, old, now, effects);
             }
         }
         for key in self.derived_from(&node.key) {
-            if !wanted.iter().any(|(ip, ..)| *name(ip) == *key.name) {
+            if !wanted.iter().any(|(prefix, ..)| *name(prefix) == *key.name) {
                 self.delete(&key, DeleteReason::Deleted, effects);
             }
         }

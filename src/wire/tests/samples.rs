@@ -166,7 +166,7 @@ fn a_node_is_read_in_full() {
         ],
         ipv4_pod_cidr: Some("10.1.2.0/24".parse().unwrap()),
         ipv6_pod_cidr: Some("fd00:10:1:2::/64".parse().unwrap()),
-        secondary_pod_cidrs: vec!["10.1.220.0/20".parse().unwrap()],
+        secondary_pod_cidrs: vec!["10.1.208.0/20".parse().unwrap()],
         health_ips: vec!["10.1.2.134".parse().unwrap(), "fd00:10:1:2::d812".parse().unwrap()],
         ingress_ips: vec![],
         encryption_key: 7,

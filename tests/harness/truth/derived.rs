@@ -1,0 +1,60 @@
+//! What should be served of nodes in the ipcache.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::{Objects, address, items, parse, prefix, without_unset};
+
+/// The ipcache entries that an agent makes of a node (Cilium's `pkg/node/manager/manager.go`, `NodeUpdated`), by the node's key with `#` and the address.
+pub(super) fn derived(key: &str, value: &[u8]) -> Objects {
+    let Some((cluster, name)) = key.strip_prefix("cilium/cache/nodes/v1/").and_then(|rest| rest.split_once('/')) else {
+        return Objects::new();
+    };
+    let node = parse(key, value);
+    let own: Vec<(&str, IpAddr)> =
+        items(&node["IPAddresses"]).filter_map(|item| Some((item["Type"].as_str()?, address(&item["IP"])?))).collect();
+    let field = |name: &str| address(&node[name]);
+    // IPv4 is preferred; no other type than these is in any test
+    let of_type = |wanted: &str, ipv4: bool| own.iter().find(|(of_type, ip)| *of_type == wanted && ip.is_ipv4() == ipv4);
+    let preferred = [("InternalIP", true), ("ExternalIP", true), ("InternalIP", false), ("ExternalIP", false)];
+    let host_ip = preferred.into_iter().find_map(|(wanted, ipv4)| of_type(wanted, ipv4)).map(|(_, ip)| ip.to_string());
+    // by the prefix, and by what stands behind the mark
+    let mut found: Vec<(String, String, u32, Value)> = Vec::new();
+    let host = |ip: IpAddr| (format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }), ip.to_string());
+    let mut add = |(prefix, mark): (String, String), identity: u32, key: &Value| found.push((prefix, mark, identity, key.clone()));
+    own.iter().for_each(|(_, ip)| add(host(*ip), 6, &json!(0)));
+    let pods = pod_cidrs(&node);
+    let families: BTreeSet<bool> = pods.iter().map(|net| net.contains(':')).collect();
+    for net in pods {
+        let world = if families.len() == 1 { 2 } else { 9 + u32::from(net.contains(':')) };
+        add((net.clone(), net), world, &node["EncryptionKey"]);
+    }
+    for (fields, identity) in [(["IPv4HealthIP", "IPv6HealthIP"], 4), (["IPv4IngressIP", "IPv6IngressIP"], 8)] {
+        fields.into_iter().filter_map(field).for_each(|ip| add(host(ip), identity, &node["EncryptionKey"]));
+    }
+    let mut objects = Objects::new();
+    // what comes first stays
+    for (prefix, mark, identity, encryption_key) in found.into_iter().rev() {
+        let object = json!({
+            "host": !mark.contains('/'),
+            "prefix": prefix,
+            "cluster": cluster,
+            "identity": identity,
+            "hostIP": host_ip,
+            "encryptionKey": encryption_key,
+            "source": "node",
+            "nodeName": name,
+        });
+        objects.insert(format!("{key}#{mark}"), without_unset(object));
+    }
+    objects
+}
+
+fn pod_cidrs(node: &Value) -> Vec<String> {
+    let first = ["IPv4AllocCIDR", "IPv6AllocCIDR"].into_iter().filter_map(|field| prefix(&node[field]));
+    first
+        .chain(["IPv4SecondaryAllocCIDRs", "IPv6SecondaryAllocCIDRs"].into_iter().flat_map(|field| items(&node[field]).filter_map(prefix)))
+        .collect()
+}
