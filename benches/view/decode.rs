@@ -196,9 +196,9 @@ pub(crate) fn service() {
         let effects = view.apply(command, SystemTime::UNIX_EPOCH);
         applying = applying.min(begun.elapsed());
         let announcement = &effects.announcements[0];
-        if let (Some(old), Some(new)) = (announcement.old.get(), &announcement.new) {
+        if let (Some(old), Some(new)) = (announcement.old_object(), announcement.new_object()) {
             let begun = Instant::now();
-            let patch = BackendsPatch::between(old, new).expect("only backends differ");
+            let patch = BackendsPatch::between(&old, &new).expect("only backends differ");
             comparing = comparing.min(begun.elapsed());
             assert!(patch.upserted.len() == 1 && patch.removed.is_empty());
         }

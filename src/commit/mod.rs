@@ -249,7 +249,7 @@ impl Committer {
 
     /// Returns whether the view has changed its form.
     fn fold(&mut self) -> bool {
-        self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view, &self.state.feed))
+        self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view))
     }
 
     /// Notes, shows, announces and hands over a batch of commands, in that order.

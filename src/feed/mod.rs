@@ -13,8 +13,17 @@ use imbl::{OrdMap, Vector};
 use crate::model::{Announcement, EntryKey, Sequence, Tombstone};
 
 /// How many announcements the ring holds. At 20,000 changes/s, the highest rate of the plan, this is 0.8 s: far more than the 50 ms
-/// between two looks of a reader that keeps up; behind that a reader goes through the view. Each keeps two objects, some 0.7 KB.
+/// between two looks of a reader that keeps up; behind that a reader goes through the view. Each takes some 0.6 KB, 10 MB in all.
 pub const RING_LENGTH_MAX: usize = 16_384;
+
+/// How many bytes the announcements of the ring take: 4 KiB each if there are as many as may be, so that nothing but services and endpoint
+/// slices comes near. One of a service of 5,000 backends has some 0.8 MB, its value before and after: the ring holds 80 of them, what an etcd
+/// that takes 10 MB/s of writes brings in 3 s. The newest announcement is always there.
+pub const RING_BYTES_MAX: usize = 64 << 20;
+
+/// How many bytes the decoded objects take that the newest announcements keep: of entries and identities, some 0.5 KB for both sides of a
+/// change, those of the last 8,000, as many as wait for streams at most before they are merged. What is older is decoded for whoever asks.
+pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 
 /// How far back positions may reach (api.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +56,11 @@ pub struct TombstoneEffects {
 #[derive(Debug, Clone)]
 pub struct Feed {
     ring: Vector<Arc<Announcement>>,
+    /// How many bytes its announcements have, objects left out.
+    ring_bytes: usize,
+    /// How many of its newest announcements keep their objects, and how many bytes these take.
+    with_objects: usize,
+    object_bytes: usize,
     tombstones: OrdMap<Sequence, Tombstone>,
     /// Where a key's tombstone is, so that it goes when the key comes back.
     tombstone_of: OrdMap<EntryKey, Sequence>,
@@ -63,6 +77,9 @@ impl Feed {
     pub fn starting_at(start: Sequence, retention: Retention) -> Self {
         Self {
             ring: Vector::new(),
+            ring_bytes: 0,
+            with_objects: 0,
+            object_bytes: 0,
             tombstones: OrdMap::new(),
             tombstone_of: OrdMap::new(),
             floor: start,
@@ -99,12 +116,35 @@ impl Feed {
             self.tombstones.insert(self.head, tombstone.clone());
             effects.tombstones.insert(self.head, Some(tombstone));
         }
-        self.ring.push_back(Arc::new(announcement));
-        if self.ring.len() > RING_LENGTH_MAX {
-            self.ring.pop_front();
-        }
+        self.push(Arc::new(announcement));
         self.trim(now, &mut effects);
         effects
+    }
+
+    /// Adds to the ring, and makes room in it. The newest announcement stays, however large it is.
+    fn push(&mut self, announcement: Arc<Announcement>) {
+        self.ring_bytes += announcement.byte_count();
+        self.object_bytes += announcement.object_bytes();
+        self.with_objects += 1;
+        self.ring.push_back(announcement);
+        while self.ring.len() > RING_LENGTH_MAX || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1) {
+            if self.with_objects == self.ring.len() {
+                self.let_oldest_objects_go();
+            }
+            let Some(oldest) = self.ring.pop_front() else { return };
+            self.ring_bytes -= oldest.byte_count();
+        }
+        while self.object_bytes > RING_OBJECT_BYTES_MAX && self.with_objects > 1 {
+            self.let_oldest_objects_go();
+        }
+    }
+
+    fn let_oldest_objects_go(&mut self) {
+        if let Some(oldest) = self.ring.get(self.ring.len() - self.with_objects) {
+            self.object_bytes -= oldest.object_bytes();
+            oldest.let_objects_go();
+        }
+        self.with_objects -= 1;
     }
 
     /// Drops tombstones that are too old or too many, and raises the floor past them.
@@ -149,6 +189,12 @@ impl Feed {
         self.ring.len()
     }
 
+    /// How many bytes the ring takes, and the objects that its newest announcements keep.
+    #[must_use]
+    pub fn ring_bytes(&self) -> usize {
+        self.ring_bytes + self.object_bytes
+    }
+
     /// How many tombstones are kept.
     #[must_use]
     pub fn tombstone_count(&self) -> usize {
@@ -183,7 +229,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ClusterName, DeleteReason, Former, Kind};
+    use crate::model::{Backend, ClusterName, DeleteReason, Kind, Object, Record, Service, SourceStamp, Version};
 
     fn key(name: &str) -> EntryKey {
         EntryKey::new(Kind::Ip, ClusterName::parse("paris").unwrap(), name)
@@ -193,7 +239,7 @@ mod tests {
         Announcement {
             sequence: Sequence(sequence),
             key: key(name),
-            old: Former::default(),
+            old: None,
             new: None,
             revision: None,
             replaces: replaces.map(Sequence),
@@ -253,5 +299,65 @@ mod tests {
         let recent = |after: u64| feed.recent_after(Sequence(after)).map(|announcement| announcement.sequence.0).collect::<Vec<_>>();
         assert_eq!(recent(0), (oldest + 1..=100 + total).collect::<Vec<_>>());
         assert_eq!((recent(98 + total), recent(100 + total)), (vec![99 + total, 100 + total], vec![]));
+    }
+
+    /// A service of so many backends, as it comes and decoded.
+    fn service(backends: u32) -> (Arc<[u8]>, Service) {
+        let address = |number: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number));
+        let port = |number: u32| format!(r#""{}":{{"http":{{"Protocol":"TCP","Port":80}}}}"#, address(number));
+        let value = format!(r#"{{"backends":{{{}}}}}"#, (0..backends).map(port).collect::<Vec<_>>().join(","));
+        let backend = |number| Backend { ip: address(number), ports: Arc::default(), hostname: String::new(), zone: None };
+        (value.into_bytes().into(), Service { backends: (0..backends).map(backend).collect(), ..Service::default() })
+    }
+
+    fn version(sequence: u64, backends: u32) -> Version {
+        let (value, object) = service(backends);
+        let record = Record {
+            key: EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), "shop/cart"),
+            value,
+            good_value: None,
+            object: Some(Arc::new(Object::Service(object))),
+            rejection: None,
+            source: SourceStamp::default(),
+            create_sequence: Sequence(1),
+            last_sequence: Sequence(sequence),
+            version: sequence,
+            generation: 1,
+        };
+        Version::of(&record, |_, value| Some(Arc::new(Object::Service(service(u32::try_from(value.len() / 50).unwrap()).1))))
+    }
+
+    #[test]
+    fn the_ring_is_bounded_in_bytes_and_always_has_the_newest_change() {
+        let now = SystemTime::UNIX_EPOCH;
+        let mut feed = feed(10);
+        // as a writer's snapshots are
+        let mut published = feed.clone();
+        let held = allocation_counter::measure(|| {
+            for sequence in 101..=100 + 1_600 {
+                let (old, new) = (Some(version(sequence - 1, 5_000)), Some(version(sequence, 5_000)));
+                feed.announce(Announcement { old, new, ..change(sequence, "shop/cart", Some(sequence - 1), false) }, now);
+                published = feed.clone();
+                assert!(feed.ring_bytes() <= RING_BYTES_MAX + RING_OBJECT_BYTES_MAX);
+            }
+        });
+        let kept: usize = feed.recent_after(Sequence(0)).map(|announcement| announcement.byte_count() + announcement.object_bytes()).sum();
+        assert_eq!(kept, feed.ring_bytes());
+        assert!((60..200).contains(&feed.ring_length()), "{} announcements", feed.ring_length());
+        // the map of the service that is made meanwhile comes on top
+        let most = u64::try_from(RING_BYTES_MAX + RING_OBJECT_BYTES_MAX).unwrap() * 5 / 4;
+        assert!(held.bytes_max < most, "{} bytes were held", held.bytes_max);
+        // what is old is decoded anew, and by one who asks while another has it not again
+        let oldest = Arc::clone(published.recent_after(Sequence(0)).next().unwrap());
+        assert_eq!(oldest.object_bytes(), 0);
+        let (one, other) = (oldest.new_object().unwrap(), oldest.new_object().unwrap());
+        assert!(Arc::ptr_eq(&one, &other));
+        // more than all that there may be, and gone when something else comes
+        let large = Some(version(1_701, 1_500_000));
+        feed.announce(Announcement { new: large, ..change(1_701, "shop/cart", Some(1_700), false) }, now);
+        assert!(feed.ring_bytes() > RING_BYTES_MAX);
+        assert_eq!(feed.ring_after(Sequence(1_700)).map(Iterator::count), Some(1));
+        feed.announce(change(1_702, "a", None, false), now);
+        assert_eq!((feed.ring_length(), feed.ring_bytes() < 1_000), (1, true));
     }
 }

@@ -79,8 +79,8 @@ pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Face
     visit(&Facet::Any);
     visit(&Facet::Kind(key.kind.listed_as()));
     visit(&Facet::Cluster(key.cluster.clone()));
-    for object in announcement.old.get().into_iter().chain(&announcement.new) {
-        facets_of_object(key, object, &mut visit);
+    for object in announcement.old_object().into_iter().chain(announcement.new_object()) {
+        facets_of_object(key, &object, &mut visit);
     }
 }
 

@@ -410,13 +410,13 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPos
     if !filter.may_match(key) {
         return None;
     }
-    let passes = |object: &&Arc<Object>| filter.matches(key, object);
-    let old = announcement.old.get().filter(passes);
-    let new = announcement.new.as_ref().filter(passes);
+    let passes = |object: &Arc<Object>| filter.matches(key, object);
+    let old = announcement.old_object().filter(passes);
+    let new = announcement.new_object().filter(passes);
     match (old, new) {
         // new bytes that could not be used, or bytes that differ but mean the same: nothing that a reader holds has changed
         (Some(old), Some(new)) if old == new => None,
-        (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object: Arc::clone(object), revision: announcement.revision, position }),
+        (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
         (Some(_), None) => {
             let reason = announcement.deleted.map_or("leftFilter", |reason| reason.api_name());
             Some(Item::Delete { key: key.clone(), reason, position })

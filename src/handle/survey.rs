@@ -171,20 +171,20 @@ impl Survey {
     }
 
     fn take(&mut self, announcement: &Announcement, touched: &mut BTreeSet<Finding>) {
-        let Announcement { key, old, new, .. } = announcement;
+        let key = &announcement.key;
         // a value that is refused leaves the object as it was
         touched.insert(Finding::IdentityOutOfRange(key.clone()));
-        let old = old.get();
-        if old == new.as_ref() {
+        let (old, new) = (announcement.old_object(), announcement.new_object());
+        if old == new {
             return;
         }
-        if let Some(old) = old {
+        if let Some(old) = &old {
             self.count(key, old, false, touched);
         }
-        if let Some(new) = new {
+        if let Some(new) = &new {
             self.count(key, new, true, touched);
         }
-        self.replace(key, old.map(|old| &**old), new.as_deref());
+        self.replace(key, old.as_deref(), new.as_deref());
     }
 
     /// Counts an object in or out, and notes what has to be judged anew.

@@ -1,10 +1,10 @@
 //! What travels from a remote cluster's task to the one writer, and the cursors that say how far the mirror got.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Record, Revision, Sequence, SourceStamp};
+use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Revision, SourceStamp};
 
 /// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,100 +112,6 @@ impl DeleteReason {
             Self::ClusterRemoved => "clusterRemoved",
         }
     }
-}
-
-/// Records that are packed together, of which each has a row.
-pub trait Rows: Send + Sync {
-    /// The record of a row, without its object.
-    fn record(self: Arc<Self>, row: usize) -> Record;
-}
-
-/// What a key held before a change: decoded once somebody asks, as most changes are told to nobody who has to know. Until then it keeps all
-/// the rows that it was packed with, so whoever keeps it for long should ask.
-#[derive(Default)]
-pub struct Former {
-    known: OnceLock<Option<Arc<Object>>>,
-    /// Where it is; gone once it is known.
-    packed: Mutex<Option<Packed>>,
-}
-
-/// Where the former record is, with what decodes it.
-#[derive(Clone)]
-struct Packed {
-    rows: Arc<dyn Rows>,
-    row: usize,
-    decode: fn(&Record) -> Option<Arc<Object>>,
-}
-
-impl Former {
-    /// What is at hand; `None` where the key was not there or not usable.
-    #[must_use]
-    pub fn known(object: Option<Arc<Object>>) -> Self {
-        Self { known: OnceLock::from(object), packed: Mutex::default() }
-    }
-
-    /// What `decode` makes of a packed record, whose rows are kept for that.
-    #[must_use]
-    pub fn packed(rows: Arc<dyn Rows>, row: usize, decode: fn(&Record) -> Option<Arc<Object>>) -> Self {
-        Self { known: OnceLock::new(), packed: Mutex::new(Some(Packed { rows, row, decode })) }
-    }
-
-    /// The object; `None` where the key was not there or not usable.
-    #[must_use]
-    pub fn get(&self) -> Option<&Arc<Object>> {
-        if let Some(known) = self.known.get() {
-            return known.as_ref();
-        }
-        let mut packed = self.place();
-        let decode = |packed: &Packed| (packed.decode)(&Arc::clone(&packed.rows).record(packed.row));
-        let known = self.known.get_or_init(|| packed.as_ref().and_then(decode));
-        *packed = None;
-        known.as_ref()
-    }
-
-    fn place(&self) -> MutexGuard<'_, Option<Packed>> {
-        self.packed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Clone for Former {
-    fn clone(&self) -> Self {
-        // it becomes known before its place goes
-        let packed = self.place();
-        Self { known: self.known.clone(), packed: Mutex::new(packed.clone()) }
-    }
-}
-
-impl PartialEq for Former {
-    fn eq(&self, other: &Self) -> bool {
-        self.get() == other.get()
-    }
-}
-
-impl fmt::Debug for Former {
-    /// Decodes nothing.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Former").field(&self.known).finish()
-    }
-}
-
-/// One change, as it is told to streams.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Announcement {
-    /// Its place in our order.
-    pub sequence: Sequence,
-    /// The key that changed.
-    pub key: EntryKey,
-    /// What it was before; `None` where it was not there or not usable.
-    pub old: Former,
-    /// What it is now; `None` where it is gone or was never usable.
-    pub new: Option<Arc<Object>>,
-    /// The source's revision of the change, where there is one.
-    pub revision: Option<Revision>,
-    /// Our sequence of the key's change before this one, if it has one.
-    pub replaces: Option<Sequence>,
-    /// Set where the key is gone.
-    pub deleted: Option<DeleteReason>,
 }
 
 /// What is left of a key that is gone, so that positions from before can be told.

@@ -3,9 +3,11 @@
 //! Owns: names, positions, keys, objects, records and the changes between them. Deliberately lacks: IO, async, serde and
 //! any knowledge of Cilium's wire formats (`wire` has that) or of sled's layout (`store` has that).
 
+mod announcement;
 mod change;
 mod cluster;
 mod export;
+mod footprint;
 mod key;
 mod listen;
 mod numeric_identity;
@@ -14,7 +16,8 @@ mod packed_slice;
 mod position;
 mod record;
 
-pub use change::{Announcement, Change, Command, Cursor, DeletePoint, DeleteReason, Former, PutPoint, Rows, Scope, Sentinel, Tombstone};
+pub use announcement::{Announcement, Version};
+pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
     MaxConnectedClusters, Phase, RefusedKey, ResourceStatus, UnknownPrefix,

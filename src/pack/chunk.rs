@@ -13,7 +13,7 @@ use super::ipv4_order::Marks;
 use super::meaning::{Meaning, prefix_of_name, read_addresses};
 use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
 use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
-use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Rows, Sequence, SourceStamp};
+use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
 /// About a thousand records in key order, packed. Cloning copies a pointer.
 #[derive(Clone)]
@@ -75,12 +75,6 @@ impl Chunk {
 
     pub(super) fn packed(&self) -> &Packed {
         &self.0
-    }
-
-    /// Its records by row, for those who do not know how they are packed.
-    #[must_use]
-    pub fn rows(&self) -> Arc<dyn Rows> {
-        Arc::clone(&self.0) as Arc<dyn Rows>
     }
 
     /// The bytes to store: below [`super::STORED_LENGTH_MAX`], unless the chunk is [`Chunk::is_oversize`].
@@ -308,12 +302,6 @@ impl Chunk {
             flag::NOTHING => Meaning::Nothing,
             _ => Meaning::Unknown,
         }
-    }
-}
-
-impl Rows for Packed {
-    fn record(self: Arc<Self>, row: usize) -> Record {
-        Chunk(self).record(row)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::base::PackedRow;
-use super::place::{Place, object_of};
+use super::place::{Place, object_of, version_of};
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{
@@ -177,8 +177,8 @@ impl View {
         effects.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
-            old: old.as_ref().map(Place::former).unwrap_or_default(),
-            new: record.object.clone(),
+            old: old.as_ref().map(|old| old.version(&record.key)),
+            new: Some(version_of(&record)),
             revision: Some(record.source.mod_revision),
             replaces: old.as_ref().map(|old| old.history().last),
             deleted: None,
@@ -268,7 +268,7 @@ impl View {
         effects.announcements.push(Announcement {
             sequence: self.sequence,
             key: key.clone(),
-            old: old.former(),
+            old: Some(old.version(key)),
             new: None,
             revision: None,
             replaces: Some(old.history().last),

@@ -6,7 +6,7 @@
 use std::sync::{Arc, LazyLock};
 
 use super::{Effects, View};
-use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, Former, Object, Phase, Sequence};
+use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, Object, Phase, Sequence, Version};
 
 /// A cluster of which nothing is known but what the store held.
 static RESTORED: LazyLock<Arc<Object>> = LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase::default())));
@@ -86,8 +86,8 @@ impl View {
             sequence: self.sequence,
             key: EntryKey::of_cluster(cluster),
             replaces: old.as_ref().map(|old| old.sequence),
-            old: Former::known(old.map(|old| old.object)),
-            new,
+            old: old.map(|old| Version::made_here(old.object)),
+            new: new.map(Version::made_here),
             revision: None,
             deleted,
         }

@@ -7,7 +7,7 @@ use super::base::PackedRow;
 use super::index::Indices;
 use super::scan::Scan;
 use super::side::Before;
-use crate::model::{EntryKey, Former, Kind, Object, Record, Scope, SourceStamp};
+use crate::model::{EntryKey, Kind, Object, Record, Scope, SourceStamp, Version};
 use crate::pack::{Chunk, History, Meaning};
 use crate::wire;
 
@@ -98,11 +98,11 @@ impl Place {
         )
     }
 
-    /// What it means, for those who may ask later.
-    pub(super) fn former(&self) -> Former {
+    /// What it is, for those who may ask later what it was. `key` is its key.
+    pub(super) fn version(&self, key: &EntryKey) -> Version {
         match self.record() {
-            Ok(record) => Former::known(record.object.clone()),
-            Err(at) => Former::packed(at.chunk.rows(), at.row, object_of),
+            Ok(record) => version_of(record),
+            Err(at) => version_of(&at.chunk.record_of(at.row, key.clone())),
         }
     }
 }
@@ -110,7 +110,17 @@ impl Place {
 /// What a packed record means, from its last usable bytes.
 pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
     let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
-    wire::decode_accepted(&record.key, usable?).map(Arc::new)
+    decoded(&record.key, usable?)
+}
+
+/// What usable bytes of a key mean.
+fn decoded(key: &EntryKey, usable: &Arc<[u8]>) -> Option<Arc<Object>> {
+    wire::decode_accepted(key, usable).map(Arc::new)
+}
+
+/// A record as the change stream is told of it.
+pub(super) fn version_of(record: &Record) -> Version {
+    Version::of(record, decoded)
 }
 
 impl View {

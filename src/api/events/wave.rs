@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::api::tests::fixture::{key, pod};
     use crate::handle::{Filter, Item};
-    use crate::model::{Former, Kind, Object};
+    use crate::model::{Kind, Object, Version};
 
     fn change(sequence: u64, name: &str, old: Option<u32>, new: Option<u32>) -> Arc<Announcement> {
         let object = |identity: Option<u32>| -> Option<Arc<Object>> { Some(Arc::new(pod(name, identity?, "172.18.1.2"))) };
@@ -77,8 +77,8 @@ mod tests {
         Arc::new(Announcement {
             sequence,
             key,
-            old: Former::known(object(old)),
-            new: object(new),
+            old: object(old).map(Version::made_here),
+            new: object(new).map(Version::made_here),
             revision: None,
             replaces: None,
             deleted: None,

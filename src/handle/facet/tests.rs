@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::handle::{IdentityScope, Item, LabelSelector};
 use crate::model::{
-    ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence, Service,
+    ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence, Service, Version,
 };
 use crate::wire::tests::slice_object;
 
@@ -84,10 +84,10 @@ fn change(random: &mut StdRng) -> Announcement {
         Kind::NodeIp => format!("a#{}", address(random)),
         Kind::Cluster => String::new(),
     };
-    let mut side = || random.random_bool(0.7).then(|| Arc::new(object(random, kind)));
+    let mut side = || random.random_bool(0.7).then(|| Version::made_here(Arc::new(object(random, kind))));
     let (old, new) = (side(), side());
     let key = EntryKey::new(kind, cluster(random), name);
-    Announcement { sequence: Sequence(1), key, old: crate::model::Former::known(old), new, revision: None, replaces: None, deleted: None }
+    Announcement { sequence: Sequence(1), key, old, new, revision: None, replaces: None, deleted: None }
 }
 
 #[test]

@@ -22,9 +22,9 @@ impl Item {
 
     /// The patch that says the same as an upsert, where only the backends of a service changed that a reader with this filter holds.
     pub(crate) fn shortened(self, filter: &Filter, announcement: &Announcement) -> Self {
-        match (self, announcement.old.get()) {
-            (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, old) => {
-                match BackendsPatch::between(old, &object) {
+        match (self, announcement.old_object()) {
+            (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, &old) => {
+                match BackendsPatch::between(&old, &object) {
                     Some(patch) => Self::Patch { key, patch, revision, position },
                     None => Self::Upsert { key, object, revision, position },
                 }

@@ -89,7 +89,7 @@ fn told(effects: &Effects) -> Vec<String> {
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), effects.announcements.len());
-    let line = |announcement: &Announcement| match (announcement.deleted, announcement.old.get()) {
+    let line = |announcement: &Announcement| match (announcement.deleted, announcement.old_object()) {
         (Some(reason), _) => format!("- {} ({})", short(&announcement.key), reason.api_name()),
         (None, Some(_)) => format!("~ {}", short(&announcement.key)),
         (None, None) => format!("+ {}", short(&announcement.key)),

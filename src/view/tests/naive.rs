@@ -258,8 +258,8 @@ impl Naive {
         Announcement {
             sequence: self.sequence,
             key: EntryKey::of_cluster(cluster),
-            old: Former::known(old.map(|(phase, _)| object(phase))),
-            new: new.map(object),
+            old: old.map(|(phase, _)| Version::made_here(object(phase))),
+            new: new.map(|phase| Version::made_here(object(phase))),
             revision: None,
             replaces: old.map(|(_, sequence)| sequence),
             deleted: new.is_none().then_some(DeleteReason::ClusterRemoved),
@@ -314,8 +314,8 @@ impl Naive {
         effects.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
-            old: Former::known(old.as_ref().and_then(|old| old.object.clone())),
-            new: record.object.clone(),
+            old: old.as_deref().map(whole),
+            new: Some(whole(&record)),
             revision: Some(record.source.mod_revision),
             replaces: old.as_ref().map(|old| old.last_sequence),
             deleted: None,
@@ -420,7 +420,7 @@ impl Naive {
         effects.announcements.push(Announcement {
             sequence: self.sequence,
             key: key.clone(),
-            old: Former::known(old.object.clone()),
+            old: Some(whole(&old)),
             new: None,
             revision: None,
             replaces: Some(old.last_sequence),
@@ -451,4 +451,9 @@ impl Naive {
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
         self.scopes.get(scope)?.cursor.as_ref()
     }
+}
+
+/// A record whose object is at hand, as it is announced.
+fn whole(record: &Record) -> Version {
+    Version::of(record, |_, _| None)
 }

@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::*;
 use crate::api::tests::fixture::{Fixture, key, pod};
 use crate::handle::Handle;
-use crate::model::{Announcement, Former, Kind};
+use crate::model::{Announcement, Kind, Version};
 
 struct Trial {
     group: Group,
@@ -27,7 +27,15 @@ impl Trial {
         let name = format!("10.1.{}.{}", pod_number / 250, pod_number % 250);
         let object = Some(Arc::new(pod(&name, identity, "172.18.1.2")));
         let (sequence, key) = (Sequence(sequence), key(Kind::Ip, "paris", &name));
-        Arc::new(Announcement { sequence, key, old: Former::default(), new: object, revision: None, replaces: None, deleted: None })
+        Arc::new(Announcement {
+            sequence,
+            key,
+            old: None,
+            new: object.map(Version::made_here),
+            revision: None,
+            replaces: None,
+            deleted: None,
+        })
     }
 
     /// Routes a change that matches only with identity 7.
