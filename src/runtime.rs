@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub use crate::api::openapi_json as openapi_document;
 use crate::api::{BindError, Bound};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
-use crate::commit::{Committer, PersistState, QUEUE_LENGTH_MAX, Subscriber, folder, persister, publication};
+use crate::commit::{Committer, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::Settings;
 use crate::handle::{About, ClusterBoard, Early, EarlyWatch, Handle, StoreReport};
 use crate::model::DirectoryState;
@@ -188,7 +188,7 @@ async fn start(settings: Settings, reread: &Reread, served: Served, opened: Open
     tracing::info!(entries = restored.restored_count, took_ms = started.elapsed().as_millis(), "store loaded");
     let (publisher, mirror) = publication(restored.published.clone());
     let (persist, worker) = persister(store, persistence);
-    let (commands, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
+    let (commands, queue) = command_queue();
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_journal(restored.journal);
     let (fold, fold_worker) = folder();
     let committer = committer.with_folder(fold, tokio::runtime::Handle::current());

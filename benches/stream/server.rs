@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshkeep::api::{ApiOptions, Bound};
-use meshkeep::commit::{Committer, PersistState, Persistence, Published, folder, persister, publication};
+use meshkeep::commit::{CommandSender, Committer, PersistState, Persistence, Published, command_queue, folder, persister, publication};
 use meshkeep::feed::{Feed, Retention};
 use meshkeep::handle::{About, Handle, StoreReport};
 use meshkeep::model::{
@@ -13,7 +13,8 @@ use meshkeep::model::{
 };
 use meshkeep::store::{Group, StoreError};
 use meshkeep::view::View;
-use tokio::sync::{mpsc, watch};
+use tokio::runtime::Builder;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Outcome;
@@ -29,23 +30,26 @@ impl Persistence for Nowhere {
 
 /// Changes of ip entries, one after the other.
 struct Feeder {
-    commands: mpsc::Sender<Command>,
+    commands: CommandSender,
     handle: Handle,
     cluster: ClusterName,
+    /// Waits for room in the queue.
+    waiting: tokio::runtime::Runtime,
     /// Changes so far.
     count: u64,
 }
 
 /// Orders: `feed RATE SECONDS KEYS IDENTITIES` and `fill COUNT`; both answer with the position that they reached.
 pub(crate) fn run() -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (handle, commands) = writer(runtime.handle().clone());
     let address = ListenAddress::parse("127.0.0.1:0")?;
     let bound = runtime.block_on(Bound::bind(&[address], &ApiOptions::default()))?;
     let url = bound.addresses().swap_remove(0);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn_on(bound.serve(handle.clone(), CancellationToken::new(), Duration::ZERO), runtime.handle());
-    let mut feeder = Feeder { commands, handle, cluster: ClusterName::parse("paris")?, count: 0 };
+    let mut feeder =
+        Feeder { commands, handle, cluster: ClusterName::parse("paris")?, waiting: Builder::new_current_thread().build()?, count: 0 };
     answer(url.trim_start_matches("http://"));
     for words in orders() {
         match words.first().map(String::as_str) {
@@ -58,7 +62,7 @@ pub(crate) fn run() -> Outcome<()> {
     Ok(())
 }
 
-fn writer(runtime: tokio::runtime::Handle) -> (Handle, mpsc::Sender<Command>) {
+fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
     let retention = Retention { age_max: Duration::from_secs(86_400), count_max: 1_000_000 };
     let start = Sequence(1);
     let state = Published {
@@ -73,7 +77,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, mpsc::Sender<Command>) {
     let (fold, fold_worker) = folder();
     std::thread::spawn(move || fold_worker.run());
     let committer = Committer::new(state, publisher, persister, Sequence(1 << 40)).with_folder(fold, runtime);
-    let (commands, receiver) = mpsc::channel(meshkeep::commit::QUEUE_LENGTH_MAX);
+    let (commands, receiver) = command_queue();
     std::thread::spawn(move || committer.run(receiver));
     let handle = Handle::new(About {
         started: Instant::now(),
@@ -118,7 +122,7 @@ impl Feeder {
 
     fn send(&self, changes: Vec<Change>) -> Outcome<()> {
         let scope = Scope { cluster: self.cluster.clone(), kind: Kind::Ip };
-        Ok(self.commands.blocking_send(Command::Apply { scope, changes, cursor: None })?)
+        Ok(self.waiting.block_on(self.commands.send(Command::Apply { scope, changes, cursor: None }))?)
     }
 
     fn feed(&mut self, rate: u64, seconds: u64, keys: u64, identities: u64) -> Outcome<()> {

@@ -17,7 +17,7 @@ use super::gate::{Gates, start_wait};
 use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
-use crate::commit::Subscriber;
+use crate::commit::{CommandSender, Subscriber};
 use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Phase};
 
 /// The newest word of every cluster's task, by cluster.
@@ -30,7 +30,7 @@ const PANIC_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Mesh {
     options: MeshOptions,
-    commands: mpsc::Sender<Command>,
+    commands: CommandSender,
     mirror: Subscriber,
     board: watch::Sender<Board>,
     ids: Arc<ClusterIds>,
@@ -52,7 +52,7 @@ struct Member {
 impl Mesh {
     /// A mesh without clusters.
     #[must_use]
-    pub fn new(options: MeshOptions, commands: mpsc::Sender<Command>, mirror: Subscriber, board: watch::Sender<Board>) -> Self {
+    pub fn new(options: MeshOptions, commands: CommandSender, mirror: Subscriber, board: watch::Sender<Board>) -> Self {
         let view = &mirror.current().view;
         let stored = view.cluster_names().into_iter().filter_map(|name| Some((view.cluster(&name)?.config.as_ref()?.id, name.clone())));
         let ids = Arc::new(ClusterIds::new(stored));

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
+use crate::commit::CommandSender;
 use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
 use crate::wire::keys::cluster_config_key;
 
@@ -60,7 +61,7 @@ impl Reporter {
     }
 
     /// Tells the writer each phase, so that it has a place among all changes. Short ones may be left out. Runs until the writer is gone.
-    pub(super) async fn tell_phases(self, commands: mpsc::Sender<Command>) {
+    pub(super) async fn tell_phases(self, commands: CommandSender) {
         let mut status = self.status.subscribe();
         let mut told = None;
         loop {

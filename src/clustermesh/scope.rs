@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECK_INTERVAL, Timing, WATCH_SILENCE_MAX};
-use crate::commit::{Published, Subscriber};
+use crate::commit::{CommandSender, Published, Subscriber};
 use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, WatchMessage};
 use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
@@ -25,7 +25,7 @@ use crate::wire::keys;
 /// What all kinds of a cluster share.
 #[derive(Debug)]
 pub(super) struct Surroundings {
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) commands: CommandSender,
     pub(super) mirror: Subscriber,
     pub(super) reporter: Reporter,
     pub(super) timing: Timing,
@@ -83,9 +83,9 @@ impl KindMemory {
     }
 
     /// Hands the outbox to the writer. May be cut off at any await: what is not taken stays.
-    pub(super) async fn deliver(&mut self, commands: &mpsc::Sender<Command>) -> Result<(), AttemptError> {
-        while !self.outbox.is_empty() {
-            let place = commands.reserve().await.map_err(|_| AttemptError::Stopping)?;
+    pub(super) async fn deliver(&mut self, commands: &CommandSender) -> Result<(), AttemptError> {
+        while let Some(next) = self.outbox.front() {
+            let place = commands.reserve(next).await.map_err(|_| AttemptError::Stopping)?;
             if let Some(command) = self.outbox.pop_front() {
                 place.send(command);
             }

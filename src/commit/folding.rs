@@ -169,7 +169,7 @@ mod tests {
     use std::time::SystemTime;
 
     use tokio::runtime::Handle;
-    use tokio::sync::{mpsc, watch};
+    use tokio::sync::watch;
 
     use super::super::{Committer, PersistState, Persistence, Published, persister, publication};
     use super::*;
@@ -315,7 +315,7 @@ mod tests {
         let (persist, persist_worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
         let persist_thread = std::thread::spawn(move || persist_worker.run());
         let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_folder(folder, Handle::current());
-        let (commands, queue) = mpsc::channel(400);
+        let (commands, queue) = super::super::queue::queue_of(400, 1 << 20);
         for number in 0..400 {
             commands.send(put(number)).await.unwrap();
         }

@@ -11,8 +11,14 @@ pub struct HighWaterMark(AtomicUsize);
 pub struct QueueMarks {
     /// Commands for the writer, of [`super::QUEUE_LENGTH_MAX`].
     pub commands: HighWaterMark,
+    /// Their bytes, of [`super::QUEUE_BYTES_MAX`].
+    pub command_bytes: HighWaterMark,
     /// Changes that wait for the store.
     pub changes: HighWaterMark,
+    /// Their bytes.
+    pub change_bytes: HighWaterMark,
+    /// Bytes of the feed's ring, with the objects that it keeps.
+    pub ring_bytes: HighWaterMark,
     /// Events of the config directory for the registry.
     pub directory_events: HighWaterMark,
 }

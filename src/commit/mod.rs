@@ -9,6 +9,7 @@
 mod folding;
 mod marks;
 mod persist;
+mod queue;
 mod vouch;
 
 use std::sync::Arc;
@@ -16,8 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::sync::watch;
 
 use crate::feed::Feed;
 use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, Sequence};
@@ -27,15 +27,9 @@ use crate::view::{Effects, Live, View};
 pub use folding::{FoldWorker, Folder, folder};
 pub use marks::{HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
+use queue::Batch;
+pub use queue::{CommandQueue, CommandSender, QUEUE_BYTES_MAX, QUEUE_LENGTH_MAX, QueuePlace, WriterGone, command_queue};
 pub use vouch::{Vouched, vouch};
-
-/// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
-/// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
-pub const QUEUE_LENGTH_MAX: usize = 128;
-
-/// How many commands make one batch at most: enough to amortise publishing, few enough that readers see changes within
-/// milliseconds.
-const BATCH_COMMANDS_MAX: usize = 32;
 
 /// Between two snapshots, where commands come one by one: each costs some 40 µs, and readers of streams are woken less often anyway. A
 /// change that comes alone is shown at once.
@@ -212,34 +206,33 @@ impl Committer {
     }
 
     /// Runs until every sender is gone and everything that they sent is visible and handed over. Blocks: give it a thread.
-    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let mut batch = Vec::new();
+    pub fn run(mut self, mut commands: CommandQueue) {
         let mut published = Instant::now();
-        while self.receive(&mut commands, &mut batch) {
+        loop {
+            let mut batch = Batch::default();
+            if !self.receive(&mut commands, &mut batch) {
+                break;
+            }
+            commands.fill(&mut batch);
             let early = PUBLISH_INTERVAL_MIN.saturating_sub(published.elapsed());
             if !early.is_zero() && commands.is_empty() {
                 std::thread::sleep(early);
             }
-            while batch.len() < BATCH_COMMANDS_MAX
-                && let Ok(command) = commands.try_recv()
-            {
-                batch.push(command);
-            }
-            self.publisher.marks.commands.note(batch.len() + commands.len());
-            self.commit(std::mem::take(&mut batch));
+            commands.fill(&mut batch);
+            commands.note(&batch, &self.publisher.marks);
+            self.commit(batch.take());
             published = Instant::now();
         }
         self.persister.finish();
     }
 
     /// Waits for commands, and folds meanwhile. Returns whether there are any; else every sender is gone.
-    fn receive(&mut self, commands: &mut mpsc::Receiver<Command>, batch: &mut Vec<Command>) -> bool {
+    fn receive(&mut self, commands: &mut CommandQueue, batch: &mut Batch) -> bool {
         loop {
             let due = self.folder.as_ref().and_then(|(folder, runtime)| Some((folder.due_in(&self.state.view)?, runtime)));
-            let Some((due, runtime)) = due else { return commands.blocking_recv_many(batch, BATCH_COMMANDS_MAX) > 0 };
-            let received = runtime.block_on(async { timeout(due, commands.recv_many(batch, BATCH_COMMANDS_MAX)).await });
-            if let Ok(count) = received {
-                return count > 0;
+            let Some((due, runtime)) = due else { return commands.wait(batch) };
+            if let Some(received) = commands.wait_for(due, runtime, batch) {
+                return received;
             }
             if self.fold() {
                 self.publisher.publish(self.state.clone());
@@ -267,6 +260,7 @@ impl Committer {
             group.floor = effects.floor.or(group.floor);
             group.covered = Some(self.state.feed.head());
         }
+        self.publisher.marks.ring_bytes.note(self.state.feed.ring_bytes());
         if self.state.feed.head().0 + RESERVED_BLOCK / 2 > self.reserved.0 {
             self.reserved = Sequence(self.reserved.0 + RESERVED_BLOCK);
             group.sequence_reserved = Some(self.reserved);

@@ -171,7 +171,14 @@ impl Handle {
     pub fn queue_marks(&self) -> Vec<(&'static str, usize)> {
         let loaded = self.about.loaded.borrow();
         let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
-        vec![("commit", marks.commands.get()), ("persist", marks.changes.get()), ("directory", marks.directory_events.get())]
+        vec![
+            ("commit", marks.commands.get()),
+            ("commit_bytes", marks.command_bytes.get()),
+            ("ring_bytes", marks.ring_bytes.get()),
+            ("persist", marks.changes.get()),
+            ("persist_bytes", marks.change_bytes.get()),
+            ("directory", marks.directory_events.get()),
+        ]
     }
 
     /// What became of the store at the start.

@@ -3,9 +3,7 @@
 
 use std::mem::size_of;
 
-use super::{
-    Backend, ExportPort, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport,
-};
+use super::{Backend, ExportPort, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport};
 
 impl Object {
     /// About how many bytes of memory the object takes.

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -19,7 +19,7 @@ use crate::api::guard::{Guard, Hosts};
 use crate::api::router;
 use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
-use crate::commit::{Committer, PersistState, Persistence, Published, Subscriber, persister, publication};
+use crate::commit::{CommandSender, Committer, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication};
 use crate::feed::{Feed, Retention};
 use crate::handle::{About, ClusterBoard, Handle, StoreReport};
 use crate::model::*;
@@ -35,7 +35,7 @@ pub(in crate::api) struct Fixture {
     pub(in crate::api) stop: CancellationToken,
     pub(in crate::api) router: Router,
     pub(in crate::api) scans: Scans,
-    commands: mpsc::Sender<Command>,
+    commands: CommandSender,
     loaded: watch::Sender<Option<Subscriber>>,
     _board: watch::Sender<ClusterBoard>,
 }
@@ -85,7 +85,7 @@ impl Fixture {
         let (persister, _) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
         let committer =
             Committer::new(Published { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
-        let (commands, receiver) = mpsc::channel(8);
+        let (commands, receiver) = command_queue();
         std::thread::spawn(move || committer.run(receiver));
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
         let status = watch::channel(paris_status()).1;

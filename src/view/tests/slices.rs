@@ -34,6 +34,6 @@ fn a_slice_takes_at_rest_what_came_and_not_what_it_unpacks_to() {
         let bytes = taken(&mut view, &mut told, 10, version);
         assert!(bytes < 200_000, "version {version}: {bytes} bytes for 10 slices");
     }
-    let former = told.last().and_then(|effects| effects.announcements[0].old.get().cloned()).unwrap();
+    let former = told.last().and_then(|effects| effects.announcements[0].old_object()).unwrap();
     assert_eq!(former.as_endpoint_slice().unwrap().decoded().endpoints.len(), ENDPOINTS);
 }

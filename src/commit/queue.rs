@@ -1,0 +1,265 @@
+//! The writer's queue: commands that wait, bounded in number and in bytes, so that reading pauses while the writer is behind.
+
+use std::mem::{size_of, take};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+
+use super::marks::QueueMarks;
+use crate::model::{Change, Command};
+
+/// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
+/// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
+pub const QUEUE_LENGTH_MAX: usize = 128;
+
+/// How many bytes the commands that wait take, those that are being applied included: as many as 128 pages of usual keys do, which have some
+/// 0.8 KB each with what they mean. A command that is larger by itself waits until it is alone.
+pub const QUEUE_BYTES_MAX: usize = 32 << 20;
+
+/// How many commands make one batch at most: enough to amortise publishing, few enough that readers see changes within
+/// milliseconds.
+const BATCH_COMMANDS_MAX: usize = 32;
+
+/// How many bytes a batch has, its last command left out: as many as 32 pages of usual keys.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// The end of the queue that clusters send to. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CommandSender {
+    commands: mpsc::Sender<Queued>,
+    bytes: Arc<Semaphore>,
+    bytes_max: usize,
+}
+
+/// The writer's end.
+#[derive(Debug)]
+pub struct CommandQueue {
+    commands: mpsc::Receiver<Queued>,
+    bytes: Arc<Semaphore>,
+    bytes_max: usize,
+}
+
+/// A place in the queue for one command.
+#[derive(Debug)]
+pub struct QueuePlace<'a> {
+    place: mpsc::Permit<'a, Queued>,
+    room: OwnedSemaphorePermit,
+}
+
+/// The writer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the writer has ended")]
+pub struct WriterGone;
+
+/// A command with the room that it takes until it was applied.
+#[derive(Debug)]
+struct Queued {
+    command: Command,
+    room: OwnedSemaphorePermit,
+}
+
+/// Commands that are applied together. Their room is free again when this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    commands: Vec<Command>,
+    rooms: Vec<OwnedSemaphorePermit>,
+    bytes: usize,
+}
+
+/// Makes both ends.
+#[must_use]
+pub fn command_queue() -> (CommandSender, CommandQueue) {
+    queue_of(QUEUE_LENGTH_MAX, QUEUE_BYTES_MAX)
+}
+
+/// Makes both ends with other bounds.
+pub(super) fn queue_of(length_max: usize, bytes_max: usize) -> (CommandSender, CommandQueue) {
+    let (sender, commands) = mpsc::channel(length_max);
+    let bytes = Arc::new(Semaphore::new(bytes_max));
+    (CommandSender { commands: sender, bytes: Arc::clone(&bytes), bytes_max }, CommandQueue { commands, bytes, bytes_max })
+}
+
+impl CommandSender {
+    /// Waits for a place for a command. May be cut off: then nothing is taken. Whoever came first is served first, whatever the size, so a
+    /// large command is not passed by small ones for ever, nor one cluster by others.
+    ///
+    /// # Errors
+    /// The writer has ended.
+    pub async fn reserve(&self, command: &Command) -> Result<QueuePlace<'_>, WriterGone> {
+        let bytes = u32::try_from(byte_count(command).min(self.bytes_max)).unwrap_or(u32::MAX);
+        // what waits for a place in the queue has its bytes already: it goes on as the writer does, which waits for nobody
+        let room = Arc::clone(&self.bytes).acquire_many_owned(bytes).await.map_err(|_| WriterGone)?;
+        let place = self.commands.reserve().await.map_err(|_| WriterGone)?;
+        Ok(QueuePlace { place, room })
+    }
+
+    /// Sends a command, once there is a place for it.
+    ///
+    /// # Errors
+    /// The writer has ended.
+    pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
+        self.reserve(&command).await?.send(command);
+        Ok(())
+    }
+}
+
+impl QueuePlace<'_> {
+    /// Sends the command that the place was reserved for.
+    pub fn send(self, command: Command) {
+        self.place.send(Queued { command, room: self.room });
+    }
+}
+
+impl CommandQueue {
+    /// Waits for a command and puts it into the batch; blocks. False if every sender is gone.
+    pub(super) fn wait(&mut self, batch: &mut Batch) -> bool {
+        let received = self.commands.blocking_recv();
+        received.is_some_and(|queued| batch.push(queued))
+    }
+
+    /// The same for so long at most, by the clock of a runtime; `None` where no command came.
+    pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut Batch) -> Option<bool> {
+        let received = runtime.block_on(async { timeout(time_max, self.commands.recv()).await });
+        received.ok().map(|received| received.is_some_and(|queued| batch.push(queued)))
+    }
+
+    /// Puts what has come into the batch, as far as it takes more.
+    pub(super) fn fill(&mut self, batch: &mut Batch) {
+        while batch.takes_more()
+            && let Ok(queued) = self.commands.try_recv()
+        {
+            batch.push(queued);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Notes how full the queue is, with a batch that was just taken from it.
+    pub(super) fn note(&self, batch: &Batch, marks: &QueueMarks) {
+        marks.commands.note(batch.commands.len() + self.commands.len());
+        marks.command_bytes.note(self.bytes_max - self.bytes.available_permits().min(self.bytes_max));
+    }
+}
+
+impl Batch {
+    /// Always true, for who received something.
+    fn push(&mut self, Queued { command, room }: Queued) -> bool {
+        self.bytes += room.num_permits();
+        self.rooms.push(room);
+        self.commands.push(command);
+        true
+    }
+
+    fn takes_more(&self) -> bool {
+        self.commands.len() < BATCH_COMMANDS_MAX && self.bytes < BATCH_BYTES_MAX
+    }
+
+    /// The commands, whose room stays taken as long as the batch is there.
+    pub(super) fn take(&mut self) -> Vec<Command> {
+        take(&mut self.commands)
+    }
+}
+
+/// About how many bytes a command takes.
+fn byte_count(command: &Command) -> usize {
+    let of_change = |change: &Change| match change {
+        Change::Put { key, value, decoded, .. } => {
+            key.name.len() + value.len() + decoded.as_ref().map_or_else(|reason| reason.len(), |object| object.footprint())
+        }
+        Change::Delete { key } | Change::Hold { key } => key.name.len(),
+    };
+    let changes: usize = match command {
+        Command::Apply { changes, .. } => changes.iter().map(|change| size_of::<Change>() + of_change(change)).sum(),
+        _ => 0,
+    };
+    size_of::<Queued>() + changes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::model::{ClusterName, EntryKey, Kind, Scope, SourceStamp};
+
+    /// A command of so many bytes, and some more.
+    fn command(bytes: usize) -> Command {
+        let cluster = ClusterName::parse("paris").unwrap();
+        let key = EntryKey::new(Kind::Service, cluster.clone(), "shop/cart");
+        let put = Change::Put { key, value: vec![0; bytes].into(), decoded: Err("x".into()), source: SourceStamp::default() };
+        Command::Apply { scope: Scope { cluster, kind: Kind::Service }, changes: vec![put], cursor: None }
+    }
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn commands_of_a_megabyte_wait_for_those_before_them_to_be_applied() {
+        let (sender, mut queue) = command_queue();
+        let mut sent = 0;
+        while let Poll::Ready(outcome) = poll(std::pin::pin!(sender.send(command(1 << 20)))) {
+            outcome.unwrap();
+            sent += 1;
+        }
+        assert_eq!(sent, (QUEUE_BYTES_MAX >> 20) - 1);
+        let (mut batch, marks) = (Batch::default(), QueueMarks::default());
+        assert!(queue.wait(&mut batch));
+        queue.fill(&mut batch);
+        queue.note(&batch, &marks);
+        assert_eq!((batch.take().len(), marks.commands.get()), (BATCH_BYTES_MAX >> 20, sent));
+        assert!((QUEUE_BYTES_MAX - (1 << 20)..=QUEUE_BYTES_MAX).contains(&marks.command_bytes.get()));
+        assert!(poll(std::pin::pin!(sender.send(command(1 << 20)))).is_pending(), "what is being applied takes room");
+        drop(batch);
+        assert!(poll(std::pin::pin!(sender.send(command(1 << 20)))).is_ready());
+    }
+
+    #[test]
+    fn what_is_larger_than_all_room_passes_alone_and_is_passed_by_nobody() {
+        let (sender, mut queue) = queue_of(8, 10_000);
+        let mut first = std::pin::pin!(sender.send(command(5_000)));
+        let mut large = std::pin::pin!(sender.send(command(1 << 20)));
+        let mut small = std::pin::pin!(sender.send(command(1)));
+        assert!(poll(first.as_mut()).is_ready());
+        assert!(poll(large.as_mut()).is_pending() && poll(small.as_mut()).is_pending());
+        let mut applied = |sizes: &[usize]| {
+            let mut batch = Batch::default();
+            assert!(queue.wait(&mut batch));
+            queue.fill(&mut batch);
+            assert_eq!(
+                batch.take().iter().map(byte_count).collect::<Vec<_>>(),
+                sizes.iter().map(|size| byte_count(&command(*size))).collect::<Vec<_>>()
+            );
+        };
+        applied(&[5_000]);
+        assert!(poll(small.as_mut()).is_pending());
+        assert!(poll(large.as_mut()).is_ready() && poll(small.as_mut()).is_pending());
+        applied(&[1 << 20]);
+        assert!(poll(small.as_mut()).is_ready());
+        applied(&[1]);
+    }
+
+    #[test]
+    fn who_gives_up_waiting_takes_no_room_and_all_hear_that_the_writer_is_gone() {
+        let (sender, queue) = queue_of(1, 10_000);
+        assert!(poll(std::pin::pin!(sender.send(command(9_000)))).is_ready());
+        {
+            let mut large = std::pin::pin!(sender.send(command(5_000)));
+            assert!(poll(large.as_mut()).is_pending());
+        }
+        {
+            let mut of_the_queue = std::pin::pin!(sender.send(command(1)));
+            assert!(poll(of_the_queue.as_mut()).is_pending());
+        }
+        let mut waiting = std::pin::pin!(sender.send(command(5_000)));
+        assert!(poll(waiting.as_mut()).is_pending());
+        drop(queue);
+        assert_eq!(poll(waiting), Poll::Ready(Err(WriterGone)));
+        assert_eq!(sender.bytes.available_permits(), 10_000);
+    }
+}
