@@ -7,6 +7,7 @@
 //! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
 
 mod folding;
+mod gathered;
 mod marks;
 mod persist;
 mod queue;
@@ -268,7 +269,9 @@ impl Committer {
         self.fold();
         self.publisher.publish(self.state.clone());
         if !group.is_empty() {
-            self.publisher.marks.changes.note(self.persister.push(group));
+            let (count, bytes) = self.persister.push(group);
+            self.publisher.marks.changes.note(count);
+            self.publisher.marks.change_bytes.note(bytes);
         }
     }
 }

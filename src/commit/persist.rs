@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::gathered::Gathered;
 use crate::model::Sequence;
 use crate::store::{Group, Store, StoreError};
 
@@ -26,9 +27,15 @@ const CALM_CHANGES_MAX: usize = 125;
 /// Above this many changes the writer waits for the store, so that one batch stays within some 10 MB (300 B a key).
 const WAITING_CHANGES_MAX: usize = 32_768;
 
+/// And above so many bytes, with what the values mean: twice what so many usual changes take, which have some 0.9 KB each.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
 /// While the store fails, so many changed keys are kept for it: as many as the largest set of a mesh of 255 clusters has
 /// (users.md §2, set L: 620k), at most some 300 MB. Above that storing stops until the next start.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
+
+/// And so many bytes, with what the values mean: half of the keys of that set if each has 0.9 KB; the mirror shares those that are not packed.
+const WAITING_BYTES_WHILE_FAILING_MAX: usize = 512 << 20;
 
 /// How long a failed store is left alone before the next try.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -126,7 +133,7 @@ enum Next {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    group: Group,
+    gathered: Gathered,
     since: Option<Instant>,
     failing: bool,
     stopped: bool,
@@ -164,7 +171,7 @@ pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistSta
 impl Waiting {
     /// How long to wait until it is looked at again, if it has waited so long; `None` once it is time.
     fn left(&self, waited: Duration) -> Option<Duration> {
-        let is_calm = waited >= GROUP_WINDOW && self.group.len() < CALM_CHANGES_MAX;
+        let is_calm = waited >= GROUP_WINDOW && self.gathered.len() < CALM_CHANGES_MAX;
         let window = if self.failing {
             RETRY_INTERVAL
         } else if is_calm {
@@ -172,7 +179,19 @@ impl Waiting {
         } else {
             GROUP_WINDOW
         };
-        window.checked_sub(waited).filter(|left| !left.is_zero())
+        // more than may wait is tried at once: it is stored, or what waits is given up
+        let must_go = if self.failing { self.is_too_much() } else { self.is_full() };
+        window.checked_sub(waited).filter(|left| !left.is_zero() && !must_go)
+    }
+
+    /// Whether a healthy store is too far behind.
+    fn is_full(&self) -> bool {
+        self.gathered.len() > WAITING_CHANGES_MAX || self.gathered.bytes() > WAITING_BYTES_MAX
+    }
+
+    /// Whether a failing store is too far behind.
+    fn is_too_much(&self) -> bool {
+        self.gathered.len() > WAITING_WHILE_FAILING_MAX || self.gathered.bytes() > WAITING_BYTES_WHILE_FAILING_MAX
     }
 }
 
@@ -190,24 +209,23 @@ impl Shared {
 }
 
 impl Persister {
-    /// Adds a group to what waits, and says how much waits now. Blocks while a healthy store is too far behind; never for a failing one.
-    pub fn push(&self, mut group: Group) -> usize {
+    /// Adds a group to what waits, and says how many changes and bytes wait now. Blocks while a healthy store is too far behind; never for a failing one.
+    pub fn push(&self, group: Group) -> (usize, usize) {
         let mut waiting = self.shared.lock();
-        while waiting.group.len() > WAITING_CHANGES_MAX && !waiting.failing && !waiting.stopped {
+        while waiting.is_full() && !waiting.failing && !waiting.stopped {
             waiting = self.shared.wait(waiting, None);
         }
         if waiting.stopped {
-            return 0;
+            return (0, 0);
         }
-        group.merge_older(std::mem::take(&mut waiting.group));
-        waiting.group = group;
+        waiting.gathered.add(group);
         // whoever waits for the window to end needs no call for what joins it, which at some thousand batches a second would cost
         // more than they do
-        if waiting.since.is_none() || waiting.group.len() > WAITING_CHANGES_MAX {
+        if waiting.since.is_none() || waiting.is_full() {
             waiting.since.get_or_insert_with(Instant::now);
             self.shared.changed.notify_all();
         }
-        waiting.group.len()
+        (waiting.gathered.len(), waiting.gathered.bytes())
     }
 
     /// The newest sequence of this start that is stored durably with all before it; 0 before the first.
@@ -290,7 +308,7 @@ impl<P: Persistence> PersistWorker<P> {
         let mut waiting = self.shared.lock();
         loop {
             if waiting.finished {
-                let group = std::mem::take(&mut waiting.group);
+                let group = waiting.gathered.take();
                 return if group.is_empty() { Next::End } else { Next::Group { group, last: true } };
             }
             let timeout = match waiting.since {
@@ -298,14 +316,14 @@ impl<P: Persistence> PersistWorker<P> {
                 None if rest_at.is_some_and(|at| Instant::now() >= at) => return Next::Rest,
                 None => rest_at.into_iter().chain(quiet_at).min().map(|at| at.saturating_duration_since(Instant::now())),
                 Some(since) => match waiting.left(since.elapsed()) {
-                    Some(left) if waiting.failing || waiting.group.len() <= WAITING_CHANGES_MAX => Some(left),
-                    _ => break,
+                    Some(left) => Some(left),
+                    None => break,
                 },
             };
             waiting = self.shared.wait(waiting, timeout);
         }
         waiting.since = None;
-        let group = std::mem::take(&mut waiting.group);
+        let group = waiting.gathered.take();
         self.shared.changed.notify_all();
         Next::Group { group, last: false }
     }
@@ -328,10 +346,10 @@ impl<P: Persistence> PersistWorker<P> {
         }
         waiting.failing = true;
         waiting.since = Some(Instant::now());
-        waiting.group.merge_older(group);
-        if waiting.group.len() > WAITING_WHILE_FAILING_MAX {
+        waiting.gathered.put_back(group);
+        if waiting.is_too_much() {
             tracing::error!(%error, "too many changes wait for the store: storing stops until the next start");
-            waiting.group = Group::default();
+            waiting.gathered = Gathered::default();
             waiting.stopped = true;
             waiting.since = None;
         }
@@ -342,62 +360,4 @@ impl<P: Persistence> PersistWorker<P> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-    use crate::model::{ClusterName, ClusterRecord};
-
-    /// What a store is asked to do.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum Asked {
-        Persist,
-        Rest,
-    }
-
-    /// Tells what it is asked.
-    struct Told(mpsc::SyncSender<Asked>);
-
-    impl Persistence for Told {
-        fn persist(&self, _: &Group) -> Result<(), StoreError> {
-            let _ = self.0.try_send(Asked::Persist);
-            Ok(())
-        }
-
-        fn rest(&self) {
-            let _ = self.0.try_send(Asked::Rest);
-        }
-    }
-
-    #[test]
-    fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
-        // a rest each second, for a minute after the start and one after the group
-        let (asks, asked) = mpsc::sync_channel(128);
-        let (persister, worker) = persister(Told(asks), watch::channel(PersistState::Healthy).0);
-        let worker = std::thread::spawn(move || worker.run());
-        assert_eq!(asked.recv(), Ok(Asked::Rest));
-        persister.push(group(1));
-        while asked.recv().unwrap() != Asked::Persist {}
-        assert_eq!(asked.recv(), Ok(Asked::Rest));
-        persister.finish();
-        worker.join().unwrap();
-    }
-
-    /// A group of so many changes.
-    fn group(count: usize) -> Group {
-        let clusters = (0..count).map(|number| (ClusterName::parse(&format!("c{number}")).unwrap(), Some(ClusterRecord::default())));
-        Group { clusters: clusters.collect(), ..Group::default() }
-    }
-
-    #[test]
-    fn few_changes_gather_longer_and_what_fails_waits_a_second() {
-        let left = |waiting: &Waiting, waited_ms| waiting.left(Duration::from_millis(waited_ms)).map(|left| left.as_millis());
-        let all = |count, failing| {
-            let waiting = Waiting { group: group(count), failing, ..Waiting::default() };
-            [0, 24, 25, 39, 40, 1_000].map(|waited_ms| left(&waiting, waited_ms))
-        };
-        assert_eq!(all(CALM_CHANGES_MAX - 1, false), [Some(25), Some(1), Some(15), Some(1), None, None]);
-        assert_eq!(all(CALM_CHANGES_MAX, false), [Some(25), Some(1), None, None, None, None]);
-        assert_eq!(all(CALM_CHANGES_MAX, true), [Some(1_000), Some(976), Some(975), Some(961), Some(960), None]);
-    }
-}
+mod tests;

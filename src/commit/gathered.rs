@@ -1,0 +1,126 @@
+//! What waits for the store: groups merged into one, the newest state of each key, and how many bytes that is.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::mem::{size_of, take};
+use std::sync::Arc;
+
+use crate::model::{EntryKey, Record};
+use crate::store::Group;
+
+/// About what a cursor, tombstone or another small thing of a group takes.
+const SMALL_BYTES: usize = 200;
+
+/// Changes that gather.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    group: Group,
+    /// How many bytes the records take.
+    record_bytes: usize,
+}
+
+impl Gathered {
+    /// Adds a group that came after what is there.
+    pub(super) fn add(&mut self, mut newer: Group) {
+        let records = take(&mut newer.records);
+        let mut all = take(&mut self.group.records);
+        self.record_bytes += records.iter().map(|(key, record)| byte_count(key, record.as_ref())).sum::<usize>();
+        if all.is_empty() {
+            all = records;
+        } else {
+            for (key, record) in records {
+                match all.entry(key) {
+                    Entry::Vacant(vacant) => drop(vacant.insert(record)),
+                    Entry::Occupied(mut occupied) => {
+                        self.record_bytes -= byte_count(occupied.key(), occupied.get().as_ref());
+                        occupied.insert(record);
+                    }
+                }
+            }
+        }
+        newer.merge_older(take(&mut self.group));
+        newer.records = all;
+        self.group = newer;
+    }
+
+    /// Puts a group below what came since it was taken.
+    pub(super) fn put_back(&mut self, mut older: Group) {
+        let newer = take(&mut self.group);
+        *self = Self::default();
+        let records: BTreeMap<_, _> = take(&mut older.records);
+        self.add(Group { records, ..older });
+        self.add(newer);
+    }
+
+    /// Takes everything.
+    pub(super) fn take(&mut self) -> Group {
+        take(self).group
+    }
+
+    /// How many keys of the store it writes.
+    pub(super) fn len(&self) -> usize {
+        self.group.len()
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.record_bytes + (self.group.len() - self.group.records.len()) * SMALL_BYTES
+    }
+}
+
+/// About how many bytes a change of a key takes, with the object that the record keeps.
+fn byte_count(key: &EntryKey, record: Option<&Arc<Record>>) -> usize {
+    let of_record = |record: &Arc<Record>| {
+        let good_value = record.good_value.as_ref().map_or(0, |value| value.len());
+        size_of::<Record>() + record.value.len() + good_value + record.object.as_ref().map_or(0, |object| object.footprint())
+    };
+    size_of::<EntryKey>() + key.name.len() + record.map_or(0, of_record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClusterName, Kind, Sequence, SourceStamp};
+
+    fn group(changes: &[(&str, Option<usize>)], sequence: u64) -> Group {
+        let change = |(name, length): &(&str, Option<usize>)| {
+            let key = EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), *name);
+            let record = length.map(|length| {
+                Arc::new(Record {
+                    key: key.clone(),
+                    value: vec![0; length].into(),
+                    good_value: None,
+                    object: None,
+                    rejection: None,
+                    source: SourceStamp::default(),
+                    create_sequence: Sequence(1),
+                    last_sequence: Sequence(sequence),
+                    version: 1,
+                    generation: 1,
+                })
+            });
+            (key, record)
+        };
+        Group { records: changes.iter().map(change).collect(), covered: Some(Sequence(sequence)), ..Group::default() }
+    }
+
+    #[test]
+    fn what_gathers_is_the_newest_of_each_key_and_its_bytes_are_counted() {
+        let mut gathered = Gathered::default();
+        gathered.add(group(&[("a", Some(1 << 20)), ("b", Some(10))], 1));
+        gathered.add(group(&[("b", Some(20)), ("c", Some(30))], 2));
+        gathered.add(group(&[("a", None)], 3));
+        let first = gathered.take();
+        let expected = [("a", None), ("b", Some(20)), ("c", Some(30))];
+        assert_eq!(first.records.keys().collect::<Vec<_>>(), group(&expected, 1).records.keys().collect::<Vec<_>>());
+        assert_eq!((gathered.bytes(), gathered.len()), (0, 0));
+        gathered.add(group(&[("c", Some(500))], 4));
+        gathered.put_back(first);
+        let mut alone = Gathered::default();
+        alone.add(group(&[("a", None), ("b", Some(20)), ("c", Some(500))], 4));
+        assert_eq!(gathered.bytes(), alone.bytes());
+        let group = gathered.take();
+        let lengths: Vec<_> = group.records.values().map(|record| record.as_ref().map(|record| record.value.len())).collect();
+        assert_eq!((lengths, group.covered), (vec![None, Some(20), Some(500)], Some(Sequence(4))));
+    }
+}

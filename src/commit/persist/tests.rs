@@ -1,0 +1,149 @@
+use std::sync::mpsc;
+
+use super::*;
+use crate::model::{ClusterName, ClusterRecord, EntryKey, Kind, Record, SourceStamp};
+
+/// What a store is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Persist,
+    Rest,
+}
+
+/// Tells what it is asked.
+struct Told(mpsc::SyncSender<Asked>);
+
+impl Persistence for Told {
+    fn persist(&self, _: &Group) -> Result<(), StoreError> {
+        let _ = self.0.try_send(Asked::Persist);
+        Ok(())
+    }
+
+    fn rest(&self) {
+        let _ = self.0.try_send(Asked::Rest);
+    }
+}
+
+#[test]
+fn a_store_is_looked_after_while_nothing_comes_and_ends_all_the_same() {
+    // a rest each second, for a minute after the start and one after the group
+    let (asks, asked) = mpsc::sync_channel(128);
+    let (persister, worker) = persister(Told(asks), watch::channel(PersistState::Healthy).0);
+    let worker = std::thread::spawn(move || worker.run());
+    assert_eq!(asked.recv(), Ok(Asked::Rest));
+    persister.push(group(1));
+    while asked.recv().unwrap() != Asked::Persist {}
+    assert_eq!(asked.recv(), Ok(Asked::Rest));
+    persister.finish();
+    worker.join().unwrap();
+}
+
+/// A group of so many changes.
+fn group(count: usize) -> Group {
+    let clusters = (0..count).map(|number| (ClusterName::parse(&format!("c{number}")).unwrap(), Some(ClusterRecord::default())));
+    Group { clusters: clusters.collect(), ..Group::default() }
+}
+
+#[test]
+fn few_changes_gather_longer_and_what_fails_waits_a_second() {
+    let left = |waiting: &Waiting, waited_ms| waiting.left(Duration::from_millis(waited_ms)).map(|left| left.as_millis());
+    let all = |count, failing| {
+        let mut waiting = Waiting { failing, ..Waiting::default() };
+        waiting.gathered.add(group(count));
+        [0, 24, 25, 39, 40, 1_000].map(|waited_ms| left(&waiting, waited_ms))
+    };
+    assert_eq!(all(CALM_CHANGES_MAX - 1, false), [Some(25), Some(1), Some(15), Some(1), None, None]);
+    assert_eq!(all(CALM_CHANGES_MAX, false), [Some(25), Some(1), None, None, None, None]);
+    assert_eq!(all(CALM_CHANGES_MAX, true), [Some(1_000), Some(976), Some(975), Some(961), Some(960), None]);
+}
+
+/// A change of one key, of so many bytes.
+fn large(number: u64, length: usize) -> Group {
+    let key = EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), format!("shop/{number}"));
+    let record = Record {
+        key: key.clone(),
+        value: vec![0; length].into(),
+        good_value: None,
+        object: None,
+        rejection: None,
+        source: SourceStamp::default(),
+        create_sequence: Sequence(1),
+        last_sequence: Sequence(number),
+        version: 1,
+        generation: 1,
+    };
+    Group { records: [(key, Some(Arc::new(record)))].into(), covered: Some(Sequence(number)), ..Group::default() }
+}
+
+/// Asks before each try how it shall go.
+struct Asking(mpsc::Receiver<Result<(), StoreError>>, mpsc::SyncSender<usize>);
+
+impl Persistence for Asking {
+    fn persist(&self, group: &Group) -> Result<(), StoreError> {
+        let _ = self.1.send(group.records.values().flatten().map(|record| record.value.len()).sum());
+        self.0.recv().unwrap_or(Ok(()))
+    }
+}
+
+fn disk_full() -> StoreError {
+    StoreError::NotWritable { directory: "/".into(), cause: std::io::ErrorKind::StorageFull.into() }
+}
+
+#[test]
+fn a_writer_waits_while_large_values_wait_for_a_store_that_is_slow() {
+    let ((outcomes, asked), (asks, asking)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
+    let (persister, worker) = persister(Asking(asked, asks), watch::channel(PersistState::Healthy).0);
+    let worker = std::thread::spawn(move || worker.run());
+    persister.push(large(0, 1));
+    assert_eq!(asking.recv(), Ok(1));
+    let pushed = std::thread::spawn(move || {
+        let most = (1..=200).map(|number| persister.push(large(number, 1 << 20)).1).max();
+        persister.finish();
+        most
+    });
+    // each try waits for a group of values that together are some more than may wait
+    let mut stored = 0;
+    while stored < 200 << 20 {
+        outcomes.send(Ok(())).unwrap();
+        let bytes = asking.recv().unwrap();
+        assert!(bytes <= WAITING_BYTES_MAX + (1 << 20), "{bytes} bytes in one group");
+        stored += bytes;
+    }
+    outcomes.send(Ok(())).unwrap();
+    worker.join().unwrap();
+    let most = pushed.join().unwrap().unwrap();
+    assert!(most > WAITING_BYTES_MAX && most < WAITING_BYTES_MAX + (2 << 20), "{most} bytes waited");
+}
+
+#[test]
+fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
+    let ((outcomes, asked), (asks, asking)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
+    let (state, states) = watch::channel(PersistState::Healthy);
+    let (persister, worker) = persister(Asking(asked, asks), state);
+    let worker = std::thread::spawn(move || worker.run());
+    persister.push(large(0, 1));
+    asking.recv().unwrap();
+    outcomes.send(Err(disk_full())).unwrap();
+    // the next try comes after a second, or once too much waits
+    let value: Arc<[u8]> = vec![0; 64 << 20].into();
+    let mut number = 0;
+    let mut most = 0;
+    while !matches!(*states.borrow(), PersistState::Stopped { .. }) {
+        number += 1;
+        let mut group = large(number, 1);
+        for record in group.records.values_mut().flatten() {
+            // the values are one, so that the test needs no such memory
+            *record = Arc::new(Record { value: Arc::clone(&value), ..Record::clone(record) });
+        }
+        most = most.max(persister.push(group).1);
+        if asking.try_recv().is_ok() {
+            outcomes.send(Err(disk_full())).unwrap();
+        }
+        assert!(number < 1_000_000, "storing goes on with {most} bytes that wait");
+        std::thread::yield_now();
+    }
+    assert!(most > WAITING_BYTES_WHILE_FAILING_MAX);
+    assert_eq!(persister.push(large(1, 1)), (0, 0));
+    drop(persister);
+    worker.join().unwrap();
+}
