@@ -9,6 +9,7 @@ mod restore;
 mod signals;
 mod wiring;
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use crate::api::{BindError, Bound};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::Settings;
-use crate::handle::{About, ClusterBoard, Early, EarlyWatch, Handle, StoreReport};
+use crate::handle::{About, ClusterBoard, Early, EarlyWatch, Handle, LostLines, StoreReport};
 use crate::model::DirectoryState;
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
@@ -39,6 +40,9 @@ const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// Shutdown as a whole (api.md, issue "The main job": 5 s, less what the exit itself takes).
 const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
+
+/// How long the start waits until somebody has read where it listens: a pipe holds 64 KiB (pipe(7)), so it never waits but for a full one.
+const TELLING_MAX: Duration = Duration::from_secs(1);
 
 /// Why the process ended with an error.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +97,7 @@ struct Served {
 ///
 /// # Errors
 /// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
-pub async fn run(settings: Settings, mut signals: Signals) -> Result<(), RunError> {
+pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines) -> Result<(), RunError> {
     let reread = Reread::default();
     let started = Instant::now();
     let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings, &reread)).await?;
@@ -110,10 +114,8 @@ pub async fn run(settings: Settings, mut signals: Signals) -> Result<(), RunErro
         () = signals.end(&reread) => return Ok(()),
     };
     let addresses = bound.addresses();
-    let served = serve(&settings, bound, early, started);
-    for address in addresses {
-        println!("listening on {address}");
-    }
+    let served = serve(&settings, bound, early, started, lost_lines);
+    tell(addresses).await;
     let starting = async {
         let opened = match opened {
             Some(opened) => opened,
@@ -142,15 +144,26 @@ pub async fn run(settings: Settings, mut signals: Signals) -> Result<(), RunErro
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
 }
 
+/// Says on standard output where it listens. A full disk or closed pipe there is no reason not to serve, nor is a pipe whose reader sleeps.
+async fn tell(addresses: Vec<String>) {
+    let telling = spawn_blocking(move || {
+        let mut output = std::io::stdout().lock();
+        for address in addresses {
+            let _ = writeln!(output, "listening on {address}");
+        }
+    });
+    let _ = tokio::time::timeout(TELLING_MAX, telling).await;
+}
+
 /// Serves what can be answered.
-fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant) -> Served {
+fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant, lost_lines: LostLines) -> Served {
     let (loaded_sender, loaded) = watch::channel(None);
     let (board_sender, clusters) = watch::channel(ClusterBoard::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());
     let (persistence_sender, persistence) = watch::channel(PersistState::Healthy);
     let (report_sender, store) = watch::channel(StoreReport::default());
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
-    let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store };
+    let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines };
     let handle = Handle::new(about).with_early(early);
     let (mut tasks, stop_api) = (JoinSet::new(), CancellationToken::new());
     let stop = stop_api.clone();

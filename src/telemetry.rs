@@ -1,16 +1,62 @@
 //! The log: one line for each transition, on standard error, as text or JSON.
 //!
-//! Deliberately lacks: metrics, which are read from the handle when somebody asks for them.
+//! Nothing waits for it and nothing fails by it: a thread of its own writes the lines, and those that cannot be written, or wait while a
+//! pipe's reader sleeps, are lost and counted. Deliberately lacks: metrics, which are read from the handle when somebody asks for them.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::config::{LogFormat, LogLevel};
+use crate::handle::LostLines;
 
 /// The environment variable with which a filter finer than a level is given.
 const FILTER_VARIABLE: &str = "RUST_LOG";
+
+/// How many lines may wait to be written: a start with a large store at the finest level writes some thousands in a second. At the usual 200
+/// bytes of a line they are 7 MB.
+const WAITING_LINES_MAX: usize = 32_768;
+
+/// The log of this process, until it is dropped: then what waits is written, within a second.
+#[derive(Debug)]
+pub struct Log {
+    _writer: WorkerGuard,
+    lost: LostLines,
+}
+
+impl Log {
+    /// How many lines were lost so far.
+    #[must_use]
+    pub fn lost(&self) -> LostLines {
+        self.lost.clone()
+    }
+}
+
+/// A writer that takes every line, whether it can be written or not.
+#[derive(Debug)]
+struct Tolerant<W> {
+    inner: W,
+    lost: Arc<AtomicU64>,
+}
+
+impl<W: Write> Write for Tolerant<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.inner.write_all(line).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // what is not flushed shows as a line that cannot be written
+        let _ = self.inner.flush();
+        Ok(())
+    }
+}
 
 /// The log cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -27,18 +73,26 @@ pub enum TelemetryError {
 ///
 /// # Errors
 /// [`TelemetryError`]: a bad filter, or a second call.
-pub fn init(format: LogFormat, level: LogLevel) -> Result<(), TelemetryError> {
+pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     let filter = match std::env::var(FILTER_VARIABLE) {
         Ok(filter) if !filter.is_empty() => EnvFilter::try_new(filter).map_err(TelemetryError::Filter)?,
         Ok(_) | Err(_) => EnvFilter::new(filter_for(level)),
     };
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours);
+    let unwritable = Arc::new(AtomicU64::new(0));
+    let tolerant = Tolerant { inner: io::stderr(), lost: Arc::clone(&unwritable) };
+    let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES_MAX).thread_name("log");
+    let (queue, writer) = queue.finish(tolerant);
+    let dropped = queue.error_counter();
+    let lost = LostLines::new(move || unwritable.load(Ordering::Relaxed) + dropped.dropped_lines() as u64);
+    // an error of ours is no reason to print one to the same place, which panics
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(queue).with_ansi(colours).log_internal_errors(false);
     match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     }
-    .map_err(TelemetryError::Twice)
+    .map_err(TelemetryError::Twice)?;
+    Ok(Log { _writer: writer, lost })
 }
 
 /// Ours at the level, the libraries' warnings only: their debug lines are about frames and would drown ours.
@@ -49,4 +103,32 @@ fn filter_for(level: LogLevel) -> String {
         LogLevel::Trace => LogLevel::Trace,
     };
     format!("{},meshkeep={}", libraries.as_str(), level.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_counted_and_no_error() {
+        let lost = Arc::new(AtomicU64::new(0));
+        let mut writer = Tolerant { inner: Full, lost: Arc::clone(&lost) };
+        writer.write_all(b"one\n").unwrap();
+        writer.write_all(b"two\n").unwrap();
+        writer.flush().unwrap();
+        assert_eq!(lost.load(Ordering::Relaxed), 2);
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use meshkeep::api::{ApiOptions, Bound};
 use meshkeep::commit::{CommandSender, Committer, PersistState, Persistence, Published, command_queue, folder, persister, publication};
 use meshkeep::feed::{Feed, Retention};
-use meshkeep::handle::{About, Handle, StoreReport};
+use meshkeep::handle::{About, Handle, LostLines, StoreReport};
 use meshkeep::model::{
     Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, IpEntry, Kind, ListenAddress, Object, ObjectPrefix, Revision, Scope,
     Sequence, SourceStamp,
@@ -88,6 +88,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
         max_connected_clusters: meshkeep::model::MaxConnectedClusters::Clusters255,
         persistence: watch::channel(PersistState::Healthy).1,
         store: watch::channel(StoreReport::default()).1,
+        lost_lines: LostLines::default(),
     });
     (handle, commands)
 }

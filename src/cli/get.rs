@@ -72,7 +72,7 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
         }
     }
     if items.is_empty() && matches!(options.output.output, Format::Table | Format::Wide) {
-        eprintln!("none found");
+        super::print_to_stderr("none found\n".to_owned());
     } else {
         print_list(options.output.output, &kind.shape, &items)?;
     }

@@ -21,7 +21,9 @@ mod watch;
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
@@ -30,6 +32,9 @@ use rustix::process::umask;
 use self::asker::ServerOptions;
 use self::failure::{EXIT_USAGE, Failure, Verdict};
 use crate::config::{Settings, UsageError};
+
+/// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
+const PRINTING_MAX: Duration = Duration::from_secs(1);
 
 /// A warm mirror of Cilium ClusterMesh state: nodes, services, identities and ipcache over HTTP
 #[derive(Debug, Parser)]
@@ -171,7 +176,7 @@ fn refuse(error: &UsageError) -> ExitCode {
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
         }
         UsageError::Arguments { .. } => {
-            eprint!("{error}");
+            print_to_stderr(error.to_string());
             ExitCode::from(EXIT_USAGE)
         }
         UsageError::ConfigFile { .. } | UsageError::NotASwitch { .. } | UsageError::Conflict(_) => {
@@ -182,5 +187,29 @@ fn refuse(error: &UsageError) -> ExitCode {
 }
 
 fn complain(message: &dyn Display) {
-    eprintln!("error: {message}");
+    print_to_stderr(format!("error: {message}\n"));
 }
+
+/// Prints what a person should see. What cannot be written, or is not read in time, is lost: it must not change how the command ends.
+fn print_to_stderr(text: String) {
+    // one message, once
+    let (done, is_done) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let _ = io::stderr().write_all(text.as_bytes());
+        let _ = done.send(());
+    });
+    let _ = is_done.recv_timeout(PRINTING_MAX);
+}
+
+/// What became of a document on standard output. Whoever closes the pipe has read enough of it.
+fn printed(result: io::Result<()>) -> Result<(), NotPrinted> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.map_err(NotPrinted),
+    }
+}
+
+/// The document did not get out.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
+struct NotPrinted(io::Error);

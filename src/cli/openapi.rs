@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use anyhow::Context;
-
 /// Prints the document.
 pub(super) fn run() -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{}", crate::runtime::openapi_document().trim_end()).context("cannot write to standard output")
+    let mut output = io::stdout().lock();
+    let printed = writeln!(output, "{}", crate::runtime::openapi_document().trim_end()).and_then(|()| output.flush());
+    Ok(super::printed(printed)?)
 }

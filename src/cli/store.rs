@@ -65,8 +65,10 @@ fn look(data_directory: &Path, print: Printer) -> Result<ExitCode, StoreError> {
     for finding in &inspection.findings {
         super::complain(finding);
     }
-    // a closed pipe is no reason to complain
-    let _ = print(&inspection, &mut BufWriter::new(io::stdout().lock()));
+    if let Err(error) = super::printed(print(&inspection, &mut BufWriter::new(io::stdout().lock()))) {
+        super::complain(&error);
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(if inspection.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_DAMAGED) })
 }
 

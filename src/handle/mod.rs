@@ -18,6 +18,7 @@ mod subscribe;
 mod survey;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,32 @@ pub struct About {
     pub persistence: watch::Receiver<PersistState>,
     /// The store that was found at the start.
     pub store: watch::Receiver<StoreReport>,
+    /// Lines of the log that nobody can read.
+    pub lost_lines: LostLines,
+}
+
+/// How many lines of the log were lost so far. Cheap to clone.
+#[derive(Clone)]
+pub struct LostLines(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl LostLines {
+    /// Those that `count` counts.
+    pub fn new(count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(count))
+    }
+}
+
+impl Default for LostLines {
+    /// None, ever.
+    fn default() -> Self {
+        Self::new(|| 0)
+    }
+}
+
+impl fmt::Debug for LostLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LostLines").field(&(self.0)()).finish()
+    }
 }
 
 /// What became of the store at the start.
@@ -179,6 +206,12 @@ impl Handle {
             ("persist_bytes", marks.change_bytes.get()),
             ("directory", marks.directory_events.get()),
         ]
+    }
+
+    /// How many lines of the log were lost: they could not be written, or too many waited for a reader that sleeps.
+    #[must_use]
+    pub fn lost_lines(&self) -> u64 {
+        (self.about.lost_lines.0)()
     }
 
     /// What became of the store at the start.

@@ -13,6 +13,7 @@ mod harness_itself;
 mod interrupted;
 mod local_etcd;
 mod losses;
+mod output;
 mod python_client;
 mod remotes;
 mod samples;

@@ -92,6 +92,8 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     page.counter("meshkeep_scan_seconds_total", "Time that the threads for such requests worked.")
         .sample(&[], scans.spent().time.as_secs_f64());
     page.counter("meshkeep_scan_rows_total", "Rows that they looked at.").sample(&[], scans.spent().rows);
+    let help = "Lines of the log that could not be written, or waited too long for a reader.";
+    page.counter("meshkeep_log_lines_lost_total", help).sample(&[], handle.lost_lines());
     let mut marks = page.gauge("meshkeep_queue_high_water_mark", "The most that each queue ever held.");
     for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
         marks.sample(&[("queue", queue)], length);

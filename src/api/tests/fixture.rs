@@ -21,7 +21,7 @@ use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
 use crate::commit::{CommandSender, Committer, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication};
 use crate::feed::{Feed, Retention};
-use crate::handle::{About, ClusterBoard, Handle, StoreReport};
+use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -100,6 +100,7 @@ impl Fixture {
             max_connected_clusters: MaxConnectedClusters::Clusters255,
             persistence: watch::channel(PersistState::Healthy).1,
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
+            lost_lines: LostLines::default(),
         });
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::{ApiOptions, Bound};
 use crate::commit::{PersistState, first_reservation, publication};
-use crate::handle::{About, ClusterBoard, Handle, StoreReport};
+use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection,
     Revision, Scope, Sequence, SourceStamp,
@@ -220,6 +220,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
         max_connected_clusters: MAX,
         persistence: watch::channel(PersistState::Healthy).1,
         store: watch::channel(StoreReport::default()).1,
+        lost_lines: LostLines::default(),
     });
     let bound = Bound::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();

@@ -1,0 +1,127 @@
+//! Output that nobody takes: a full disk, a closed pipe or a sleeping reader behind standard output and error stops nothing.
+
+use std::fs::{self, File};
+use std::io::PipeReader;
+use std::net::TcpListener;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::harness::eventually;
+use crate::harness::meshkeep::http;
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+/// A pipe whose reading end is closed.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// A pipe that nobody reads.
+fn unread() -> (PipeReader, Stdio) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (reader, writer.into())
+}
+
+fn meshkeep() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+/// A sidecar that writes to these, and where it listens.
+fn serve(directory: &std::path::Path, output: Stdio, error: Stdio) -> (Child, String) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = directory.join("clustermesh");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("refused"), "endpoints:\n- http://127.0.0.1:1\n").unwrap();
+    let mut command = meshkeep();
+    command.args(["serve", "--log-level=trace"]).env("RUST_LOG", "trace");
+    command.arg(format!("--listen=127.0.0.1:{port}")).arg(format!("--clustermesh-config={}", config.display()));
+    command.arg(format!("--data-dir={}", directory.join("data").display()));
+    (command.stdout(output).stderr(error).spawn().unwrap(), format!("http://127.0.0.1:{port}"))
+}
+
+/// Asks for a path until it is answered; the process must not end meanwhile.
+async fn answered(child: &mut Child, url: &str) -> String {
+    let what = format!("an answer of {url}");
+    let child = std::cell::RefCell::new(child);
+    eventually(&what, || async {
+        let ended = child.borrow_mut().try_wait().unwrap();
+        assert!(ended.is_none(), "it ended with {ended:?}");
+        http().get(url).send().await.ok()?.text().await.ok()
+    })
+    .await
+}
+
+async fn end(child: &mut Child) -> ExitStatus {
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let child = std::cell::RefCell::new(child);
+    eventually("the end", || async { child.borrow_mut().try_wait().unwrap() }).await
+}
+
+fn lost_lines(metrics: &str) -> u64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix("meshkeep_log_lines_lost_total "));
+    line.expect("the metric must be there").parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_full_disk_or_a_closed_pipe_behind_the_output_stops_nothing_and_lost_lines_are_counted() {
+    for sink in [full, closed] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut child, url) = serve(directory.path(), sink(), sink());
+        answered(&mut child, &format!("{url}/readyz")).await;
+        assert!(lost_lines(&answered(&mut child, &format!("{url}/metrics")).await) > 0);
+        assert_eq!(end(&mut child).await.code(), Some(0));
+    }
+}
+
+/// A pipe holds 64 KiB; the requests write several times as much to the log.
+#[tokio::test]
+async fn a_reader_of_the_log_that_sleeps_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_reader, error) = unread();
+    let (mut child, url) = serve(directory.path(), Stdio::null(), error);
+    for _ in 0..400 {
+        answered(&mut child, &format!("{url}/v1/status")).await;
+    }
+    assert_eq!(end(&mut child).await.code(), Some(0));
+}
+
+#[test]
+fn commands_end_in_order_whatever_becomes_of_their_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().display().to_string();
+    let home = directory.path().join("store");
+    fs::create_dir(&home).unwrap();
+    for file in fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0002-packed/store")).unwrap() {
+        let path = file.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, home.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let cases: [(&[&str], i32); 5] = [
+        (&["openapi"], 1),
+        (&["store", "export", "--data-dir", &data], 1),
+        (&["store", "inspect", "--data-dir", &data], 1),
+        (&["store", "verify", "--data-dir", &data], 1),
+        (&["--help"], 0),
+    ];
+    for (arguments, when_full) in cases {
+        for (output, code) in [(closed(), 0), (full(), when_full)] {
+            let ended = meshkeep().args(arguments).stdout(output).stderr(Stdio::piped()).output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {said}");
+            assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+            assert_eq!(said.contains("cannot write to standard output"), code == 1, "{arguments:?}: {said}");
+        }
+    }
+    // the same of errors
+    for (arguments, code) in [(&["serve", "--listen=nonsense"][..], 2), (&["store", "verify", "--data-dir=/nowhere"], 1)] {
+        for error in [closed(), full()] {
+            assert_eq!(meshkeep().args(arguments).stderr(error).status().unwrap().code(), Some(code), "{arguments:?}");
+        }
+    }
+}
