@@ -14,8 +14,8 @@ use std::time::Duration;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 pub(crate) use self::values::parse_duration;
-use self::values::parse_interval;
 pub use self::values::{KvstoreOption, KvstoreOptions};
+use self::values::{parse_bytes, parse_interval};
 use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters};
 
 /// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.
@@ -75,6 +75,10 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     pub cache_ttl: Duration,
 
+    /// What is held in memory at most.
+    #[command(flatten)]
+    pub memory: MemorySettings,
+
     /// How the HTTP face is protected.
     #[command(flatten)]
     pub security: SecuritySettings,
@@ -90,6 +94,18 @@ pub struct Settings {
     /// Waits that tests cut short.
     #[command(flatten)]
     pub timing: TimingSettings,
+}
+
+/// What is held in memory at most, whatever remotes write.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct MemorySettings {
+    /// Do not read a cluster that has more keys than this: what is held of it stays as it is
+    #[arg(long, value_name = "COUNT", default_value = "2000000", value_parser = clap::value_parser!(u64).range(1..))]
+    pub cluster_max_keys: u64,
+
+    /// Do not read a cluster whose keys and values are more than this
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
+    pub cluster_max_bytes: u64,
 }
 
 /// How the HTTP face is protected. None of it is needed on loopback and unix sockets.
@@ -153,6 +169,10 @@ pub struct TimingSettings {
     /// How often the whole config directory is read even if nothing seems to have changed: the kubelet's own period
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
     pub config_rescan_interval: Duration,
+
+    /// How long a cluster that has more than it may have is left alone
+    #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
+    pub too_large_wait: Duration,
 
     /// How often each source is asked for keys that this version does not know
     #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]

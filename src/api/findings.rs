@@ -112,6 +112,9 @@ fn of_cluster(cluster: &ClusterReading) -> Vec<Finding> {
         );
         found.push(one("clusterConfigRefused", detail, None));
     }
+    if let Some(excess) = &status.too_large {
+        found.push(one("clusterTooLarge", format!("{name} is not read: {excess}"), None));
+    }
     if status.phase == Phase::SourceLost {
         let detail =
             format!("the data of {name} stands on leases that nobody renews: it is served as it was; see whether its KVStoreMesh is alive");

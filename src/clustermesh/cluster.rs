@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::attempt::Attempt;
+use super::bounds::ClusterBounds;
 use super::ids::ClusterIds;
 use super::resync::Resync;
 use super::scope::{AttemptError, KindMemory, Surroundings};
@@ -30,6 +31,8 @@ pub struct MeshOptions {
     pub max_connected_clusters: MaxConnectedClusters,
     /// Bounds of each connection.
     pub client: ClientOptions,
+    /// What each cluster may have.
+    pub bounds: ClusterBounds,
     /// Times of each cluster's life.
     pub timing: super::Timing,
 }
@@ -124,7 +127,11 @@ impl ClusterTask {
             if started.elapsed() > STABLE_CONNECTION || self.surroundings.reporter.was_live() {
                 backoff.reset(&self.options.timing);
             }
-            let wait = backoff.next_wait(&self.options.timing, rand::random());
+            let mut wait = backoff.next_wait(&self.options.timing, rand::random());
+            if let AttemptError::TooLarge(excess) = &error {
+                self.surroundings.reporter.too_large(*excess);
+                wait = self.options.timing.too_large_wait;
+            }
             self.surroundings.reporter.failure(&error.to_string(), wait);
             tokio::select! {
                 () = sleep(wait) => {}

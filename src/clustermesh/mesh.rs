@@ -12,13 +12,14 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::DirectoryEvent;
+use super::bounds::Holdings;
 use super::cluster::{ClusterTask, MeshOptions};
 use super::gate::{Gates, start_wait};
 use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
 use crate::commit::{CommandSender, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Phase};
+use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Kind, Phase, Scope};
 
 /// The newest word of every cluster's task, by cluster.
 pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
@@ -103,7 +104,10 @@ impl Mesh {
     fn start(&mut self, cluster: ClusterName, content: Arc<[u8]>, wait: Duration) {
         let (reporter, status) = Reporter::new(cluster.clone());
         let (content_sender, content) = watch::channel(content);
+        let view = &self.mirror.current().view;
+        let held = Kind::ALL.map(|kind| view.scope(&Scope { cluster: cluster.clone(), kind }).map_or(0, |state| state.entry_count.into()));
         let surroundings = Surroundings {
+            holdings: Holdings::new(self.options.bounds, held),
             commands: self.commands.clone(),
             mirror: self.mirror.clone(),
             reporter: reporter.clone(),

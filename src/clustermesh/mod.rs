@@ -5,6 +5,7 @@
 //! each cluster's status. Deliberately lacks: knowledge of formats (`wire`), of gRPC (`kvstore`), and of how anything is stored.
 
 mod attempt;
+mod bounds;
 mod cluster;
 mod directory;
 mod gate;
@@ -17,6 +18,7 @@ mod scope;
 mod timing;
 mod unknown;
 
+pub use bounds::ClusterBounds;
 pub use cluster::MeshOptions;
 pub use directory::{DirectoryEvent, DirectoryOptions, watch_directory};
 pub use local::{LocalEtcd, watch_local_etcd};

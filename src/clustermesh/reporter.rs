@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::bounds::Excess;
 use crate::commit::CommandSender;
 use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
 use crate::wire::keys::cluster_config_key;
@@ -106,6 +107,11 @@ impl Reporter {
         });
     }
 
+    /// The cluster has more than it may have, until it is read in full.
+    pub(super) fn too_large(&self, excess: Excess) {
+        self.change(|status| status.too_large = Some(excess.to_string()));
+    }
+
     /// A connection is over, or none came of an attempt. That the config is gone stays so until it is read again.
     pub(super) fn disconnected(&self) {
         self.change(|status| {
@@ -173,6 +179,9 @@ impl Reporter {
     fn mirroring(&self) {
         let phase = phase_of(&self.status.borrow());
         self.phase(phase);
+        if matches!(phase, Phase::Live | Phase::SourceLost) {
+            self.change(|status| status.too_large = None);
+        }
         if phase == Phase::Live {
             self.change(|status| status.last_error = None);
         } else if phase == Phase::SourceLost {

@@ -3,6 +3,7 @@
 //! Receives a [`Connection`] and the canaries; emits commands to the one writer. Ends only with an error: the caller reconnects.
 
 mod signs;
+mod size;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
+use super::bounds::{Excess, Holdings};
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
@@ -30,6 +32,8 @@ pub(super) struct Surroundings {
     pub(super) reporter: Reporter,
     pub(super) timing: Timing,
     pub(super) gates: Gates,
+    /// What the cluster has, held against what it may have.
+    pub(super) holdings: Holdings,
 }
 
 /// What a connection brings to each kind.
@@ -48,6 +52,9 @@ pub(super) enum AttemptError {
     Kvstore(#[from] KvstoreError),
     #[error("{0}")]
     Cluster(String),
+    /// The cluster has more than it may have.
+    #[error("{0}")]
+    TooLarge(#[from] Excess),
     #[error("meshkeep is stopping")]
     Stopping,
 }
@@ -116,6 +123,8 @@ pub(super) struct ScopeTask<'a> {
 impl ScopeTask<'_> {
     /// Runs until the connection fails.
     pub(super) async fn run(mut self) -> Result<std::convert::Infallible, AttemptError> {
+        self.surroundings.holdings.resume(self.scope.kind);
+        self.expect();
         if self.reading == Reading::Absent {
             return self.stay_away().await;
         }
@@ -150,6 +159,8 @@ impl ScopeTask<'_> {
     /// A kind that the cluster does not have counts as complete; what was held of it is given up (Cilium's disabled reflectors).
     async fn stay_away(self) -> Result<std::convert::Infallible, AttemptError> {
         self.memory.revoke(&self.scope);
+        self.expect();
+        self.surroundings.holdings.settle(self.scope.kind);
         self.memory.deliver(&self.surroundings.commands).await?;
         self.surroundings.reporter.holds(self.scope.kind, 0);
         self.surroundings.reporter.refused(self.scope.kind, []);
@@ -173,6 +184,7 @@ impl ScopeTask<'_> {
         drop(place);
         let mirror = self.settled_mirror().await;
         let held = mirror.view.scope(&self.scope).map_or(0, |state| u64::from(state.entry_count));
+        self.add_unjudged(changed.as_ref());
         let puts = changed.iter().flat_map(|changed| &changed.puts);
         let is_held = |put: &&KeyValue| self.entry_key(&put.key).is_some_and(|key| mirror.view.contains(&key));
         let new = puts.filter(|put| !is_held(put)).count();
@@ -229,6 +241,9 @@ impl ScopeTask<'_> {
     async fn list(&mut self) -> Result<Option<Request>, AttemptError> {
         let _place = self.place_to_list().await;
         let mut pages = self.link.connection.list(&self.watched_prefix());
+        self.surroundings.holdings.list(self.scope.kind);
+        // too much is held of earlier lists to take in another one before it is known to be complete, which lets go of those
+        let mut waiting = Vec::new();
         loop {
             match pages.next_page().await {
                 Ok(Some(page)) => {
@@ -237,9 +252,18 @@ impl ScopeTask<'_> {
                         resource.expected_count = Some(resource.expected_count.map_or(total, |known| known.max(total)));
                         resource.revision = Some(revision);
                     });
-                    self.feed(Input::Page(page)).await?;
+                    if self.admit_page(&page).await? || !waiting.is_empty() {
+                        waiting.push(page);
+                    } else {
+                        self.feed(Input::Page(page)).await?;
+                    }
                 }
-                Ok(None) => return self.feed(Input::ListEnd).await,
+                Ok(None) => {
+                    for page in waiting {
+                        self.feed(Input::Page(page)).await?;
+                    }
+                    return self.feed(Input::ListEnd).await;
+                }
                 Err(error) if error.disposition() == Disposition::Resync => {
                     self.report(|resource| resource.expected_count = None);
                     return self.feed(Input::HistoryLost).await;
@@ -257,6 +281,8 @@ impl ScopeTask<'_> {
             Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
             Err(error) => return Err(error.into()),
         };
+        self.surroundings.holdings.settle(self.scope.kind);
+        self.admit_changes(&[]).await?;
         self.settle();
         let mut listen = interval(SILENCE_CHECK_INTERVAL);
         listen.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -326,6 +352,7 @@ impl ScopeTask<'_> {
                     resource.last_event_time = Some(SystemTime::now());
                     resource.revision = Some(revision);
                 });
+                self.admit_changes(&events).await?;
                 let signs = self.signs_of_events(&events).await?;
                 Input::Events { events, revision, signs }
             }
@@ -362,6 +389,7 @@ impl ScopeTask<'_> {
         }
         self.tell_unreadable();
         self.memory.outbox.extend(step.commands);
+        self.expect();
         self.memory.deliver(&self.surroundings.commands).await?;
         let synced = self.memory.resync.is_synced();
         if self.memory.resync.held_count() > 0 {

@@ -25,6 +25,9 @@ pub struct Timing {
     /// How long the services, service exports and endpoint slices of a cluster that cannot be read are kept; `None` is for ever
     /// (Cilium's `clustermesh-cache-ttl`).
     pub cache_ttl: Option<Duration>,
+    /// How long a cluster that has more than it may have is left alone: what it writes is mended by people, and each try may read all that it
+    /// may have.
+    pub too_large_wait: Duration,
     /// How often keys that this version does not know are looked for: some ten requests for each cluster, for something that comes with
     /// an upgrade of the source.
     pub unknown_prefix_interval: Duration,
@@ -41,6 +44,7 @@ impl Default for Timing {
             files_interval: Duration::from_secs(1),
             hold_margin: Duration::from_secs(30),
             cache_ttl: None,
+            too_large_wait: Duration::from_secs(300),
             unknown_prefix_interval: Duration::from_secs(300),
         }
     }

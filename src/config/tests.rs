@@ -38,6 +38,7 @@ fn nothing_said_means_the_documented_defaults() {
         tombstone_max_age: Duration::from_secs(24 * 3600),
         tombstone_max_count: 1_000_000,
         cache_ttl: Duration::ZERO,
+        memory: MemorySettings { cluster_max_keys: 2_000_000, cluster_max_bytes: 1 << 30 },
         security: SecuritySettings::default(),
         log_format: LogFormat::Text,
         log_level: LogLevel::Info,
@@ -50,6 +51,7 @@ fn nothing_said_means_the_documented_defaults() {
             backoff_max: Duration::from_secs(30),
             store_lock_wait: Duration::from_secs(30),
             config_rescan_interval: Duration::from_secs(60),
+            too_large_wait: Duration::from_secs(300),
             unknown_prefix_interval: Duration::from_secs(300),
         },
     };

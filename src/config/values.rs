@@ -20,6 +20,23 @@ pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     if length.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(length) }
 }
 
+/// Reads `1073741824`, `200MiB`, `1GiB`.
+///
+/// # Errors
+/// A message that names the form.
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let bytes = unit.zip(digits.parse::<u64>().ok()).and_then(|(unit, number)| number.checked_mul(unit)).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| "must be a number of bytes above zero, such as 200MiB, 1GiB or 1073741824".to_owned())
+}
+
 /// One `--kvstore-opt`, with Cilium's names (`pkg/kvstore/etcd.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvstoreOption {
@@ -126,6 +143,16 @@ mod tests {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
         assert!(parse_interval("0s").is_err());
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("1", 1), ("10B", 10), ("64KiB", 65_536), ("200MiB", 209_715_200), ("1GiB", 1_073_741_824)] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "0", "MiB", "1MB", "1.5GiB", "-1", "1 GiB", "99999999999GiB"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

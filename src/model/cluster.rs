@@ -246,6 +246,8 @@ pub struct ClusterStatus {
     pub last_error: Option<String>,
     /// When that was.
     pub last_error_time: Option<SystemTime>,
+    /// In which way the cluster has more than it may have, from when that was found until it is read in full.
+    pub too_large: Option<String>,
     /// When the next attempt starts, while backing off.
     pub next_retry: Option<Instant>,
     /// When the first of its client certificate and its CA runs out.
@@ -334,6 +336,7 @@ impl ClusterStatus {
             failure_count: 0,
             last_error: None,
             last_error_time: None,
+            too_large: None,
             next_retry: None,
             certificate_expiry: None,
             resources: Default::default(),

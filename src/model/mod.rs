@@ -15,6 +15,7 @@ mod object;
 mod packed_slice;
 mod position;
 mod record;
+mod size;
 
 pub use announcement::{Announcement, Version};
 pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
@@ -34,3 +35,4 @@ pub use object::{
 pub use packed_slice::PackedSlice;
 pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};
+pub use size::{ScopeSize, Size};

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::signals::Reread;
 use super::{OpenedStore, early, restore};
 use crate::api::{ApiOptions, TlsFiles};
-use crate::clustermesh::{DirectoryOptions, LocalEtcd, MeshOptions, Timing};
+use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::config::Settings;
 use crate::feed::Retention;
 use crate::handle::{Early, StoreReport};
@@ -63,6 +63,7 @@ pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
             requests_in_flight_max: in_flight,
             ..ClientOptions::default()
         },
+        bounds: ClusterBounds { keys_max: settings.memory.cluster_max_keys, bytes_max: settings.memory.cluster_max_bytes },
         timing: Timing {
             legacy_wait: settings.timing.legacy_wait,
             legacy_quiet: settings.timing.legacy_quiet,
@@ -71,6 +72,7 @@ pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
             hold_margin: settings.timing.hold_margin,
             heartbeat_silence: settings.timing.heartbeat_silence,
             cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
+            too_large_wait: settings.timing.too_large_wait,
             unknown_prefix_interval: settings.timing.unknown_prefix_interval,
             ..Timing::default()
         },

@@ -10,7 +10,8 @@ use ipnet::IpNet;
 use super::place::Place;
 use super::{Rank, ScopeState, View};
 use crate::model::{
-    ClusterName, ClusterRecord, EntryKey, Kind, LabelSet, MaxConnectedClusters, ObjectPrefix, Record, Scope, Sequence, SourceStamp,
+    ClusterName, ClusterRecord, EntryKey, Kind, LabelSet, MaxConnectedClusters, ObjectPrefix, Record, Scope, ScopeSize, Sequence, Size,
+    SourceStamp,
 };
 use crate::wire::{self, Context};
 
@@ -104,6 +105,17 @@ impl View {
     pub fn unconfirmed_in(&self, scope: &Scope) -> impl Iterator<Item = EntryKey> {
         let generation = self.scopes.get(scope).map_or(0, |state| state.generation.into());
         self.places_in(scope).filter(move |place| self.generation_at(place) < generation).map(|place| place.key())
+    }
+
+    /// How much is held of a scope, looked at row by row: names and values.
+    #[must_use]
+    pub fn size_of(&self, scope: &Scope) -> ScopeSize {
+        let generation = self.scopes.get(scope).map_or(0, |state| state.generation.into());
+        self.places_in(scope).fold(ScopeSize::default(), |size, place| {
+            let one = Size { keys: 1, bytes: place.raw_length() as u64 };
+            let is_confirmed = self.generation_at(&place) >= generation;
+            ScopeSize { confirmed: if is_confirmed { size.confirmed + one } else { size.confirmed }, all: size.all + one }
+        })
     }
 
     pub(super) fn places_in(&self, scope: &Scope) -> impl Iterator<Item = Place> {

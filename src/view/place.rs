@@ -90,6 +90,12 @@ impl Place {
         self.record().map_or_else(|at| at.chunk.has_value(at.row, value), |record| *record.value == *value)
     }
 
+    /// How many bytes its name and value are.
+    pub(super) fn raw_length(&self) -> usize {
+        let length = |record: &Record| record.key.name.len() + record.value.len();
+        self.record().map_or_else(|at| length(&at.chunk.record(at.row)), |record| length(record))
+    }
+
     /// When it came, when it changed last, and how many times.
     pub(super) fn history(&self) -> History {
         self.record().map_or_else(

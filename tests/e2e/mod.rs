@@ -22,4 +22,5 @@ mod shutdown;
 mod store_command;
 mod store_faults;
 mod streams;
+mod too_large;
 mod whole_mesh;

@@ -12,7 +12,7 @@ use super::objects::{IpcacheEntry, Node};
 pub(crate) struct Finding {
     /// Its name: the same as long as it lasts.
     pub(crate) id: String,
-    /// What kind of trouble it is: `clusterConfigLost`, `clusterConfigRefused`, `danglingHostIP`, `danglingIdentity`, `duplicateAddress`, `duplicateClusterID`,
+    /// What kind of trouble it is: `clusterConfigLost`, `clusterConfigRefused`, `clusterTooLarge`, `danglingHostIP`, `danglingIdentity`, `duplicateAddress`, `duplicateClusterID`,
     /// `heldEntries`, `identityOutOfRange`, `overlappingNodePodCIDR`, `overlappingPodCIDR` or `sourceLost`.
     pub(crate) kind: &'static str,
     /// The clusters that it concerns.

@@ -1,0 +1,114 @@
+//! `--cluster-max-keys` and `--cluster-max-bytes`: a cluster that has more is not read on, stays as it was, is told, and touches no other; when it
+//! has less it is read again, without anybody's doing.
+
+use serde_json::Value;
+
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_leased, rewrite};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::settles;
+use crate::harness::truth::Truth;
+
+const STAMP: &str = "2026-01-12T09:31:07Z";
+
+async fn finding(meshkeep: &Meshkeep) -> Option<Value> {
+    let problems = meshkeep.get("/v1/problems?limit=1000").await;
+    let found = problems["items"].as_array().unwrap().iter().find(|finding| finding["kind"] == "clusterTooLarge").cloned();
+    found
+}
+
+/// Waits until the cluster is left alone, and says why.
+async fn is_left_alone(meshkeep: &Meshkeep, flag: &str) {
+    let backs_off = || async {
+        let cluster = meshkeep.cluster("c02").await;
+        (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(flag)).then_some(())
+    };
+    eventually(&format!("the cluster to be left alone for {flag}"), backs_off).await;
+    let finding = finding(meshkeep).await.expect("must be told");
+    assert!(finding["id"] == "clusterTooLarge/c02" && finding["detail"].as_str().unwrap().contains(flag), "{finding}");
+}
+
+async fn is_read_again(meshkeep: &Meshkeep) {
+    meshkeep.reaches("c02", "live").await;
+    assert_eq!(finding(meshkeep).await, None);
+}
+
+/// A small cluster has 43 keys. The other one is beside it all the time.
+#[tokio::test]
+async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
+    let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
+    let mut honest = MeshCluster::generate(1, SMALL);
+    let before = MeshCluster::generate(2, SMALL);
+    let mut grown = before.clone();
+    grown.add_endpoints(30);
+    publish(&honest_etcd, Form::State, std::slice::from_ref(&honest), STAMP).await;
+    publish(&etcd, Form::State, std::slice::from_ref(&before), STAMP).await;
+    let mut home = Home::new().with_flags(&["--cluster-max-keys=60", "--too-large-wait=500ms", "--backoff-min=50ms"]);
+    home.write_cluster("c01", &honest_etcd.client_file_yaml());
+    home.write_cluster("c02", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "the first loading").await;
+    // while it is watched
+    rewrite(&etcd, Form::State, &before, &grown).await;
+    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    let changed = {
+        let before = honest.clone();
+        honest.add_endpoints(3);
+        before
+    };
+    rewrite(&honest_etcd, Form::State, &changed, &honest).await;
+    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "a change of the other cluster").await;
+    rewrite(&etcd, Form::State, &grown, &before).await;
+    is_read_again(&meshkeep).await;
+    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its return").await;
+    // when it is listed, also by a process that knows nothing of it yet
+    rewrite(&etcd, Form::State, &before, &grown).await;
+    meshkeep.stop().await;
+    std::fs::remove_dir_all(home.data_directory()).unwrap();
+    let meshkeep = home.start().await;
+    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    rewrite(&etcd, Form::State, &grown, &before).await;
+    is_read_again(&meshkeep).await;
+    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its first loading by another process").await;
+}
+
+/// Bytes are those of what is there, not of what was ever put: a thousand puts of one key are one key.
+#[tokio::test]
+async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_the_time_is_not() {
+    let etcd = Etcd::start().await;
+    let before = MeshCluster::generate(2, SMALL);
+    publish(&etcd, Form::State, std::slice::from_ref(&before), STAMP).await;
+    let mut home = Home::new().with_flags(&["--cluster-max-bytes=256KiB", "--too-large-wait=500ms", "--backoff-min=50ms"]);
+    home.write_cluster("c02", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&before]).expected(), "the first loading").await;
+    let service = |number: usize, bytes: usize| {
+        let key = format!("cilium/state/services/v1/c02/shop/big-{number}");
+        let value = format!(
+            r#"{{"cluster":"c02","clusterID":2,"namespace":"shop","name":"big-{number}","labels":{{"x":"{}"}}}}"#,
+            "x".repeat(bytes)
+        );
+        (key, value.into_bytes())
+    };
+    let is_served = |number: usize, bytes: usize| {
+        let meshkeep = &meshkeep;
+        let path = format!("/v1/services/c02/shop/big-{number}");
+        let length = move |object: &Value| object["labels"]["x"].as_str().map(str::len) == Some(bytes);
+        eventually("the service", move || {
+            let path = path.clone();
+            async move { length(&meshkeep.ask(&path).await.1).then_some(()) }
+        })
+    };
+    // 2 MB of one key, of which 20 KB are there
+    for round in 0..100 {
+        put_leased(&etcd, [service(0, 20_000 + round)]).await;
+    }
+    is_served(0, 20_099).await;
+    assert_eq!((meshkeep.phase("c02").await, finding(&meshkeep).await), ("live".into(), None));
+    put_leased(&etcd, (1..11).map(|number| service(number, 30_000))).await;
+    is_left_alone(&meshkeep, "--cluster-max-bytes").await;
+    put_leased(&etcd, (1..11).map(|number| service(number, 3_000))).await;
+    is_read_again(&meshkeep).await;
+    is_served(10, 3_000).await;
+}
