@@ -14,8 +14,8 @@ use super::cluster::{ClusterTask, Memory};
 use super::scope::{AttemptError, Link, ScopeTask};
 use super::timing::CONTACT_STORED_INTERVAL;
 use super::unknown::look_for_unknown_prefixes;
-use crate::kvstore::{ClientFile, Connection, Endpoint, Event, KeyValue, PagedList, Watch, WatchMessage, prefix_end};
-use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Revision, Scope};
+use crate::kvstore::{ClientFile, Connection, Endpoint, Event, Follow, KeyValue, prefix_end};
+use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Scope};
 use crate::wire::cluster_config::{validate_cluster_config, validate_own_config};
 use crate::wire::{cluster_config, keys};
 
@@ -29,11 +29,11 @@ pub(super) struct Attempt<'a> {
     pub(super) endpoint: &'a Endpoint,
 }
 
-/// The cluster config as it was read, and the watch on its key.
+/// The cluster config as it was read, and how its key goes on.
 struct ReadConfig {
     /// `None`: the cluster has none and is read as legacy.
     config: Option<(ClusterConfig, KeyValue)>,
-    watch: Watch,
+    follow: Follow,
 }
 
 impl Attempt<'_> {
@@ -64,24 +64,21 @@ impl Attempt<'_> {
     async fn watch_heartbeat(&self, connection: &Connection, beat: watch::Sender<Option<Instant>>) -> Result<Infallible, AttemptError> {
         // a prefix range, as Cilium's roles allow it: cilium/.heartbeat to cilium/.heartbeau
         let key = keys::HEARTBEAT.as_bytes();
-        let (found, revision) = list_small(connection.list(key)).await?;
+        let (found, mut follow) = connection.follow(key, Some(&prefix_end(key))).await?;
         if !found.is_empty() {
             beat.send_replace(Some(Instant::now()));
         }
-        let mut watch = connection.watch(key, Some(&prefix_end(key)), revision).await?;
         let silence = self.task.options.timing.heartbeat_silence;
-        let mut heard = watch.listened();
+        let mut heard = follow.listened();
         loop {
             // a heartbeat may wait behind changes that our writer has no time for
-            let left = silence.saturating_sub(watch.listened().saturating_sub(heard));
+            let left = silence.saturating_sub(follow.listened().saturating_sub(heard));
             tokio::select! {
                 biased;
-                message = watch.next() => {
+                events = follow.next() => {
                     self.task.surroundings.reporter.contact();
-                    if let WatchMessage::Events { events, .. } = message?
-                        && events.iter().any(|event| matches!(event, Event::Put(_)))
-                    {
-                        heard = watch.listened();
+                    if events?.iter().any(|event| matches!(event, Event::Put(_))) {
+                        heard = follow.listened();
                         beat.send_replace(Some(Instant::now()));
                     }
                 }
@@ -96,12 +93,11 @@ impl Attempt<'_> {
     async fn read_config(&self, connection: &Connection, had_config: bool) -> Result<ReadConfig, AttemptError> {
         let reporter = &self.task.surroundings.reporter;
         let key = keys::cluster_config_key(&self.task.name);
-        let (found, revision) = connection.get(key.as_bytes(), None).await?;
-        let mut watch = connection.watch(key.as_bytes(), None, revision).await?;
+        let (found, mut follow) = connection.follow(key.as_bytes(), None).await?;
         // one that cannot be used is one all the same: such a cluster is not a legacy one
-        let mut is_there = found.is_some();
-        if let Some(config) = found.and_then(|found| self.parse_config(found)) {
-            return Ok(ReadConfig { config: Some(config), watch });
+        let mut is_there = !found.is_empty();
+        if let Some(config) = found.into_iter().next().and_then(|found| self.parse_config(found)) {
+            return Ok(ReadConfig { config: Some(config), follow });
         }
         let wait = self.task.options.timing.legacy_wait;
         if !is_there {
@@ -117,8 +113,8 @@ impl Attempt<'_> {
         let deadline = Instant::now() + wait;
         loop {
             tokio::select! {
-                message = watch.next() => {
-                    let WatchMessage::Events { events, .. } = message? else { continue };
+                events = follow.next() => {
+                    let events = events?;
                     is_there = events.last().map_or(is_there, |event| matches!(event, Event::Put(_)));
                     let newest = events.into_iter().filter_map(|event| match event {
                         Event::Put(put) => self.parse_config(put),
@@ -128,7 +124,7 @@ impl Attempt<'_> {
                         }
                     });
                     if let Some(config) = newest.last() {
-                        return Ok(ReadConfig { config: Some(config), watch });
+                        return Ok(ReadConfig { config: Some(config), follow });
                     }
                 }
                 () = sleep_until(deadline.into()) => {
@@ -136,7 +132,7 @@ impl Attempt<'_> {
                         let problem = if is_there { "could not be used for" } else { "did not come within" };
                         return Err(AttemptError::Cluster(format!("{key} {problem} {wait:?}: what is held of the cluster stays as it is")));
                     }
-                    return Ok(ReadConfig { config: None, watch });
+                    return Ok(ReadConfig { config: None, follow });
                 }
             }
         }
@@ -262,18 +258,15 @@ impl Attempt<'_> {
                 reporter.sign(Some(kind), false);
             }
         };
-        let (found, revision) = list_small(link.connection.list(&prefix)).await?;
+        let (found, mut follow) = link.connection.follow(&prefix, Some(&prefix_end(&prefix))).await?;
         found.into_iter().for_each(tell);
-        let mut watch = link.connection.watch(&prefix, Some(&prefix_end(&prefix)), revision).await?;
         loop {
-            if let WatchMessage::Events { events, .. } = watch.next().await? {
-                for event in events {
-                    match event {
-                        Event::Put(canary) => tell(canary),
-                        Event::Delete { key, .. } => {
-                            if let Some(kind) = kind_of(&key) {
-                                reporter.sign(Some(kind), true);
-                            }
+            for event in follow.next().await? {
+                match event {
+                    Event::Put(canary) => tell(canary),
+                    Event::Delete { key, .. } => {
+                        if let Some(kind) = kind_of(&key) {
+                            reporter.sign(Some(kind), true);
                         }
                     }
                 }
@@ -286,8 +279,7 @@ impl Attempt<'_> {
     async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
         let reporter = &self.task.surroundings.reporter;
         loop {
-            let WatchMessage::Events { events, .. } = read.watch.next().await? else { continue };
-            for event in events {
+            for event in read.follow.next().await? {
                 let Event::Put(put) = event else {
                     reporter.sign(None, read.config.is_some());
                     reporter.config_refused(None);
@@ -327,17 +319,6 @@ async fn first_error<'a>(
         Some(failed) => failed,
         None => std::future::pending().await,
     }
-}
-
-/// A list that is known to be short: canaries and heartbeats. A watch goes on after their revision.
-async fn list_small(mut pages: PagedList) -> Result<(Vec<KeyValue>, Revision), AttemptError> {
-    let mut found = Vec::new();
-    let mut revision = Revision(0);
-    while let Some(page) = pages.next_page().await? {
-        revision = page.revision;
-        found.extend(page.key_values);
-    }
-    Ok((found, revision))
 }
 
 #[cfg(test)]

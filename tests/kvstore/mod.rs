@@ -1,6 +1,7 @@
 //! The kvstore room against real etcd servers.
 
 mod connection;
+mod follow;
 mod list;
 mod servers;
 mod token;

@@ -1,0 +1,56 @@
+//! An etcd that is compacted all the time, as those of some operators' are.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{SMALL, put_canaries, put_heartbeat};
+use crate::harness::scene::Scene;
+
+/// Each watch takes some 100 ms until etcd counts it among those that are up to date: many a one is compacted away before.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Puts something else and compacts it away, without end.
+async fn compact_for_ever(etcd: etcd_client::Client) {
+    let (mut puts, mut compactions) = (etcd.kv_client(), etcd.kv_client());
+    loop {
+        let revision = puts.put("unrelated", "1", None).await.unwrap().header().unwrap().revision();
+        compactions.compact(revision, None).await.unwrap();
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+#[tokio::test]
+async fn an_etcd_that_is_compacted_all_the_time_costs_no_connection_and_no_change() {
+    for binary in etcd_binaries() {
+        let mut scene = Scene::without_meshkeep(&binary, 1, 1, SMALL).await;
+        let mut compacting = JoinSet::new();
+        for remote in &scene.remotes {
+            compacting.spawn(compact_for_ever(remote.etcd.client().await));
+        }
+        scene.start_meshkeep().await;
+        scene.settles("a start").await;
+        let mut random = scene.random.clone();
+        let stamp = scene.next_stamp();
+        for remote in &mut scene.remotes {
+            put_heartbeat(&remote.etcd).await;
+            for cluster in &remote.clusters {
+                put_canaries(&remote.etcd, remote.form, cluster, &stamp).await;
+            }
+            remote
+                .change(|cluster| {
+                    cluster.change_one_percent(&mut random);
+                    cluster.delete_one_percent(&mut random);
+                    cluster.add_endpoints(3);
+                })
+                .await;
+        }
+        scene.settles("changes").await;
+        for name in scene.names() {
+            let state = scene.meshkeep().cluster(&name).await;
+            assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");
+        }
+    }
+}

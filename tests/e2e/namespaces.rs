@@ -1,0 +1,31 @@
+//! Namespaces that their cluster takes out of the mesh.
+
+use serde_json::json;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::SMALL;
+use crate::harness::scene::Scene;
+
+/// `clustermesh.cilium.io/global: "false"` deletes all keys of a namespace in one go, while config, canaries and every lease stand. That is what
+/// the cluster wants, not what it lost.
+#[tokio::test]
+async fn a_namespace_that_is_taken_out_of_the_mesh_goes_at_once_and_nothing_is_held() {
+    for binary in etcd_binaries() {
+        let mut scene = Scene::start(&binary, 1, 1, SMALL).await;
+        scene.settles("a start").await;
+        for remote in &mut scene.remotes {
+            remote
+                .change(|cluster| {
+                    for key in [cluster.keys_of("services/v1"), cluster.keys_of("ip/v1")].concat() {
+                        cluster.delete(&key);
+                    }
+                })
+                .await;
+        }
+        scene.settles("a namespace out of the mesh").await;
+        for name in scene.names() {
+            let state = scene.meshkeep().cluster(&name).await;
+            assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Short ranges, followed over compactions.
+
+use std::time::Duration;
+
+use meshkeep::kvstore::{Event, Follow, prefix_end};
+use tokio::task::JoinSet;
+
+use super::open;
+use crate::harness::PATIENCE;
+use crate::harness::etcd::{Etcd, etcd_binaries};
+
+const PREFIX: &[u8] = b"cilium/synced/paris/";
+
+/// The next changes, as `key=value`, or `key` where it was deleted.
+async fn next_changes(follow: &mut Follow) -> Vec<String> {
+    loop {
+        let events = tokio::time::timeout(PATIENCE, follow.next()).await.expect("a word in time").unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let changes = events.into_iter().map(|event| match event {
+            Event::Put(put) => format!("{}={}", text(&put.key), text(&put.value)),
+            Event::Delete { key, .. } => text(&key),
+        });
+        let changes: Vec<String> = changes.collect();
+        if !changes.is_empty() {
+            return changes;
+        }
+    }
+}
+
+/// Puts something else and compacts it away, without end.
+async fn compact_for_ever(etcd: etcd_client::Client) {
+    let (mut puts, mut compactions) = (etcd.kv_client(), etcd.kv_client());
+    loop {
+        let revision = puts.put("elsewhere", "1", None).await.unwrap().header().unwrap().revision();
+        compactions.compact(revision, None).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        etcd.put("cilium/synced/paris/a", "1").await;
+        etcd.put("cilium/synced/paris/b", "1").await;
+        let mut compacting = JoinSet::new();
+        compacting.spawn(compact_for_ever(etcd.client().await));
+        let connection = open(&etcd).await;
+        let mut follows = Vec::new();
+        for _ in 0..4 {
+            let (found, follow) = connection.follow(PREFIX, Some(&prefix_end(PREFIX))).await.unwrap();
+            assert_eq!(found.len(), 2);
+            follows.push(follow);
+        }
+        // etcd takes up new watches each 100 ms, and some are compacted away before that: read anew, they miss nothing all the same
+        etcd.put("cilium/synced/paris/a", "2").await;
+        etcd.delete("cilium/synced/paris/b").await;
+        for follow in &mut follows {
+            let mut changes = next_changes(follow).await;
+            while changes.len() < 2 {
+                changes.extend(next_changes(follow).await);
+            }
+            changes.sort();
+            assert_eq!(changes, ["cilium/synced/paris/a=2", "cilium/synced/paris/b"]);
+        }
+        compacting.shutdown().await;
+        etcd.put("cilium/synced/paris/c", "3").await;
+        for follow in &mut follows {
+            assert_eq!(next_changes(follow).await, ["cilium/synced/paris/c=3"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_range_of_more_keys_than_cilium_writes_there_is_refused() {
+    let etcd = Etcd::start().await;
+    etcd.put_many((0..65).map(|number| (format!("cilium/synced/paris/{number}"), "1"))).await;
+    let error = open(&etcd).await.follow(PREFIX, Some(&prefix_end(PREFIX))).await.err().unwrap().to_string();
+    let expected = "etcd sent what makes no sense: more than 64 keys that begin with \"cilium/synced/paris/\", where Cilium writes a few";
+    assert_eq!(error, expected);
+}
