@@ -3,6 +3,7 @@
 //! Every task is owned here. One that ends before it was told to ends the process, with an error that names it. Shutdown goes
 //! against the way of the data: not ready, streams and listeners, mirrors, writer, store (style.md §5).
 
+mod descriptors;
 mod early;
 mod plan;
 mod restore;
@@ -86,6 +87,8 @@ struct OpenedStore {
 struct Served {
     tasks: JoinSet<&'static str>,
     stop_api: CancellationToken,
+    /// Cancelled when nothing is served any more.
+    no_more: CancellationToken,
     loaded: watch::Sender<Option<Subscriber>>,
     board: watch::Sender<ClusterBoard>,
     directory: watch::Sender<DirectoryState>,
@@ -99,8 +102,9 @@ struct Served {
 /// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
 pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines) -> Result<(), RunError> {
     let reread = Reread::default();
+    let descriptors = descriptors::raise(settings.max_connected_clusters);
     let started = Instant::now();
-    let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings, &reread)).await?;
+    let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings, &reread, descriptors)).await?;
     let (early_sender, early) = watch::channel(None);
     let opening = wiring::opening(&settings);
     let mut opening = spawn_blocking(move || opening.open(early_sender));
@@ -115,6 +119,12 @@ pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines
     };
     let addresses = bound.addresses();
     let served = serve(&settings, bound, early, started, lost_lines);
+    let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
+    // whoever leaves must see it gone, and with it the unix socket
+    let leave = async || {
+        stop_api.cancel();
+        drop(tokio::time::timeout(2 * REQUEST_GRACE, served_no_more.cancelled()).await);
+    };
     tell(addresses).await;
     let starting = async {
         let opened = match opened {
@@ -123,10 +133,18 @@ pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines
         };
         start(settings, &reread, served, opened, started).await
     };
-    let mut parts = tokio::select! {
-        parts = starting => parts?,
+    let mut starting = std::pin::pin!(starting);
+    let begun = tokio::select! {
+        parts = starting.as_mut() => Some(parts),
         // nothing was mirrored yet, so there is nothing to store
-        () = signals.end(&reread) => return Ok(()),
+        () = signals.end(&reread) => None,
+    };
+    let mut parts = match begun {
+        Some(Ok(parts)) => parts,
+        ended => {
+            leave().await;
+            return ended.map_or(Ok(()), |failed| failed.map(drop));
+        }
     };
     let ended = tokio::select! {
         () = signals.end(&reread) => None,
@@ -165,15 +183,17 @@ fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant,
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
     let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines };
     let handle = Handle::new(about).with_early(early);
-    let (mut tasks, stop_api) = (JoinSet::new(), CancellationToken::new());
-    let stop = stop_api.clone();
+    let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
+    let (stop, gone) = (stop_api.clone(), no_more.clone().drop_guard());
     tasks.spawn(async move {
         bound.serve(handle, stop, REQUEST_GRACE).await;
+        drop(gone);
         "server"
     });
     Served {
         tasks,
         stop_api,
+        no_more,
         loaded: loaded_sender,
         board: board_sender,
         directory: directory_sender,
@@ -184,7 +204,7 @@ fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant,
 
 /// Loads the store, then mirrors.
 async fn start(settings: Settings, reread: &Reread, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
-    let Served { mut tasks, stop_api, loaded, board, directory, persistence, store_report } = served;
+    let Served { mut tasks, stop_api, no_more: _, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, begun, early } = opened;
     store_report.send_replace(wiring::store_report(&opened));

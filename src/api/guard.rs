@@ -8,13 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST};
+use axum::http::Version;
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
 use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 
+use super::BODY_BYTES_MAX;
 use super::kept::Kept;
 use super::problem::{Code, Problem};
+use super::visit::Visit;
 
 /// Paths that anybody may ask.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
@@ -52,10 +55,15 @@ impl Hosts {
 
     /// Whether a `Host` value, with or without a port, means us.
     fn accept(&self, host: &str) -> bool {
-        let bare = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        // RFC 3986 §3.2.2: brackets hold an IPv6 address, and a port is all that may follow
+        let (bare, port) = match host.strip_prefix('[').map(|rest| rest.split_once(']')) {
+            Some(Some((bare, port))) => (bare, port.strip_prefix(':').or(port.is_empty().then_some(port))),
+            Some(None) => return false,
+            None => host.rsplit_once(':').map_or((host, Some("")), |(bare, port)| (bare, Some(port))),
         };
+        if !port.is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit())) {
+            return false;
+        }
         let bare = bare.trim_end_matches('.').to_ascii_lowercase();
         match bare.parse::<IpAddr>() {
             Ok(ip) => ip.is_loopback() || self.any_address || self.addresses.contains(&ip),
@@ -98,15 +106,26 @@ impl Guard {
     }
 
     fn check(&self, request: &Request) -> Result<(), Problem> {
+        let visit = request.extensions().get::<Arc<Visit>>();
+        if visit.is_some() {
+            check_host_count(request)?;
+        }
+        check_length(request)?;
         if OPEN_PATHS.contains(&request.uri().path()) {
             return Ok(());
         }
         self.check_host(request)?;
-        let Some(expected) = &self.token else { return Ok(()) };
+        let let_in = |shows_token| {
+            if let Some(visit) = visit {
+                visit.let_in(shows_token);
+            }
+            Ok(())
+        };
+        let Some(expected) = &self.token else { return let_in(false) };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         if token.is_some_and(|(_, token)| expected.now().is(token.trim())) {
-            return Ok(());
+            return let_in(true);
         }
         Err(Problem::new(Code::Unauthorized, "send the token of --token-file as `Authorization: Bearer …`"))
     }
@@ -124,6 +143,30 @@ impl Guard {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// One host, named once (RFC 9112 §3.2; RFC 9113 §8.3.1 has it in the URI). What has none in HTTP/1.0 comes from no browser.
+fn check_host_count(request: &Request) -> Result<(), Problem> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    let authority = request.uri().authority().filter(|_| request.version() == Version::HTTP_2);
+    let differs = first.zip(authority).is_some_and(|(host, authority)| *host != *authority.as_str());
+    if second.is_some() || differs {
+        return Err(Problem::new(Code::BadRequest, "the request names several hosts: send one Host header"));
+    }
+    if first.is_none() && authority.is_none() && request.version() > Version::HTTP_10 {
+        return Err(Problem::new(Code::BadRequest, "the request names no host: send a Host header"));
+    }
+    Ok(())
+}
+
+/// A body that says itself that it is too long is refused before it comes.
+fn check_length(request: &Request) -> Result<(), Problem> {
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
+        return Err(Problem::new(Code::TooLarge, format!("a body may have {BODY_BYTES_MAX} bytes at most: ask in several requests")));
+    }
+    Ok(())
 }
 
 /// Middleware: lets a request pass or answers it with a problem.
@@ -144,7 +187,19 @@ mod tests {
         {
             assert!(hosts.accept(good), "{good}");
         }
-        for bad in ["evil.example", "evil.example:9870", "192.0.2.8", "localhost.evil.example", "", "[2001:db8::1]"] {
+        for bad in [
+            "evil.example",
+            "evil.example:9870",
+            "192.0.2.8",
+            "localhost.evil.example",
+            "",
+            "[2001:db8::1]",
+            "[::1].evil.example",
+            "[::1",
+            "[::1]x:80",
+            "127.0.0.1:80x",
+            "localhost:80@evil.example",
+        ] {
             assert!(!hosts.accept(bad), "{bad}");
         }
         assert!(Hosts::new(&["0.0.0.0".parse().unwrap()], &[]).accept("192.0.2.8:9870"));

@@ -3,22 +3,32 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use tokio::net::{TcpListener, UnixListener};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use super::ApiOptions;
+use super::events::Client;
 use super::guard::{Guard, Hosts, Token};
 use super::kept::{Kept, KeptFiles, Look};
+use super::seats::ConnectionLimits;
 use super::tls::{self, TlsError};
 use crate::model::ListenAddress;
 
 /// The mode of a unix socket: its owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
+
+/// How much the kernel takes for a connection beyond what is on its way (tcp(7), `TCP_NOTSENT_LOWAT`): two chunks of a stream, so that one
+/// is there when another was sent. What more it would take (4 MB by Linux' default) is old by the time a slow reader gets it, and memory.
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
+
+/// How many connections may wait to be accepted: tokio's own number for TCP.
+const BACKLOG: i32 = 1_024;
 
 /// Why the face cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +74,7 @@ pub struct Bound {
     /// The token and the certificates.
     pub(super) files: KeptFiles,
     pub(super) reread: Arc<Notify>,
+    pub(super) limits: ConnectionLimits,
 }
 
 impl fmt::Debug for Bound {
@@ -79,14 +90,36 @@ pub(super) enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// A unix socket's file; removed when dropped.
+/// A connection that was accepted.
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A unix socket's file; removed when dropped, if it is still the one that was made: another process may have put its own there.
 #[derive(Debug)]
-pub(super) struct SocketFile(PathBuf);
+pub(super) struct SocketFile {
+    path: PathBuf,
+    place: Option<(u64, u64)>,
+}
+
+fn place(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|data| (data.dev(), data.ino()))
+}
+
+impl SocketFile {
+    fn made(path: &Path) -> Self {
+        Self { path: path.to_owned(), place: place(path) }
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            tracing::debug!(path = %self.0.display(), %error, "the socket was gone already");
+        if place(&self.path) != self.place {
+            return;
+        }
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "the socket was gone already");
         }
     }
 }
@@ -107,7 +140,7 @@ impl Bound {
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
-        Ok(Self { guard, listeners, tls, files, reread })
+        Ok(Self { guard, listeners, tls, files, reread, limits: options.limits })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
@@ -116,7 +149,7 @@ impl Bound {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let url = |listener: &Listener| match listener {
             Listener::Tcp(_, address) => format!("{scheme}://{address}"),
-            Listener::Unix(_, SocketFile(path)) => format!("unix://{}", path.display()),
+            Listener::Unix(_, file) => format!("unix://{}", file.path.display()),
         };
         self.listeners.iter().map(url).collect()
     }
@@ -136,12 +169,24 @@ impl Listener {
                 Ok(Self::Tcp(listener, bound))
             }
             ListenAddress::Unix(path) => {
-                clear_stale_socket(path)?;
-                let listener = UnixListener::bind(path).map_err(failed)?;
-                let file = SocketFile(path.clone());
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
+                clear_stale_socket(path).await?;
+                let (listener, file) = bind_unix(path).map_err(failed)?;
                 Ok(Self::Unix(listener, file))
             }
+        }
+    }
+
+    /// The next connection, and whose it is.
+    pub(super) async fn accept(&self) -> io::Result<(Socket, Client)> {
+        match self {
+            Self::Tcp(listener, _) => {
+                let (stream, peer) = listener.accept().await?;
+                // one that is gone already ends by itself, and a system without the second serves all the same
+                drop(stream.set_nodelay(true));
+                drop(SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
+                Ok((Socket::Tcp(stream), Client::at(peer.ip())))
+            }
+            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| (Socket::Unix(stream), Client::Local)),
         }
     }
 
@@ -153,8 +198,19 @@ impl Listener {
     }
 }
 
-/// Removes a socket that a process left behind; one on which something answers is not touched.
-fn clear_stale_socket(path: &Path) -> Result<(), BindError> {
+/// A unix socket at a path where nothing is. Nobody can connect before its mode is set, for it listens only then.
+fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    let file = SocketFile::made(path);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok((UnixListener::from_std(socket.into())?, file))
+}
+
+/// Removes a socket that a process left behind; one on which something answers, or would if it had the time, is not touched.
+async fn clear_stale_socket(path: &Path) -> Result<(), BindError> {
     let failed = |cause| BindError::Address { address: ListenAddress::Unix(path.to_owned()), cause };
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -164,8 +220,10 @@ fn clear_stale_socket(path: &Path) -> Result<(), BindError> {
     if !found.file_type().is_socket() {
         return Err(BindError::NotASocket { path: path.to_owned() });
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    match UnixStream::connect(path).await {
         Ok(_) => Err(BindError::SocketInUse { path: path.to_owned() }),
+        // so many wait to be accepted that there is no room for one more
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BindError::SocketInUse { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(failed),
         Err(error) => Err(failed(error)),
     }

@@ -17,6 +17,7 @@ mod problem;
 mod query;
 mod routes;
 mod scans;
+mod seats;
 mod serve;
 mod stall;
 mod state;
@@ -24,6 +25,7 @@ mod surveyor;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod visit;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,6 +46,7 @@ use problem::{Code, Problem};
 use state::ApiState;
 
 pub use listen::{BindError, Bound};
+pub use seats::ConnectionLimits;
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -59,6 +62,8 @@ pub struct ApiOptions {
     pub tls: Option<TlsFiles>,
     /// Says that token and certificates shall be read again in any case.
     pub reread: Arc<Notify>,
+    /// How many connections, and how long each may do nothing.
+    pub limits: ConnectionLimits,
 }
 
 /// Files in PEM.

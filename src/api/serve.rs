@@ -6,51 +6,38 @@
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::response::Response;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryFutureExt};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use rustls::ServerConfig;
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::ServiceExt;
 
-use super::events::{Client, STREAM_COUNT_MAX};
+use super::events::Client;
 use super::guard::Transport;
 use super::kept::Kept;
-use super::listen::{Bound, Listener};
+use super::listen::{Bound, Listener, Socket};
+use super::seats::{Seat, Seats};
 use super::stall::Stallable;
 use super::state::ApiState;
+use super::visit::{Answer, Visit};
 use crate::handle::Handle;
-
-/// How many connections may be open: one for each stream, and some for everything else. Above that new ones wait in the kernel's queue.
-const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;
-
-/// How long a client may take for its TLS handshake or for the headers of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
 /// it waits (http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
 const HTTP1_BUFFER_BYTES: usize = 8 * 1024;
-
-/// How much the kernel takes for a connection beyond what is on its way (tcp(7), `TCP_NOTSENT_LOWAT`): two chunks of a stream, so that one
-/// is there when another was sent. What more it would take (4 MB by Linux' default) is old by the time a slow reader gets it, and memory.
-const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
 /// HTTP/2 connections are asked for a sign of life this often, below the idle time-outs of proxies (60 s).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -58,14 +45,17 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// How many requests one HTTP/2 connection may have open: what browsers take as the usual number (RFC 9113 recommends at least 100).
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 
+/// How long a connection that did nothing for too long has to end what it would like to, such as telling that it goes (HTTP/2).
+const CLOSING_MAX: Duration = Duration::from_secs(1);
+
 /// How long to wait when a connection cannot be accepted (too many open files), so that trying again does not burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What an HTTP/2 connection without TLS begins with, and no request of HTTP/1.1 (RFC 9113 §3.4).
 const HTTP2_BEGINNING: &[u8] = b"PRI ";
 
-/// Who asks, and over what.
-type Caller = (Transport, Client);
+/// Who asks, over what, and in which place.
+type Caller = (Transport, Client, Arc<Seat>);
 
 /// A connection to its end.
 type Conversation = BoxFuture<'static, ()>;
@@ -80,7 +70,7 @@ struct Server {
     tls: Option<Arc<Kept<ServerConfig>>>,
     /// Every connection and every task that HTTP/2 starts for one.
     tasks: TaskTracker,
-    places: Arc<Semaphore>,
+    seats: Seats,
     /// Stop accepting; connections finish what they have.
     stop: CancellationToken,
     /// The grace is over.
@@ -105,13 +95,14 @@ impl Bound {
     /// Serves until `stop_accepting` is cancelled: then the face is no longer ready, accepts nothing more, ends every stream with a
     /// last bookmark, and lets requests finish for `grace` at most. Returns when no connection is left.
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
-        let state = ApiState::new(handle, stop_accepting.clone()).with_files(self.files.clone());
+        let seats = Seats::new(self.limits);
+        let state = ApiState::new(handle, stop_accepting.clone()).with_files(self.files.clone()).with_seats(seats.clone());
         let watching = AbortOnDropHandle::new(tokio::spawn(self.files.watch(self.reread)));
         let server = Server {
             router: super::router(state, self.guard),
             tls: self.tls,
             tasks: TaskTracker::new(),
-            places: Arc::new(Semaphore::new(CONNECTION_COUNT_MAX)),
+            seats,
             stop: stop_accepting,
             abort: CancellationToken::new(),
         };
@@ -129,46 +120,52 @@ impl Bound {
 impl Server {
     /// Accepts until told to stop.
     async fn accept(self, listener: Listener) {
-        while let Some(Ok(place)) = self.stop.run_until_cancelled(Arc::clone(&self.places).acquire_owned()).await {
-            let Some(accepted) = self.stop.run_until_cancelled(self.accept_one(&listener, place)).await else { return };
-            if let Err(error) = accepted {
-                tracing::warn!(%error, "cannot accept a connection");
+        let mut failing = false;
+        while let Some(accepted) = self.stop.run_until_cancelled(listener.accept()).await {
+            if let Err(error) = &accepted
+                && !failing
+            {
+                tracing::warn!(%error, "cannot accept connections: trying again ten times a second");
+            }
+            failing = accepted.is_err();
+            let Ok((socket, client)) = accepted else {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let Some(seat) = self.stop.run_until_cancelled(self.seats.take(client)).await else { return };
+            match seat {
+                Some(seat) => self.own(socket, Arc::new(seat), client),
+                None => tracing::debug!(?client, "refused a connection: this client has as many as it may"),
             }
         }
     }
 
-    async fn accept_one(&self, listener: &Listener, place: OwnedSemaphorePermit) -> io::Result<()> {
-        match listener {
-            Listener::Tcp(listener, _) => {
-                let (stream, peer) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                // a system without it serves all the same
-                drop(SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
-                let (server, caller) = (self.clone(), (Transport::Tcp, Client::at(peer.ip())));
-                let connection = match server.tls.clone() {
-                    None => server.plain(stream, caller),
-                    Some(tls) => server.tls(tls.now().into(), stream, caller),
-                };
-                self.own(place, connection);
+    /// Runs a connection until it ends, gives way to another or the grace is over. Its beginning is over and gone before the rest, which may
+    /// stand for days.
+    fn own(&self, socket: Socket, seat: Arc<Seat>, client: Client) {
+        let (abort, server) = (self.abort.clone(), self.clone());
+        let beginning = match socket {
+            Socket::Tcp(stream) => match server.tls.clone() {
+                None => server.plain(stream, (Transport::Tcp, client, Arc::clone(&seat))),
+                Some(tls) => server.tls(tls.now().into(), stream, (Transport::Tcp, client, Arc::clone(&seat))),
+            },
+            Socket::Unix(stream) => {
+                let conversation = server.either(stream, (Transport::Unix, client, Arc::clone(&seat)));
+                Box::pin(std::future::ready(Some(conversation)))
             }
-            Listener::Unix(listener, _) => {
-                let (stream, _) = listener.accept().await?;
-                let conversation = self.clone().either(stream, (Transport::Unix, Client::Local));
-                self.own(place, Box::pin(std::future::ready(Some(conversation))));
-            }
-        }
-        Ok(())
-    }
-
-    /// Runs a connection until it ends or the grace is over. Its beginning is over and gone before the rest, which may stand for days.
-    fn own(&self, place: OwnedSemaphorePermit, beginning: Beginning) {
-        let abort = self.abort.clone();
+        };
         self.tasks.spawn(async move {
-            if let Some(Some(conversation)) = abort.run_until_cancelled(beginning).await {
-                abort.run_until_cancelled(conversation).await;
+            let life = async {
+                let conversation = beginning.await;
+                if let Some(conversation) = conversation {
+                    conversation.await;
+                }
+            };
+            tokio::select! {
+                () = life => {}
+                () = seat.gives_way() => tracing::debug!(?client, "closed a connection for a new one"),
+                () = abort.cancelled() => {}
             }
-            drop(place);
         });
     }
 
@@ -176,7 +173,7 @@ impl Server {
     fn plain(self, stream: TcpStream, caller: Caller) -> Beginning {
         Box::pin(async move {
             let mut first = [0; HTTP2_BEGINNING.len()];
-            let peeked = self.stop.run_until_cancelled(tokio::time::timeout(HEADER_TIMEOUT, stream.peek(&mut first))).await;
+            let peeked = self.stop.run_until_cancelled(tokio::time::timeout(self.seats.limits().first, stream.peek(&mut first))).await;
             let Some(Ok(Ok(length))) = peeked else { return None };
             let is_http2 = HTTP2_BEGINNING.starts_with(&first[..length]);
             Some(if is_http2 { self.either(stream, caller) } else { self.http1(stream, caller) })
@@ -186,7 +183,12 @@ impl Server {
     /// A connection with TLS, which agrees on one HTTP or the other in its handshake.
     fn tls(self, tls: TlsAcceptor, stream: TcpStream, caller: Caller) -> Beginning {
         Box::pin(async move {
-            let Ok(Ok(stream)) = tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await else { return None };
+            let Ok(Ok(stream)) = tokio::time::timeout(self.seats.limits().first, tls.accept(stream)).await else { return None };
+            let (_, _, seat) = &caller;
+            seat.begin();
+            if stream.get_ref().1.peer_certificates().is_some() {
+                seat.befriend();
+            }
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             Some(if is_http2 { self.either(stream, caller) } else { self.http1(stream, caller) })
         })
@@ -195,36 +197,42 @@ impl Server {
     /// HTTP/1.1 alone, which is what most streams speak: it takes half the room of what can be both.
     fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HTTP1_BUFFER_BYTES);
-        let service = hyper::service::service_fn(requests(self.router, caller));
-        conversation(self.stop, builder.serve_connection(TokioIo::new(Stallable::new(stream)), service))
+        builder.timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
+        let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
+        let service = hyper::service::service_fn(requests(self.router, self.seats.limits().body, caller));
+        conversation(stop, Arc::clone(&seat), builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service))
     }
 
     /// HTTP/1.1 or HTTP/2, whichever the client begins with.
     fn either(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
-        let mut builder = auto::Builder::new(Tracked(self.tasks));
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HTTP1_BUFFER_BYTES);
+        let mut builder = auto::Builder::new(Tracked(self.tasks.clone()));
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
-        let service = hyper::service::service_fn(requests(self.router, caller));
-        let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream)), service).into_owned();
-        conversation(self.stop, connection)
+        let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
+        let service = hyper::service::service_fn(requests(self.router, self.seats.limits().body, caller));
+        let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service).into_owned();
+        conversation(stop, seat, connection)
     }
 }
 
 /// Answers requests of one caller. The answer in the making is boxed: a connection keeps room for it as long as it stands.
 fn requests(
     router: Router,
-    (transport, client): Caller,
-) -> impl Fn(hyper::Request<Incoming>) -> BoxFuture<'static, Result<Response, Infallible>> {
+    body_max: Duration,
+    (transport, client, seat): Caller,
+) -> impl Fn(hyper::Request<Incoming>) -> BoxFuture<'static, Result<hyper::Response<Answer>, Infallible>> {
     move |mut request| {
+        let visit = Visit::begin(&seat);
+        request.extensions_mut().insert(Arc::clone(&visit));
         request.extensions_mut().insert(transport);
         request.extensions_mut().insert(client);
-        router.clone().oneshot(request.map(Body::new)).boxed()
+        let answer = router.clone().oneshot(request.map(|body| visit.body(body, body_max)));
+        answer.map_ok(|response| response.map(|body| visit.answer(body))).boxed()
     }
 }
 
 /// Lets a connection go on until it ends, or finish what it has once `stop` is cancelled.
-fn conversation<C>(stop: CancellationToken, connection: C) -> Conversation
+fn conversation<C>(stop: CancellationToken, seat: Arc<Seat>, connection: C) -> Conversation
 where
     C: GracefulConnection<Error: Display + Send> + Send + 'static,
 {
@@ -236,6 +244,11 @@ where
             () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
+            }
+            () = seat.overdue() => {
+                connection.as_mut().graceful_shutdown();
+                let Ok(ended) = tokio::time::timeout(CLOSING_MAX, connection).await else { return };
+                ended
             }
         };
         if let Err(error) = ended {

@@ -2,14 +2,20 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// A socket that takes no byte for so long is closed (api.md).
-const STALL_MAX: Duration = Duration::from_secs(60);
+pub(super) const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// How long the rest of a request that is not wanted is read, after the answer: closed earlier, the kernel would answer it with a reset, which
+/// can take the answer from the client before it is read (RFC 9112 §9.6). One round trip and a half over the longest lines.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// A connection with a deadline for each write.
 #[derive(Debug)]
@@ -17,11 +23,15 @@ pub(super) struct Stallable<T> {
     io: T,
     /// Set while a write is pending: most connections never need it.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// The other side may still be sending a body that nobody wants.
+    unread: Arc<AtomicBool>,
+    /// Set once our side is shut down, while what comes is thrown away.
+    draining: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Stallable<T> {
-    pub(super) const fn new(io: T) -> Self {
-        Self { io, deadline: None }
+    pub(super) const fn new(io: T, unread: Arc<AtomicBool>) -> Self {
+        Self { io, deadline: None, unread, draining: None }
     }
 
     /// Passes a write's outcome on; one that has been pending for too long fails.
@@ -44,7 +54,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stallable<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.io).poll_write(context, bytes);
         self.watch(context, outcome)
@@ -65,7 +75,25 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stallable<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
+        if self.draining.is_none() {
+            ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
+            if !self.unread.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let this = &mut *self;
+        let deadline = this.draining.get_or_insert_with(|| Box::pin(tokio::time::sleep(DRAIN_MAX)));
+        let mut unwanted = [0; 4096];
+        loop {
+            if deadline.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut buffer = ReadBuf::new(&mut unwanted);
+            match ready!(Pin::new(&mut this.io).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                Ok(()) | Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
     }
 }
 
@@ -79,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_takes_nothing_for_a_minute_is_given_up() {
         let (ours, mut theirs) = tokio::io::duplex(4);
-        let mut ours = Stallable::new(ours);
+        let mut ours = Stallable::new(ours, Arc::default());
         ours.write_all(b"full").await.unwrap();
         let began = Instant::now();
         let stalled = tokio::time::timeout(2 * STALL_MAX, ours.write_all(b"more"));

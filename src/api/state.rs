@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::events::{Hub, Patience, Places, StreamMeters};
 use super::kept::KeptFiles;
 use super::scans::{Pace, Scans};
+use super::seats::{ConnectionLimits, Seats};
 use super::surveyor::Surveyor;
 use crate::handle::Handle;
 
@@ -26,16 +27,22 @@ pub(crate) struct ApiState {
     pub(crate) files: KeptFiles,
     /// Where requests do what takes long.
     pub(crate) scans: Scans,
+    /// The places of connections.
+    pub(crate) seats: Seats,
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
-        let (meters, scans) = (StreamMeters::default(), Scans::new(Pace::default()));
-        Self { hub, surveyor, handle, stop, places: Places::new(), meters, files: KeptFiles::default(), scans }
+        let (meters, scans, seats) = (StreamMeters::default(), Scans::new(Pace::default()), Seats::new(ConnectionLimits::default()));
+        Self { hub, surveyor, handle, stop, places: Places::new(), meters, files: KeptFiles::default(), scans, seats }
     }
 
     pub(crate) fn with_files(self, files: KeptFiles) -> Self {
         Self { files, ..self }
+    }
+
+    pub(crate) fn with_seats(self, seats: Seats) -> Self {
+        Self { seats, ..self }
     }
 }

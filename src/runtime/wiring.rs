@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::signals::Reread;
 use super::{OpenedStore, early, restore};
-use crate::api::{ApiOptions, TlsFiles};
+use crate::api::{ApiOptions, ConnectionLimits, TlsFiles};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::config::Settings;
 use crate::feed::Retention;
@@ -21,14 +21,16 @@ use crate::store::{Cold, JournalRun, Opened, Store, StoreError};
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
 
-pub(super) fn api_options(settings: &Settings, reread: &Reread) -> ApiOptions {
+pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usize) -> ApiOptions {
     let security = &settings.security;
+    let limits = ConnectionLimits::default();
     let tls = security.tls_cert.clone().zip(security.tls_key.clone());
     ApiOptions {
         allowed_hosts: settings.allowed_hosts.clone(),
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
         reread: Arc::clone(&reread.api),
+        limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }
 }
 

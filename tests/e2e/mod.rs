@@ -8,6 +8,7 @@ mod clusters;
 mod command_line;
 mod compaction;
 mod derived;
+mod descriptors;
 mod directory;
 mod freshness;
 mod harness_itself;

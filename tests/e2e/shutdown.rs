@@ -90,3 +90,60 @@ async fn sighup_rereads_and_never_ends() {
     let ended = meshkeep.stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
 }
+
+/// A sidecar that listens on a unix socket alone, and the socket.
+fn home_with_socket() -> (Home, std::path::PathBuf) {
+    let home = Home::new();
+    let socket = home.config_directory().with_file_name("meshkeep.sock");
+    (home.with_only_flags(&[&format!("--listen=unix://{}", socket.display())]), socket)
+}
+
+#[tokio::test]
+async fn sigterm_at_the_beginning_of_a_start_ends_with_0() {
+    for _ in 0..20 {
+        let (mut home, socket) = home_with_socket();
+        let ended = home.begin().await.stop().await;
+        assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
+    }
+}
+
+#[tokio::test]
+async fn sigterm_as_soon_as_it_listens_ends_with_0_and_removes_the_socket() {
+    for _ in 0..20 {
+        let (mut home, socket) = home_with_socket();
+        let ended = home.start().await.stop().await;
+        assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
+    }
+}
+
+#[tokio::test]
+async fn sigterm_while_the_store_is_locked_ends_with_0_and_removes_the_socket() {
+    let mut holder = Home::new();
+    let held = holder.start().await;
+    let (home, socket) = home_with_socket();
+    let mut home = home.with_flags(&[&format!("--data-dir={}", holder.data_directory().display())]);
+    let waiting = home.begin().await;
+    eventually("the socket", || async { socket.exists().then_some(()) }).await;
+    let ended = waiting.stop().await;
+    assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
+    assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+    assert_eq!(held.stop().await.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.follower = None;
+    scene.stop_meshkeep().await;
+    // a journal that cannot be read to its end as long as nobody writes it: loading waits for it
+    let journal = scene.home.data_directory().join("journal/900");
+    assert!(std::process::Command::new("mkfifo").arg(&journal).status().unwrap().success());
+    let (home, socket) = home_with_socket();
+    let mut home = home.with_flags(&[&format!("--data-dir={}", scene.home.data_directory().display())]);
+    let loading = home.begin().await;
+    eventually("the socket", || async { socket.exists().then_some(()) }).await;
+    let ended = loading.stop().await;
+    assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
+    assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+}

@@ -98,6 +98,11 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     for (queue, length) in handle.queue_marks().into_iter().chain(state.hub.queue_marks()).chain([state.meters.queue_mark()]) {
         marks.sample(&[("queue", queue)], length);
     }
+    let (taken, places) = state.seats.count();
+    page.gauge("meshkeep_connections", "Open HTTP connections.").sample(&[], taken);
+    page.gauge("meshkeep_connections_max", "How many may be open.").sample(&[], places);
+    page.counter("meshkeep_connections_evicted_total", "Connections without token or certificate that were closed for new ones.")
+        .sample(&[], state.seats.evicted_count());
     let mut stale = page.gauge("meshkeep_stale_files", "1 for the token file or TLS certificate that has changed and cannot be used.");
     for (name, failure) in state.files.states() {
         stale.sample(&[("file", name)], u8::from(failure.is_some()));

@@ -2,6 +2,7 @@
 
 mod answers;
 mod changes;
+mod connections;
 mod documents;
 mod errors;
 pub(super) mod fixture;

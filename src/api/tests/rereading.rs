@@ -24,6 +24,13 @@ async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("never saw {what}"))
 }
 
+/// Puts a file in place of another, in one step.
+fn replace(from: std::path::PathBuf, to: std::path::PathBuf) {
+    let new = to.with_extension("new");
+    std::fs::copy(from, &new).unwrap();
+    std::fs::rename(new, to).unwrap();
+}
+
 /// The status as a new connection of this client gets it.
 async fn status(client: &reqwest::Client, url: &str) -> Option<Value> {
     let answer = client.get(format!("{url}/v1/status")).send().await.ok()?;
@@ -42,7 +49,7 @@ async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does
     assert!(status(&new, &url).await.is_none());
 
     // the key alone: it is not the certificate's
-    std::fs::copy(after.path("tls.key"), before.path("tls.key")).unwrap();
+    replace(after.path("tls.key"), before.path("tls.key"));
     let told = until("the pair that does not fit", async || {
         old = before.client(false);
         status(&old, &url).await.unwrap().get("staleFiles").cloned()
@@ -54,7 +61,7 @@ async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does
     assert!(metrics.contains("\nmeshkeep_stale_files{file=\"TLS certificate\"} 1\n"), "{metrics}");
 
     // and its certificate
-    std::fs::copy(after.path("tls.crt"), before.path("tls.crt")).unwrap();
+    replace(after.path("tls.crt"), before.path("tls.crt"));
     let told = until("the new certificate", async || status(&new, &url).await).await;
     assert_eq!(told.get("staleFiles"), None);
     assert!(status(&before.client(false), &url).await.is_none());
@@ -75,7 +82,7 @@ async fn a_client_ca_that_is_replaced_lets_in_its_clients_and_nobody_else() {
     let theirs = server.client_of(&other);
     assert!(status(&server.client(true), &url).await.is_some());
     assert!(status(&theirs, &url).await.is_none());
-    std::fs::copy(other.path("ca.crt"), server.path("clients.crt")).unwrap();
+    replace(other.path("ca.crt"), server.path("clients.crt"));
     reread.notify_one();
     until("the clients of the new authority", async || status(&theirs, &url).await).await;
     assert!(status(&server.client(true), &url).await.is_none());

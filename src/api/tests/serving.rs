@@ -18,7 +18,7 @@ pub(super) struct Running {
     pub(super) addresses: Vec<String>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    fixture: Fixture,
+    pub(super) fixture: Fixture,
 }
 
 impl Running {
@@ -150,6 +150,32 @@ async fn a_unix_socket_serves_takes_over_a_stale_file_and_is_removed_at_the_end(
     let other = Bound::bind(&[listen], &ApiOptions::default()).await.unwrap_err();
     assert!(other.to_string().ends_with("there is a file of another kind, remove it or choose another path"), "{other}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn a_busy_socket_is_in_use_and_another_s_file_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("meshkeep.sock");
+    let listen = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
+    // a process that accepts nothing: whoever connects behind the others would wait for ever
+    let busy = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    busy.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    busy.listen(0).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = UnixStream::connect(&path).await {
+        waiting.push(stream);
+    }
+    let options = ApiOptions::default();
+    let bind = Bound::bind(std::slice::from_ref(&listen), &options);
+    let error = tokio::time::timeout(Duration::from_secs(5), bind).await.expect("must not wait").unwrap_err();
+    assert!(error.to_string().ends_with("another process answers there"), "{error}");
+    drop((busy, waiting));
+
+    let running = Running::start(std::slice::from_ref(&listen), &ApiOptions::default()).await;
+    std::fs::remove_file(&path).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    running.stopped().await;
+    assert!(path.exists());
 }
 
 #[tokio::test]
