@@ -171,9 +171,10 @@ pub(crate) fn records<T: Serialize>(
     kind: Kind,
     item: impl Fn(&Record) -> Option<T> + Send + 'static,
 ) -> Result<Rows, Problem> {
-    let (reading, filter, mut start) = (listing.reading.clone(), listing.filter.clone(), listing.start_key()?);
+    let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
+    let seek = reading.seek(kind, &listing.filter);
     Ok(Box::new(move |page, slice| {
-        let scanned = reading.scan(kind, &filter, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.take(&item)));
+        let scanned = reading.scan(&seek, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.take(&item)));
         stepped(scanned, &mut start)
     }))
 }

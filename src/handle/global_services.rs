@@ -30,14 +30,18 @@ impl Reading {
         let view = &self.published().view;
         // a namespace lies together
         let namespace = filter.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
-        let start = start.unwrap_or_default().max(&namespace);
-        for service in view.global_service_names(start).take_while(|service| service.starts_with(&namespace)) {
+        let name = filter.name.as_deref().filter(|_| !namespace.is_empty()).unwrap_or_default();
+        let start = start.unwrap_or_default().max(&*format!("{namespace}{name}")).to_owned();
+        for service in view.global_service_names(&start).take_while(|service| service.starts_with(&namespace)) {
+            if !name.is_empty() && service[namespace.len()..] != *name {
+                break;
+            }
             if slice.is_over() {
                 return Scanned::Paused(service.clone());
             }
             slice.look();
-            let name = service.split_once('/').map_or("", |(_, name)| name);
-            if filter.name.as_ref().is_none_or(|wanted| wanted == name)
+            let found = service.split_once('/').map_or("", |(_, name)| name);
+            if filter.name.as_ref().is_none_or(|wanted| wanted == found)
                 && let Some(found) = view.global_service(service).filter(|one| passes(filter, one))
                 && !take(&found)
             {

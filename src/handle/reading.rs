@@ -206,8 +206,8 @@ impl Reading {
     /// The addresses of every node of that name, each with its cluster: what `node=` means for ip entries.
     #[must_use]
     pub fn node_host_ips(&self, name: &str) -> Vec<(Option<ClusterName>, IpAddr)> {
-        let lowest = EntryKey::lowest_of(Kind::Node);
-        let nodes = self.published.view.records_of(Kind::Node, &lowest, |key| *key.name == *name);
+        let names = self.cluster_names().into_iter();
+        let nodes = names.filter_map(|cluster| self.record(&EntryKey::new(Kind::Node, cluster, name)));
         let mut addresses = Vec::new();
         for record in nodes {
             if let Some(Object::Node(node)) = record.object.as_deref() {

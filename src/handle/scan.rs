@@ -1,7 +1,9 @@
 //! Lists in slices: each goes on from a key until it has what it wants, nothing is left, or its slice is over.
 
-use super::{Filter, Reading, Slice};
-use crate::model::{ClusterName, EntryKey, Kind, Record};
+use super::seek::{Plan, Seek};
+use super::{Reading, Slice};
+use crate::model::{EntryKey, Record};
+use crate::view::View;
 
 /// How far a scan came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,99 +17,104 @@ pub enum Scanned<K = EntryKey> {
 }
 
 impl Reading {
-    /// Gives objects of one kind that pass a filter, from a key on, to `take` until that refuses one.
-    pub fn scan(
-        &self,
-        kind: Kind,
-        filter: &Filter,
-        start: Option<&EntryKey>,
-        slice: &mut Slice,
-        mut take: impl FnMut(&Record) -> bool,
-    ) -> Scanned {
+    /// Gives the objects that a seek is about, from a key on, to `take` until that refuses one.
+    pub fn scan(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, mut take: impl FnMut(&Record) -> bool) -> Scanned {
         let view = &self.published().view;
-        let lowest = EntryKey::lowest_of(kind);
-        if let Some(id) = filter.identity.filter(|_| kind == Kind::Ip) {
-            for record in view.ips_of_identity(id, start.unwrap_or(&lowest)) {
-                if slice.is_over() {
-                    return Scanned::Paused(record.key.clone());
-                }
-                slice.look();
-                let matches = record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
-                if matches && !take(&record) {
-                    return Scanned::Full(record.key.clone());
-                }
-            }
-            return Scanned::All;
-        }
-        for live in view.live_from(start.unwrap_or(&lowest)) {
-            if live.kind().listed_as() != kind {
-                break;
-            }
-            if slice.is_over() {
-                return Scanned::Paused(live.key());
-            }
-            slice.look();
-            let Some(record) = view.record_passing(&live, |key| filter.may_match(key)) else { continue };
+        let filter = &seek.filter;
+        let mut matching = |record: &Record| {
             let matches = record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
-            if matches && !take(&record) {
-                return Scanned::Full(record.key.clone());
+            !matches || take(record)
+        };
+        match &seek.plan {
+            Plan::Identity(id) => {
+                let lowest = EntryKey::lowest();
+                for record in view.ips_of_identity(*id, start.unwrap_or(&lowest)) {
+                    if slice.is_over() {
+                        return Scanned::Paused(record.key.clone());
+                    }
+                    slice.look();
+                    if !matching(&record) {
+                        return Scanned::Full(record.key.clone());
+                    }
+                }
+                Scanned::All
             }
+            Plan::Keys(keys) => {
+                let first = start.map_or(0, |start| keys.partition_point(|key| key < start));
+                for key in &keys[first..] {
+                    if slice.is_over() {
+                        return Scanned::Paused(key.clone());
+                    }
+                    slice.look();
+                    if view.record(key).is_some_and(|record| !matching(&record)) {
+                        return Scanned::Full(key.clone());
+                    }
+                }
+                Scanned::All
+            }
+            Plan::Runs(_) => scan_runs(view, seek, start, slice, |key| filter.may_match(key), matching),
         }
-        Scanned::All
     }
 
-    /// Gives raw entries, mirrored ones alone, whose cache-form key begins with `prefix`, from a key on, to `take` until that refuses one.
-    pub fn scan_entries(
-        &self,
-        prefix: &str,
-        clusters: &[ClusterName],
-        start: Option<&EntryKey>,
-        slice: &mut Slice,
-        mut take: impl FnMut(&Record) -> bool,
-    ) -> Scanned {
-        let view = &self.published().view;
-        let lowest = EntryKey::lowest();
-        let wanted = |key: &EntryKey| key.kind.is_mirrored() && among(clusters, key) && key.to_string().starts_with(prefix);
-        for live in view.live_from(start.unwrap_or(&lowest)) {
-            if slice.is_over() {
-                return Scanned::Paused(live.key());
-            }
-            slice.look();
-            if let Some(record) = view.record_passing(&live, wanted)
-                && !take(&record)
-            {
-                return Scanned::Full(record.key.clone());
-            }
-        }
-        Scanned::All
+    /// Gives the raw entries that a seek is about, from a key on, to `take` until that refuses one.
+    pub fn scan_entries(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, take: impl FnMut(&Record) -> bool) -> Scanned {
+        scan_runs(&self.published().view, seek, start, slice, |_| true, take)
     }
 
-    /// Gives records whose newest bytes could not be used, from a key on, to `take` until that refuses one.
+    /// Gives those of them whose newest bytes could not be used, from a key on, to `take` until that refuses one.
     pub fn scan_rejected(
         &self,
-        clusters: &[ClusterName],
+        seek: &Seek,
         start: Option<&EntryKey>,
         slice: &mut Slice,
         mut take: impl FnMut(&Record) -> bool,
     ) -> Scanned {
         let view = &self.published().view;
-        let lowest = EntryKey::lowest();
-        for key in view.rejected_from(start.unwrap_or(&lowest)) {
-            if slice.is_over() {
-                return Scanned::Paused(key.clone());
-            }
-            slice.look();
-            if among(clusters, key)
-                && let Some(record) = view.record(key)
-                && !take(&record)
-            {
-                return Scanned::Full(key.clone());
+        let Plan::Runs(runs) = &seek.plan else { return Scanned::All };
+        for run in runs {
+            let Some(from) = run.from(start) else { continue };
+            for key in view.rejected_from(&from).take_while(|key| run.holds(key)) {
+                if slice.is_over() {
+                    return Scanned::Paused(key.clone());
+                }
+                slice.look();
+                if view.record(key).is_some_and(|record| !take(&record)) {
+                    return Scanned::Full(key.clone());
+                }
             }
         }
         Scanned::All
     }
 }
 
-fn among(clusters: &[ClusterName], key: &EntryKey) -> bool {
-    clusters.is_empty() || clusters.contains(&key.cluster)
+/// Gives the records of runs whose keys pass a test, from a key on, to `take` until that refuses one.
+fn scan_runs(
+    view: &View,
+    seek: &Seek,
+    start: Option<&EntryKey>,
+    slice: &mut Slice,
+    test: impl Fn(&EntryKey) -> bool,
+    mut take: impl FnMut(&Record) -> bool,
+) -> Scanned {
+    let Plan::Runs(runs) = &seek.plan else { return Scanned::All };
+    for run in runs {
+        let Some(from) = run.from(start) else { continue };
+        for live in view.live_from(&from) {
+            let key = live.key();
+            if !run.holds(&key) {
+                break;
+            }
+            if slice.is_over() {
+                return Scanned::Paused(key);
+            }
+            slice.look();
+            if test(&key)
+                && let Some(record) = view.record_passing(&live, |_| true)
+                && !take(&record)
+            {
+                return Scanned::Full(key);
+            }
+        }
+    }
+    Scanned::All
 }

@@ -1,5 +1,6 @@
 //! The indices over what records mean: who has an address, which clusters have an identity, what is rejected.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use imbl::OrdSet;
@@ -13,6 +14,17 @@ use super::node_names::NodeName;
 use super::numbers::ClusterNumbers;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
 use crate::pack::Meaning;
+
+/// What lies inside a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Within {
+    /// These keys, in order.
+    Few(Vec<EntryKey>),
+    /// More, all of them of these clusters, some of which may be named twice.
+    Many(Vec<ClusterName>),
+    /// No index says.
+    Unknown,
+}
 
 /// What is found by something other than its key.
 #[derive(Debug, Clone, Default)]
@@ -194,6 +206,38 @@ impl Indices {
         }
         keys.sort();
         keys
+    }
+
+    /// The keys of the entries that lie inside a network, if there are so many at most.
+    pub(super) fn ips_within(&self, net: IpNet, count_max: usize) -> Within {
+        if self.ipcache.all_odd().len() > count_max {
+            return Within::Unknown;
+        }
+        let (mut keys, mut numbers, mut last) = (Vec::new(), BTreeSet::new(), None);
+        let mut add = |cluster: u32, key: &dyn Fn(&ClusterName) -> EntryKey| {
+            if last != Some(cluster) {
+                numbers.insert(cluster);
+                last = Some(cluster);
+            }
+            if keys.len() <= count_max {
+                keys.extend(self.clusters.name(cluster).map(key));
+            }
+        };
+        for (prefix, cluster) in self.ipcache.within(net) {
+            add(cluster, &|name| EntryKey::new(Kind::Ip, name.clone(), prefix.to_string()));
+        }
+        for (prefix, node) in self.nodes.derived_within(net) {
+            add(node.cluster, &|name| EntryKey::of_node_ip(&EntryKey::new(Kind::Node, name.clone(), node.node.clone()), prefix));
+        }
+        let odd: Vec<&EntryKey> = self.ipcache.all_odd().filter(|(prefix, _)| net.contains(&prefix.net)).map(|(_, key)| key).collect();
+        keys.extend(odd.iter().map(|key| (*key).clone()));
+        if keys.len() > count_max {
+            let names = numbers.into_iter().filter_map(|number| self.clusters.name(number).cloned());
+            return Within::Many(names.chain(odd.into_iter().map(|key| key.cluster.clone())).collect());
+        }
+        keys.sort();
+        keys.dedup();
+        Within::Few(keys)
     }
 
     /// The keys of the entries for exactly a network, host entries first.

@@ -189,6 +189,16 @@ impl IpIndex {
         self.odd.range((prefix, EntryKey::lowest())..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
     }
 
+    /// The entries that lie inside a network and have the usual key, each with the number of its cluster, in no particular order.
+    pub(super) fn within(&self, net: IpNet) -> impl Iterator<Item = (ObjectPrefix, u32)> {
+        self.usual.within(net)
+    }
+
+    /// Every odd entry.
+    pub(super) fn all_odd(&self) -> impl ExactSizeIterator<Item = &(ObjectPrefix, EntryKey)> {
+        self.odd.iter()
+    }
+
     /// The longest prefix that covers the address and has any entry: hosts alone if there are any. Allocates nothing unless there are odd
     /// entries.
     pub(super) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
@@ -257,6 +267,14 @@ impl Prefixes {
         }
     }
 
+    /// Those that lie inside a network, each with who has it, in no particular order.
+    pub(super) fn within(&self, net: IpNet) -> Box<dyn Iterator<Item = (ObjectPrefix, u32)> + '_> {
+        match net.trunc() {
+            IpNet::V4(net) => Box::new(within(&self.ipv4, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
+            IpNet::V6(net) => Box::new(within(&self.ipv6, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),
+        }
+    }
+
     /// The longest prefix that covers an address. Allocates nothing.
     pub(super) fn longest(&self, ip: IpAddr) -> Option<Held<'_>> {
         match ip {
@@ -264,6 +282,16 @@ impl Prefixes {
             IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),
         }
     }
+}
+
+fn within<A: Address>(family: &Family<A>, length: u8, (first, last): (A, A)) -> impl Iterator<Item = (ObjectPrefix, u32)> {
+    let inside = family.iter().filter(move |(rank, _)| rank.length() >= length);
+    inside.flat_map(move |(rank, set)| {
+        set.range(first, last).filter_map(|(address, holder)| {
+            let net = IpNet::new(address.to_ip(), rank.length()).ok()?;
+            Some((ObjectPrefix { net, host: rank.host() }, holder))
+        })
+    })
 }
 
 fn fill<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entries: PagedSet<A>) {

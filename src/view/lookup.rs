@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::index::Within;
 use super::place::Place;
 use super::{Rank, ScopeState, View};
 use crate::model::{
@@ -167,6 +168,18 @@ impl View {
     /// The nodes that have an address.
     pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = Arc<Record>> {
         self.indices.nodes_at(ip).into_iter().filter_map(|key| self.record(&key))
+    }
+
+    /// The keys of the nodes that have an address, in order.
+    #[must_use]
+    pub fn node_keys_at(&self, ip: IpAddr) -> Vec<EntryKey> {
+        self.indices.nodes_at(ip)
+    }
+
+    /// The ip entries that lie inside a network, where they are so many at most, or the clusters that have them.
+    #[must_use]
+    pub fn ips_within(&self, net: IpNet, count_max: usize) -> Within {
+        self.indices.ips_within(net, count_max)
     }
 
     /// The ip entries for exactly this prefix, host entries first.

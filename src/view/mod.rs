@@ -59,6 +59,7 @@ pub use global_services::{
     Affinity, BackendPort, BackendState, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
     SelectionRule, ServiceShare, select,
 };
+pub use index::Within;
 pub use lookup::{Live, LookupMatch};
 pub use rank::{Rank, Weakness};
 pub use scopes::ScopeState;

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
+
 use super::bloom_filter::BloomFilter;
 use super::ipcache::{Held, Prefixes};
 use super::node_names::{NodeName, NodeNames};
@@ -183,6 +185,22 @@ impl NodeIndex {
     /// The longest pod CIDR of any node that an address is in. Allocates nothing.
     pub(super) fn longest_pod_cidr(&self, ip: IpAddr) -> Option<ObjectPrefix> {
         self.pod_cidrs.longest(ip).map(|held| held.prefix)
+    }
+
+    /// What entries are derived from inside a network, each with its node, in no particular order.
+    pub(super) fn derived_within(&self, net: IpNet) -> impl Iterator<Item = (ObjectPrefix, &NodeName)> {
+        let host = |ip: IpAddr| ObjectPrefix { net: ip.into(), host: true };
+        let hosts: Box<dyn Iterator<Item = (ObjectPrefix, u32)>> = match net.trunc() {
+            IpNet::V4(net) => {
+                let range = self.derived.ipv4.range(net.network().to_bits(), net.broadcast().to_bits());
+                Box::new(range.map(move |(ip, number)| (host(Ipv4Addr::from(ip).into()), number)))
+            }
+            IpNet::V6(net) => {
+                let range = self.derived.ipv6.range(net.network().to_bits(), net.broadcast().to_bits());
+                Box::new(range.map(move |(ip, number)| (host(Ipv6Addr::from(ip).into()), number)))
+            }
+        };
+        hosts.chain(self.pod_cidrs.within(net)).filter_map(|(prefix, number)| Some((prefix, self.names.get(number)?)))
     }
 
     const fn nodes(&self, bond: Bond) -> &NodesByAddress {

@@ -171,6 +171,14 @@ impl<A: Copy + Ord> PagedSet<A> {
         self.pages.iter().flat_map(|(_, page)| page.addresses.iter().copied())
     }
 
+    /// The entries of addresses from one to another, both included, in order.
+    pub(super) fn range(&self, first: A, last: A) -> impl Iterator<Item = (A, u32)> {
+        let page = self.pages.floor(&first).map_or(first, |(page, _)| *page);
+        let pages = self.pages.from(&page).take_while(move |(page, _)| **page <= last);
+        let entries = pages.flat_map(|(_, page)| page.entries());
+        entries.skip_while(move |(address, _)| *address < first).take_while(move |(address, _)| *address <= last)
+    }
+
     /// Who has an address, in order.
     pub(super) fn at(&self, address: A) -> &[u32] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };

@@ -30,12 +30,13 @@ pub(crate) async fn list_entries(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     page(&state, scanner, query, |listing, query| {
-        let prefix = query.prefix.clone().unwrap_or_default();
-        let (clusters, kinds) = below(listing, &prefix);
+        let prefix = query.prefix.as_deref().unwrap_or_default();
+        let (clusters, kinds) = below(listing, prefix);
         let meta = listing.meta_of(&clusters, &kinds)?;
-        let (reading, wanted, mut start) = (listing.reading.clone(), listing.filter.clusters.clone(), listing.start_key()?);
+        let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
+        let seek = reading.seek_entries(prefix, &listing.filter.clusters);
         let rows: Rows = Box::new(move |page, slice| {
-            let scanned = reading.scan_entries(&prefix, &wanted, start.as_ref(), slice, |record| page.take(&Entry::from(record)));
+            let scanned = reading.scan_entries(&seek, start.as_ref(), slice, |record| page.take(&Entry::from(record)));
             stepped(scanned, &mut start)
         });
         Ok((meta, rows))
@@ -89,7 +90,8 @@ pub(crate) async fn list_rejected(
         let mut of_sources = refused_by_sources(listing);
         let is_of_source = listing.start_text().is_some_and(|start| start.starts_with(SOURCE_TOKEN));
         let mut start = if is_of_source { None } else { listing.start_key()? };
-        let (reading, wanted) = (listing.reading.clone(), listing.filter.clusters.clone());
+        let reading = listing.reading.clone();
+        let seek = reading.seek_entries("", &listing.filter.clusters);
         let rows: Rows = Box::new(move |page, slice| {
             while let Some(entry) = of_sources.first_entry() {
                 if slice.is_over() {
@@ -102,7 +104,7 @@ pub(crate) async fn list_rejected(
                 entry.remove();
             }
             let scanned = reading
-                .scan_rejected(&wanted, start.as_ref(), slice, |record| Rejected::of(record).is_none_or(|rejected| page.take(&rejected)));
+                .scan_rejected(&seek, start.as_ref(), slice, |record| Rejected::of(record).is_none_or(|rejected| page.take(&rejected)));
             stepped(scanned, &mut start)
         });
         Ok((meta, rows))

@@ -91,12 +91,12 @@ pub(crate) async fn list_identities(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     page(&state, scanner, query, |listing, _| {
-        let (reading, filter, mut start) = (listing.reading.clone(), listing.filter.clone(), listing.start_key()?);
+        let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
+        let seek = reading.seek(Kind::Identity, &listing.filter);
         let rows: Rows = Box::new(move |page, slice| {
             let ids = ClusterIds::new(&reading);
-            let scanned = reading.scan(Kind::Identity, &filter, start.as_ref(), slice, |record| {
-                Identity::of(record, &ids).is_none_or(|identity| page.take(&identity))
-            });
+            let scanned =
+                reading.scan(&seek, start.as_ref(), slice, |record| Identity::of(record, &ids).is_none_or(|identity| page.take(&identity)));
             stepped(scanned, &mut start)
         });
         Ok((listing.meta(&[Kind::Identity])?, rows))

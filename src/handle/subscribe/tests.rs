@@ -78,7 +78,8 @@ impl World {
 
     fn truth(&self, filter: &Filter) -> BTreeMap<EntryKey, Arc<Object>> {
         let mut records = Vec::new();
-        self.reading().scan(Kind::Identity, filter, None, &mut Slice::begin(Allowance::Rows(u64::MAX)), |record| {
+        let reading = self.reading();
+        reading.scan(&reading.seek(Kind::Identity, filter), None, &mut Slice::begin(Allowance::Rows(u64::MAX)), |record| {
             records.extend(record.object.clone().map(|object| (record.key.clone(), object)));
             true
         });
