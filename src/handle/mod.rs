@@ -109,6 +109,8 @@ pub struct StoreReport {
     pub damaged_count: u64,
     /// How many keys were restored.
     pub restored_count: u64,
+    /// What of the last start is not there any more, in words: a store that was set aside, records that cannot be read, an end that is gone.
+    pub losses: Vec<String>,
 }
 
 /// Everything that may be asked. Cheap to clone.

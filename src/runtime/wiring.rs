@@ -87,7 +87,9 @@ pub(super) fn retention(settings: &Settings) -> Retention {
 
 pub(super) fn store_report(opened: &Opened) -> StoreReport {
     let set_aside = opened.set_aside.as_ref().map(|set_aside| (set_aside.path.display().to_string(), set_aside.reason.clone()));
-    StoreReport { set_aside, ..StoreReport::default() }
+    let aside = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));
+    let losses = aside.chain(opened.losses.iter().cloned()).collect();
+    StoreReport { set_aside, losses, ..StoreReport::default() }
 }
 
 /// What opening the store takes.

@@ -11,6 +11,7 @@ use super::bytes::Malformed;
 use super::change::{Key, Value};
 use super::codec::{self, StoredKey};
 use super::error::EngineError;
+use super::losses::losses;
 use super::packing::Content;
 use super::recover::Found;
 use super::slots::Slots;
@@ -96,11 +97,16 @@ pub(super) struct Scan {
     suspect_everywhere: bool,
 }
 
-/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk.
-pub(super) fn load_and_repair<S: Slots>(warm: &mut Warm<S>, mut found: Found, witness: &mut Witness) -> Result<Loaded, EngineError> {
+/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk. Says what is lost, too.
+pub(super) fn load_and_repair<S: Slots>(
+    warm: &mut Warm<S>,
+    mut found: Found,
+    witness: &mut Witness,
+) -> Result<(Loaded, Vec<String>), EngineError> {
     let testimony = witness.testimony();
     let (stored, expected) = (warm.group_number, testimony.group_number);
     let mut scan = read(warm, std::mem::take(&mut found.bodies))?;
+    let losses = losses(&found, testimony, stored, scan.loaded.damaged_count);
     scan.suspect_everywhere |= testimony.suspect || found.suspect_everywhere;
     scan.loaded.damaged_count += found.damaged_count;
     if stored < expected {
@@ -116,7 +122,7 @@ pub(super) fn load_and_repair<S: Slots>(warm: &mut Warm<S>, mut found: Found, wi
         warm.repair(void_from, stored.max(expected) + 1, scan.repairs)?;
         witness.confirm(warm.group_number, scan.loaded.sequence_reserved)?;
     }
-    Ok(scan.loaded)
+    Ok((scan.loaded, losses))
 }
 
 /// Reads everything; `bodies` are those of chunks that were read already.

@@ -17,6 +17,7 @@ mod group;
 mod journal;
 mod load;
 mod lock;
+mod losses;
 mod manifest;
 mod migrate;
 mod object;
@@ -97,6 +98,8 @@ pub struct Opened {
     pub set_aside: Option<SetAside>,
     /// Whether the store is new and empty.
     pub created: bool,
+    /// What of the last start it has lost, in words; empty where it has all. What is missing is read from the remote clusters again.
+    pub losses: Vec<String>,
 }
 
 /// A store that this version could not use and left for people to look at.

@@ -14,8 +14,9 @@ use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::load::{self, Loaded};
 use super::lock::DirectoryLock;
+use super::losses::losses;
 use super::object;
-use super::recover::{Found, recover};
+use super::recover::recover;
 use super::recovery::{FORMAT, read_mark};
 use super::slots::{SlotKind, Slots};
 use super::witness::Witness;
@@ -80,33 +81,9 @@ fn look(directory: &Path) -> Result<Inspection, EngineError> {
     let testimony = Witness::open(directory, true)?.testimony();
     let (warm, found) = recover(engine)?;
     let scan = load::read(&warm, BTreeMap::new())?;
-    let mut findings = findings(&found);
-    if warm.group_number < testimony.group_number {
-        findings.push(format!("it went back from group {} to {}: its end is lost", testimony.group_number, warm.group_number));
-    }
-    if testimony.suspect {
-        findings.push("the witness is missing or damaged, or a repair was broken off: the next start lists all clusters anew".to_owned());
-    }
-    if scan.loaded.damaged_count > 0 {
-        findings.push(format!("{} values cannot be read", scan.loaded.damaged_count));
-    }
+    let findings = losses(&found, testimony, warm.group_number, scan.loaded.damaged_count);
     let disk_bytes = super::directory_bytes(directory)?;
     Ok(Inspection { layout, group_number: warm.group_number, disk_bytes, shares, findings, loaded: scan.loaded })
-}
-
-fn findings(found: &Found) -> Vec<String> {
-    let mut findings = Vec::new();
-    if found.damaged_count > 0 {
-        findings.push(format!("{} slots are damaged", found.damaged_count));
-    }
-    for (low, high) in &found.lost {
-        let end = high.as_ref().map_or_else(|| "the end".to_owned(), |high| high.escape_ascii().to_string());
-        findings.push(format!("nothing can be read from \"{}\" up to {end}", low.escape_ascii()));
-    }
-    if found.suspect_everywhere {
-        findings.push("changes may be missing anywhere: the next start lists all clusters anew".to_owned());
-    }
-    findings
 }
 
 /// What the slots hold, whether it still counts or not.

@@ -190,8 +190,8 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Reco
     if format_file.is_none() {
         write_format_file(directory)?;
     }
-    let loaded = load_and_repair(&mut warm, found, &mut witness)?;
-    Ok(Recovered { warm, witness, loaded, opened: Opened { set_aside: None, created: created || !existed } })
+    let (loaded, losses) = load_and_repair(&mut warm, found, &mut witness)?;
+    Ok(Recovered { warm, witness, loaded, opened: Opened { set_aside: None, created: created || !existed, losses } })
 }
 
 /// Reads everything, and offers what lookups need as soon as there is that much.

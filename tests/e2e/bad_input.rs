@@ -319,7 +319,8 @@ async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     scene.home = home.behind_shell(":");
     scene.start_meshkeep().await;
     scene.settles("room on the disk again").await;
-    assert_eq!(store_state(&scene).await, "healthy");
+    // what the full disk cut off may be told as lost
+    assert!(["healthy", "recovered"].contains(&store_state(&scene).await.as_str()));
 }
 
 async fn store_state(scene: &Scene) -> String {

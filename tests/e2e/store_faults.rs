@@ -9,6 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{SMALL, Shape};
+use crate::harness::meshkeep::http;
 use crate::harness::scene::Scene;
 use crate::harness::truth::served;
 
@@ -155,6 +156,41 @@ async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
     fs::rename(&copy, &store).unwrap();
     scene.start_meshkeep().await;
     scene.settles("the return of an older copy").await;
+}
+
+/// The engine's files of an earlier time under the witness of a later one: sled opens them without a word.
+#[tokio::test]
+async fn a_store_that_went_back_is_told_and_not_called_healthy() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
+    scene.stop_meshkeep().await;
+    let store = scene.home.data_directory().join("store");
+    let copy = store.with_file_name("copy");
+    copy_directory(&store, &copy);
+    scene.start_meshkeep().await;
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(5)).await;
+    scene.settles("changes behind the copy").await;
+    scene.stop_meshkeep().await;
+    fs::copy(store.join("witness"), copy.join("witness")).unwrap();
+    fs::remove_dir_all(&store).unwrap();
+    fs::rename(&copy, &store).unwrap();
+    scene.start_meshkeep().await;
+    scene.settles("a store that went back").await;
+    let status = scene.meshkeep().get("/v1/status").await["store"].clone();
+    assert_eq!(status["state"], "recovered", "{status}");
+    assert!(status["losses"].to_string().contains("it went back from group"), "{status}");
+    let text = async |path: &str| http().get(format!("{}{path}", scene.meshkeep().url())).send().await.unwrap().text().await.unwrap();
+    let ready = text("/readyz?verbose").await;
+    assert!(ready.contains("[!]storing: recovered: ") && ready.contains("readyz check passed"), "{ready}");
+    let metrics = text("/metrics").await;
+    assert!(metrics.contains("meshkeep_store_state{state=\"recovered\"} 1"), "{metrics}");
+    assert!(metrics.contains("meshkeep_store_state{state=\"healthy\"} 0"), "{metrics}");
+    // a start later all is there
+    scene.stop_meshkeep().await;
+    scene.start_meshkeep().await;
+    scene.settles("the next start").await;
+    assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
 }
 
 fn copy_directory(from: &Path, to: &Path) {

@@ -82,11 +82,16 @@ pub(crate) struct DirectoryStatus {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoreStatus {
-    /// `healthy`, `failing` (tried again) or `stopped` (nothing is stored until the next start).
+    /// `loading`, `healthy`, `recovered` (storing works, but what was stored before the start is not all there), `failing` (tried again;
+    /// what comes meanwhile is in memory alone) or `stopped` (nothing is stored until the next start).
     state: &'static str,
     /// What the store said.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// What of the store was lost at the start, in words; it is read from the remote clusters again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    losses: Vec<String>,
     /// How many keys were restored at the start.
     restored_entries: u64,
     /// How many stored records could not be read and are fetched again.
@@ -274,15 +279,22 @@ impl StatusCounts {
 
 impl StoreStatus {
     fn new(handle: &Handle) -> Self {
-        let (state, error) = match handle.persistence() {
-            PersistState::Healthy => ("healthy", None),
-            PersistState::Failing { error } => ("failing", Some(error)),
-            PersistState::Stopped { error } => ("stopped", Some(error)),
-        };
+        let (state, error) = store_state(handle);
         let report = handle.store();
         let (set_aside_path, set_aside_reason) = report.set_aside.clone().unzip();
         let (restored_entries, damaged_records) = (report.restored_count, report.damaged_count);
-        Self { state, error, restored_entries, damaged_records, set_aside_path, set_aside_reason }
+        Self { state, error, losses: report.losses, restored_entries, damaged_records, set_aside_path, set_aside_reason }
+    }
+}
+
+/// How storing goes, and what the store said of it. Nothing that has lost something is called healthy.
+pub(crate) fn store_state(handle: &Handle) -> (&'static str, Option<String>) {
+    match handle.persistence() {
+        PersistState::Failing { error } => ("failing", Some(error)),
+        PersistState::Stopped { error } => ("stopped", Some(error)),
+        PersistState::Healthy if !handle.is_loaded() => ("loading", None),
+        PersistState::Healthy if !handle.store().losses.is_empty() => ("recovered", None),
+        PersistState::Healthy => ("healthy", None),
     }
 }
 

@@ -11,10 +11,10 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
-use crate::api::dto::status::readings;
+use crate::api::dto::status::{readings, store_state};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::{ClusterReading, Handle, Origin, PersistState, Reading};
+use crate::handle::{ClusterReading, Handle, Origin, Reading};
 use crate::model::Phase;
 
 /// Prometheus' text format.
@@ -110,16 +110,14 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
 }
 
 fn store(page: &mut Page, handle: &Handle) {
-    let now = match handle.persistence() {
-        PersistState::Healthy => "healthy",
-        PersistState::Failing { .. } => "failing",
-        PersistState::Stopped { .. } => "stopped",
-    };
+    let (now, _) = store_state(handle);
     let mut state = page.gauge("meshkeep_store_state", "1 for the state that storing is in.");
-    for name in ["healthy", "failing", "stopped"] {
+    for name in ["loading", "healthy", "recovered", "failing", "stopped"] {
         state.sample(&[("state", name)], u8::from(name == now));
     }
     let report = handle.store();
+    page.gauge("meshkeep_store_losses", "How many things the store had lost at the start; /v1/status has them in words.")
+        .sample(&[], report.losses.len());
     page.gauge("meshkeep_store_restored_entries", "Keys restored at the start.").sample(&[], report.restored_count);
     page.gauge("meshkeep_store_damaged_records", "Stored records that could not be read at the start.").sample(&[], report.damaged_count);
 }

@@ -5,15 +5,18 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum_extra::extract::Query;
 
+use crate::api::dto::status::store_state;
 use crate::api::problem::{Code, Problem};
 use crate::api::state::ApiState;
-use crate::handle::{ClusterReading, Origin};
+use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::Phase;
 
 /// One question and why the answer is no, if it is.
 struct Check {
     name: String,
     trouble: Option<String>,
+    /// Whether the trouble is only told: what is served is right all the same.
+    is_remark: bool,
 }
 
 /// What a probe was asked.
@@ -73,6 +76,7 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
     let loading = || "still loading".to_owned();
     let mut checks = vec![
         check("store", reading.is_none().then(loading)),
+        storing(&state.handle),
         check("shutdown", state.stop.is_cancelled().then(|| "shutting down".to_owned())),
     ];
     if synced {
@@ -98,18 +102,30 @@ fn cluster_check(cluster: &ClusterReading) -> Check {
     check(&format!("cluster/{}", cluster.name), trouble)
 }
 
+/// How storing goes. Trouble with it is told and nothing more: what is served comes from the remote clusters.
+fn storing(handle: &Handle) -> Check {
+    let (name, error) = store_state(handle);
+    let trouble = match name {
+        "healthy" | "loading" => None,
+        "recovered" => Some(format!("recovered: {}", handle.store().losses.join("; "))),
+        _ => Some(format!("{name}, what changes is in memory alone: {}", error.unwrap_or_default())),
+    };
+    Check { is_remark: true, ..check("storing", trouble) }
+}
+
 fn check(name: &str, trouble: Option<String>) -> Check {
-    Check { name: name.to_owned(), trouble }
+    Check { name: name.to_owned(), trouble, is_remark: false }
 }
 
 fn report(probe: &str, checks: &[Check], asked: &Asked) -> Response {
-    let passed = checks.iter().all(|check| check.trouble.is_none());
+    let passed = checks.iter().all(|check| check.trouble.is_none() || check.is_remark);
     let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if passed && !asked.verbose {
         return (status, "ok").into_response();
     }
     let lines = checks.iter().map(|check| match &check.trouble {
         None => format!("[+]{} ok\n", check.name),
+        Some(trouble) if check.is_remark => format!("[!]{}: {trouble}\n", check.name),
         Some(trouble) => format!("[-]{} failed: {trouble}\n", check.name),
     });
     let outcome = if passed { "passed" } else { "failed" };

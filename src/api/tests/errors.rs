@@ -135,7 +135,7 @@ async fn while_the_store_loads_lookups_say_so_and_status_answers() {
     let ready = fixture.get("/readyz").await;
     assert_eq!(
         (ready.status.as_u16(), ready.json()),
-        (503, json!("[-]store failed: still loading\n[+]shutdown ok\nreadyz check failed\n"))
+        (503, json!("[-]store failed: still loading\n[+]storing ok\n[+]shutdown ok\nreadyz check failed\n"))
     );
     assert_eq!(fixture.get("/livez").await.status, StatusCode::OK);
 }

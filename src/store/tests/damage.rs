@@ -50,7 +50,7 @@ fn loaded(group: &Group) -> Loaded {
 fn stored() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, opened) = open(directory.path());
-    assert_eq!(opened, Opened { set_aside: None, created: true });
+    assert_eq!(opened, Opened { set_aside: None, created: true, losses: Vec::new() });
     store.apply(&group()).unwrap();
     assert!(store.bytes_on_disk().unwrap() > 0);
     store.close().unwrap();
