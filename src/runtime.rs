@@ -109,11 +109,11 @@ pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines
     let opening = wiring::opening(&settings);
     let mut opening = spawn_blocking(move || opening.open(early_sender));
     let failed = |_| RunError::TaskEnded("opening of the store");
-    // either some answers can be given, or all, or none
+    // either some answers can be given, or all, or none; an opening that fails lets go of what tells of answers before it has failed
     let mut coming = early.clone();
     let opened = tokio::select! {
         biased;
-        () = async { drop(coming.wait_for(Option::is_some).await) } => None,
+        Ok(()) = async { coming.wait_for(Option::is_some).await.map(drop) } => None,
         opened = &mut opening => Some(opened.map_err(failed)??),
         () = signals.end(&reread) => return Ok(()),
     };
@@ -221,6 +221,7 @@ async fn start(settings: Settings, reread: &Reread, served: Served, opened: Open
     tracing::info!(entries = restored.restored_count, took_ms = started.elapsed().as_millis(), "store loaded");
     let (publisher, mirror) = publication(restored.published.clone());
     let (persist, worker) = persister(store, persistence);
+    let worker = worker.owing(restored.owed);
     let (commands, queue) = command_queue();
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_journal(restored.journal);
     let (fold, fold_worker) = folder();

@@ -255,6 +255,15 @@ impl<P: Persistence> PersistWorker<P> {
         self
     }
 
+    /// Tries what could not be stored before again, before and with all that comes.
+    #[must_use]
+    pub fn owing(self, owed: Option<(Group, StoreError)>) -> Self {
+        if let Some((group, error)) = owed {
+            self.failed(group, &error);
+        }
+        self
+    }
+
     /// Stores groups until the writer has finished and nothing waits, or the last try fails. Gives the store back.
     pub fn run(self) -> P {
         let mut untidy = true;

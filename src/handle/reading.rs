@@ -43,7 +43,7 @@ pub struct SourceMeta {
     pub kind: Kind,
     /// Restored as long as anything of it is unconfirmed.
     pub origin: Origin,
-    /// Where the cluster's task is; `None` where the cluster has no file at the moment.
+    /// Where the cluster is in its life; `None` where it is not known.
     pub phase: Option<Phase>,
     /// When the source last said anything.
     pub last_contact: Option<SystemTime>,
@@ -269,7 +269,8 @@ impl Reading {
         known.then(|| ClusterReading {
             name: name.clone(),
             is_local: self.own_cluster.as_ref() == Some(name),
-            phase: view.phase(name),
+            // its task has begun before the writer has heard of it
+            phase: view.phase(name).or(status.as_ref().map(|status| status.phase)),
             status,
             record: view.cluster(name).cloned().unwrap_or_default(),
             resources: Kind::ALL.into_iter().map(|kind| self.resource(name, kind)).collect(),

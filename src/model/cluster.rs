@@ -164,7 +164,7 @@ pub struct DirectoryState {
 /// Where a remote cluster is in its life (design.md, "What a remote cluster goes through").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// A certificate or key that its file names is not there yet.
+    /// Its file was not read since the start, or a certificate or key that it names is not there yet.
     WaitingForFiles,
     /// Opening a connection and waiting for the first answer.
     Connecting,

@@ -32,6 +32,8 @@ pub(super) struct Restored {
     pub(super) known: Vec<Arc<Record>>,
     pub(super) restored_count: u64,
     pub(super) damaged_count: u64,
+    /// What could not be stored yet, and why: a full disk stops storing, not serving.
+    pub(super) owed: Option<(Group, StoreError)>,
 }
 
 /// Loads everything, draws this start's epoch, reserves its first block of sequences and announces anew what must be. Goes on from what early
@@ -63,16 +65,17 @@ pub(super) fn restore(
     group.epochs = Some(epochs);
     group.covered = Some(plan.head);
     group.sequence_reserved = Some(reserved);
-    match store.apply(&group) {
-        Ok(()) => report("remove the journals of earlier starts", journal.remove_earlier()),
-        // a full disk stops persisting, not serving; positions of this start are not honoured by later ones, since the store does
-        // not know it
-        Err(error) => tracing::error!(%error, "cannot write to the store: serving what it holds, storing is tried again"),
-    }
+    let owed = match store.apply(&group) {
+        Ok(()) => {
+            report("remove the journals of earlier starts", journal.remove_earlier());
+            None
+        }
+        Err(error) => Some((group, error)),
+    };
     let derived = loaded.derived == Some(DERIVATION);
     let mut published = publish(loaded, plan, epoch, retention);
     let reserved = if derived { reserved } else { derive_again(store, &mut published, &mut journal) };
-    Ok(Restored { published, journal, reserved, known, restored_count, damaged_count })
+    Ok(Restored { published, journal, reserved, known, restored_count, damaged_count, owed })
 }
 
 /// What the announce journals of earlier starts say.

@@ -64,6 +64,26 @@ pub enum EngineError {
     Replaced,
 }
 
+impl StoreError {
+    /// Whether there is no room, which may pass.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause), .. } => is_full(cause),
+            Self::Locked { .. } | Self::Engine { .. } => false,
+        }
+    }
+}
+
+impl From<StoreError> for EngineError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Locked { holder, .. } => Self::Busy(format!("the data directory is in use by {holder}")),
+            StoreError::NotWritable { cause, .. } => Self::Io(cause),
+            StoreError::Engine { cause, .. } => cause,
+        }
+    }
+}
+
 /// Whether there is no room, for us or for anybody.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)

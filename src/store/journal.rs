@@ -177,7 +177,11 @@ impl Journal {
         head.varint(self.began.0);
         let mut bytes = Vec::new();
         frame(&mut bytes, &head.seal(HEAD_KEY));
-        file.write_all(&bytes)?;
+        if let Err(error) = file.write_all(&bytes) {
+            // or a full disk would fill with empty files, one for each try
+            drop(fs::remove_file(&self.current));
+            return Err(error);
+        }
         self.file_bytes = bytes.len() as u64;
         self.file = Some(file);
         Ok(())

@@ -55,6 +55,7 @@ pub use offline::{Inspection, Share, inspect};
 
 use engine::Engine;
 use lock::DirectoryLock;
+use recovery::Recovered;
 use slots::Slots;
 use warm::Warm;
 use witness::Witness;
@@ -76,19 +77,20 @@ pub struct Store {
     /// The engine's files.
     directory: PathBuf,
     inner: Mutex<Inner>,
-    /// Dropped last: nobody else may come in before the engine is closed.
-    _lock: DirectoryLock,
 }
 
 #[derive(Debug)]
 struct Inner {
     /// `None` after an error, until the next group opens it anew.
     warm: Option<Warm<Arc<Engine>>>,
-    witness: Witness,
+    /// `None` until there is room for a first store.
+    witness: Option<Witness>,
     /// The number of the last group that was applied.
     group_number: u64,
     /// What opening has read, until it is asked for.
     loaded: Option<Loaded>,
+    /// Dropped last: nobody else may come in before the engine is closed. `None` until there is room for its file.
+    lock: Option<DirectoryLock>,
 }
 
 /// What opening found.
@@ -129,17 +131,33 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_offering(directory: &Path, lock_wait: Duration, offer: &mut dyn FnMut(Option<Cold>)) -> Result<(Self, Opened), StoreError> {
-        let lock = DirectoryLock::take(directory, lock_wait)?;
+        // where nothing is stored yet, a start needs no room
+        let is_new = !Engine::exists(&directory.join(ENGINE_DIRECTORY));
+        let lock = match DirectoryLock::take(directory, lock_wait) {
+            Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, None)),
+            outcome => outcome?,
+        };
         private::narrow(directory);
-        let recovered = recovery::open(directory, offer)?;
+        let recovered = match recovery::open(directory, offer) {
+            Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, Some(lock))),
+            outcome => outcome?,
+        };
         let inner = Inner {
             group_number: recovered.warm.group_number,
             warm: Some(recovered.warm),
-            witness: recovered.witness,
+            witness: Some(recovered.witness),
             loaded: Some(recovered.loaded),
+            lock: Some(lock),
         };
-        let store = Self { directory: directory.join(ENGINE_DIRECTORY), inner: Mutex::new(inner), _lock: lock };
+        let store = Self { directory: directory.join(ENGINE_DIRECTORY), inner: Mutex::new(inner) };
         Ok((store, recovered.opened))
+    }
+
+    /// A store that is begun by the first group that finds room.
+    fn without_room(directory: &Path, lock: Option<DirectoryLock>) -> (Self, Opened) {
+        let inner = Inner { warm: None, witness: None, group_number: 0, loaded: Some(Loaded::default()), lock };
+        let store = Self { directory: directory.join(ENGINE_DIRECTORY), inner: Mutex::new(inner) };
+        (store, Opened { set_aside: None, created: true, losses: Vec::new() })
     }
 
     /// Everything that is stored. Opening has read it already, so the first call only hands it over; later ones read again.
@@ -174,7 +192,8 @@ impl Store {
         inner.group_number = warm.group_number;
         inner.warm = Some(warm);
         let number = inner.group_number;
-        if let Err(error) = inner.witness.confirm(number, group.sequence_reserved.unwrap_or_default()) {
+        let confirmed = inner.witness.as_mut().map(|witness| witness.confirm(number, group.sequence_reserved.unwrap_or_default()));
+        if let Some(Err(error)) = confirmed {
             tracing::warn!(%error, "could not note that the store is whole up to group {number}");
         }
         Ok(())
@@ -282,11 +301,31 @@ impl Inner {
         if let Some(warm) = self.warm.take() {
             return Ok(warm);
         }
+        if self.witness.is_none() {
+            return self.begin(directory);
+        }
         if !Engine::exists(directory) {
             return Err(EngineError::Replaced);
         }
         let (warm, found) = recovery::reopen(directory)?;
         if found.is_whole() && warm.group_number >= self.group_number { Ok(warm) } else { Err(EngineError::Replaced) }
+    }
+}
+
+impl Inner {
+    /// Begins the store that there was no room for at the start. One that somebody else has put there meanwhile is left alone.
+    fn begin(&mut self, directory: &Path) -> Result<Warm<Arc<Engine>>, EngineError> {
+        let data_directory = directory.parent().unwrap_or(directory);
+        if self.lock.is_none() {
+            self.lock = Some(DirectoryLock::take(data_directory, Duration::ZERO)?);
+        }
+        let Recovered { warm, witness, loaded, .. } = recovery::open(data_directory, &mut |_| ())?;
+        if loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty() {
+            return Err(EngineError::Replaced);
+        }
+        self.group_number = warm.group_number;
+        self.witness = Some(witness);
+        Ok(warm)
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock};
 use super::{Effects, View};
 use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, Object, Phase, Sequence, Version};
 
-/// A cluster of which nothing is known but what the store held.
-static RESTORED: LazyLock<Arc<Object>> = LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase::default())));
+/// A cluster of which nothing is known but what the store held: its file was not read yet.
+static RESTORED: LazyLock<Arc<Object>> = LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase { phase: Some(Phase::WaitingForFiles) })));
 
 /// A cluster with its place in our order.
 #[derive(Debug, Clone)]
@@ -19,8 +19,8 @@ pub(super) struct Placed {
 }
 
 impl View {
-    /// Takes in a cluster that the store knows. Its phase is not known, which is announced at `sequence`: whatever a reader was told
-    /// before the start is over.
+    /// Takes in a cluster that the store knows. That it waits for its file is announced at `sequence`: whatever a reader was told before
+    /// the start is over.
     pub fn restore_phase(&mut self, cluster: ClusterName, sequence: Sequence) {
         self.phases.insert(cluster, Placed { object: Arc::clone(&RESTORED), sequence });
     }

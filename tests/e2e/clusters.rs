@@ -335,3 +335,25 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
         assert_eq!(found["others"].as_array().map_or(0, Vec::len), others, "{found}");
     }
 }
+
+/// From the store alone, and from the first answer on.
+#[tokio::test]
+async fn a_cluster_has_a_phase_from_the_first_answer_on() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.stop_meshkeep().await;
+    // without its directory no cluster has a file, and none is removed
+    let (directory, aside) = (scene.home.config_directory(), scene.home.config_directory().with_extension("aside"));
+    std::fs::rename(&directory, &aside).unwrap();
+    scene.start_meshkeep().await;
+    for path in ["/v1/clusters", "/v1/clusters/c01", "/v1/clusters/c02"] {
+        let answer = scene.meshkeep().get(path).await;
+        let clusters = answer["items"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
+        assert!(!clusters.is_empty(), "{answer}");
+        for cluster in clusters {
+            assert_eq!(cluster["phase"], "waitingForFiles", "{path}: {cluster}");
+        }
+    }
+    std::fs::rename(&aside, &directory).unwrap();
+    scene.settles("the return of the directory").await;
+}

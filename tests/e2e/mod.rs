@@ -11,6 +11,7 @@ mod derived;
 mod descriptors;
 mod directory;
 mod freshness;
+mod full_disk;
 mod harness_itself;
 mod interrupted;
 mod local_etcd;

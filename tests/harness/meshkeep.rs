@@ -133,6 +133,11 @@ impl Home {
         meshkeep
     }
 
+    /// What the last start wrote to standard output.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(self.path().join(format!("output-{}.log", self.starts))).unwrap()
+    }
+
     /// Starts a sidecar that is expected to end by itself.
     pub(crate) async fn run_to_the_end(&mut self) -> Ended {
         let started = Instant::now();

@@ -39,7 +39,7 @@ pub(crate) struct Source {
 pub(crate) struct SourceAge {
     /// `live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet.
     origin: &'static str,
-    /// Where the cluster's connection is in its life; left out where the cluster has no file at the moment.
+    /// Where the cluster's connection is in its life; left out where the cluster is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
     /// When the source last said anything; left out where that is not known.

@@ -29,7 +29,7 @@ pub(crate) struct Status {
     /// How much is mirrored; left out while loading.
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<StatusCounts>,
-    /// How many clusters are in each phase; `noFile` counts those whose file is gone while their data is still held.
+    /// How many clusters are in each phase.
     clusters: BTreeMap<&'static str, u64>,
     /// The config directory.
     directory: DirectoryStatus,
@@ -117,7 +117,7 @@ pub(crate) struct Cluster {
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     cluster_id: Option<u32>,
     /// Where its connection is in its life: `waitingForFiles`, `connecting`, `readingConfig`, `waitingForCanary`, `listing`, `live`,
-    /// `sourceLost`, `backingOff` or `draining`; left out where it has no file at the moment.
+    /// `sourceLost`, `backingOff` or `draining`; left out where the stream tells that it is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
     /// How long it has been there.
@@ -227,7 +227,7 @@ pub(crate) struct Resource {
 pub(crate) struct ClusterAge {
     /// The cluster.
     cluster: String,
-    /// Where its connection is in its life; left out where it has no file at the moment.
+    /// Where its connection is in its life.
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
     /// How long ago its source last said anything.
@@ -242,9 +242,8 @@ impl Status {
     /// The state of the process; `reading` is `None` while the store loads.
     pub(crate) fn new(handle: &Handle, reading: Option<&Reading>, files: &KeptFiles) -> Self {
         let mut clusters = BTreeMap::new();
-        for cluster in reading.into_iter().flat_map(readings) {
-            let phase = cluster.phase.map_or("noFile", Phase::api_name);
-            *clusters.entry(phase).or_insert(0) += 1;
+        for phase in reading.into_iter().flat_map(readings).filter_map(|cluster| cluster.phase) {
+            *clusters.entry(phase.api_name()).or_insert(0) += 1;
         }
         let directory = handle.directory();
         Self {

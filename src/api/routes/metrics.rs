@@ -151,11 +151,12 @@ fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
 
 fn phases(page: &mut Page, all: &[ClusterReading]) {
     let mut counts: BTreeMap<&str, u64> = Phase::ALL.iter().map(|phase| (phase.api_name(), 0)).collect();
-    counts.insert("noFile", 0);
     for cluster in all {
-        *counts.entry(cluster.phase.map_or("noFile", Phase::api_name)).or_default() += 1;
+        if let Some(phase) = cluster.phase {
+            *counts.entry(phase.api_name()).or_default() += 1;
+        }
     }
-    let mut clusters = page.gauge("meshkeep_clusters", "Clusters in each phase; noFile: data is held, but there is no file.");
+    let mut clusters = page.gauge("meshkeep_clusters", "Clusters in each phase.");
     for (phase, count) in counts {
         clusters.sample(&[("phase", phase)], count);
     }

@@ -39,7 +39,7 @@ async fn the_state_of_everything_is_scraped() {
     for (name, value) in [
         ("meshkeep_loaded", "1"),
         ("meshkeep_clusters{phase=\"live\"}", "1"),
-        ("meshkeep_clusters{phase=\"noFile\"}", "1"),
+        ("meshkeep_clusters{phase=\"waitingForFiles\"}", "1"),
         ("meshkeep_clusters{phase=\"backingOff\"}", "0"),
         ("meshkeep_cluster_entries{target_cluster=\"paris\",kind=\"node\"}", "2"),
         ("meshkeep_cluster_restored_entries{target_cluster=\"tokyo\",kind=\"node\"}", "1"),

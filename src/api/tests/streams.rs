@@ -81,7 +81,7 @@ fn strip_ages(data: &mut Value) {
 fn clusters() -> Value {
     json!([
         { "cluster": "paris", "phase": "live", "lastContact": "2026-01-01T00:30:00Z" },
-        { "cluster": "tokyo", "lastContact": "2026-01-01T00:30:00Z" },
+        { "cluster": "tokyo", "phase": "waitingForFiles", "lastContact": "2026-01-01T00:30:00Z" },
     ])
 }
 
@@ -214,7 +214,7 @@ async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_dele
     let mut client = Client::open(&fixture, "/v1/events?snapshot=true&kind=cluster", &[]).await;
     let events = client.until("synced").await;
     let told: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
-    assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", null])]);
+    assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", "waitingForFiles"])]);
     assert_eq!((&events[1].0, &events.last().unwrap().2["count"]), (&"reset".to_owned(), &json!(2)));
     fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff }).await;
     let (name, id, data) = client.event().await.unwrap();

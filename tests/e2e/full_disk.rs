@@ -1,0 +1,96 @@
+//! Disks that are full or take no writes from the start on.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
+use crate::harness::mesh::SMALL;
+use crate::harness::meshkeep::{Home, http};
+use crate::harness::scene::Scene;
+
+/// A file system of its own, for which the tests must run as root; unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn at(directory: PathBuf, options: &str) -> Self {
+        fs::create_dir(&directory).unwrap();
+        mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &directory);
+        Self(directory)
+    }
+
+    fn change(&self, options: &str) {
+        mount(&["-o", &format!("remount,{options}")], &self.0);
+    }
+}
+
+fn mount(arguments: &[&str], directory: &PathBuf) {
+    assert!(Command::new("mount").args(arguments).arg(directory).status().unwrap().success(), "tests with small disks need root");
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // nothing can be done about a failure here
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// No room at all, and room for the beginning of a store alone.
+#[tokio::test]
+async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_is_room() {
+    for size in ["4k", "64k", "1100k", "2m"] {
+        let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+        let disk = Mounted::at(scene.home.data_directory(), &format!("size={size}"));
+        scene.start_meshkeep().await;
+        scene.settles("loading on a full disk").await;
+        let url = scene.meshkeep().url().to_owned();
+        let text = async |path: &str| http().get(format!("{url}{path}")).send().await.unwrap().text().await.unwrap();
+        let status = scene.meshkeep().get("/v1/status").await["store"].clone();
+        if size != "2m" {
+            assert_eq!(status["state"], "failing", "{size}: {status}");
+            assert!(status["error"].to_string().contains("No space left on device"), "{size}: {status}");
+            let ready = text("/readyz?verbose").await;
+            assert!(ready.contains("[!]storing: failing, what changes is in memory alone: "), "{size}: {ready}");
+            assert!(ready.contains("readyz check passed"), "{size}: {ready}");
+            assert!(text("/metrics").await.contains("meshkeep_store_state{state=\"failing\"} 1"), "{size}");
+        }
+        scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+        scene.settles("a change on a full disk").await;
+        disk.change("size=64m");
+        eventually("storing to begin", || async {
+            (scene.meshkeep().get("/v1/status").await["store"]["state"] == "healthy").then_some(())
+        })
+        .await;
+        scene.stop_meshkeep().await;
+        // what was seen before there was room is stored, too
+        scene.remotes[0].proxy.cut().await;
+        scene.start_meshkeep().await;
+        let restored = scene.meshkeep().get("/v1/status").await["store"]["restoredEntries"].as_u64();
+        assert_eq!(restored, Some(scene.remotes[0].clusters[0].entries.len() as u64), "{size}");
+        scene.stop_meshkeep().await;
+    }
+}
+
+#[tokio::test]
+async fn a_data_directory_that_takes_no_writes_is_named_before_anything_is_served() {
+    let mut home = Home::new();
+    let disk = Mounted::at(home.data_directory(), "size=64m,ro");
+    let refused = async |home: &mut Home, reason: &str| {
+        let ended = home.run_to_the_end().await;
+        let (directory, output) = (home.data_directory().display().to_string(), home.output());
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.log);
+        assert!(ended.log.contains(&format!("error: the data directory {directory} cannot be written: {reason}")), "{}", ended.log);
+        assert!(!output.contains("listening on"), "{output}");
+    };
+    refused(&mut home, "Read-only file system").await;
+    // with a store in it
+    disk.change("rw");
+    home.start().await.stop().await;
+    disk.change("ro");
+    refused(&mut home, "Read-only file system").await;
+    drop(disk);
+    fs::remove_dir(home.data_directory()).unwrap();
+    fs::write(home.data_directory(), "a file").unwrap();
+    refused(&mut home, "").await;
+}
