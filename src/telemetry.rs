@@ -102,7 +102,9 @@ fn filter_for(level: LogLevel) -> String {
         LogLevel::Warn | LogLevel::Info | LogLevel::Debug => LogLevel::Warn,
         LogLevel::Trace => LogLevel::Trace,
     };
-    format!("{},meshkeep={}", libraries.as_str(), level.as_str())
+    // what a stranger sends makes these two warn, a line for each connection
+    let quiet = if level == LogLevel::Trace { "" } else { ",rustls=error,h2=error" };
+    format!("{}{quiet},meshkeep={}", libraries.as_str(), level.as_str())
 }
 
 #[cfg(test)]

@@ -45,11 +45,16 @@ use guard::Guard;
 use problem::{Code, Problem};
 use state::ApiState;
 
+use crate::model::{Causes, Due};
+
 pub use listen::{BindError, Bound};
 pub use seats::ConnectionLimits;
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
 const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Panics of handlers that were logged lately: what makes one panic can be asked again and again.
+static PANICS: Causes = Causes::new();
 
 /// What the face needs beside its addresses.
 #[derive(Debug, Clone, Default)]
@@ -159,6 +164,9 @@ async fn method_not_allowed() -> Problem {
 #[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    tracing::error!(panic = text.unwrap_or("unknown"), "a request handler panicked");
+    let panic = text.unwrap_or("unknown");
+    if let Some(Due { more }) = PANICS.due(panic) {
+        tracing::error!(panic, more, "a request handler panicked");
+    }
     Problem::new(Code::Internal, "this is a fault in meshkeep: its log has the details").into_response()
 }

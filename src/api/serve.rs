@@ -34,6 +34,7 @@ use super::stall::Stallable;
 use super::state::ApiState;
 use super::visit::{Answer, Visit};
 use crate::handle::Handle;
+use crate::model::{Causes, Due};
 
 /// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
 /// it waits (http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
@@ -50,6 +51,9 @@ const CLOSING_MAX: Duration = Duration::from_secs(1);
 
 /// How long to wait when a connection cannot be accepted (too many open files), so that trying again does not burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why connections could not be accepted, as far as it was logged lately.
+static REFUSED: Causes = Causes::new();
 
 /// What an HTTP/2 connection without TLS begins with, and no request of HTTP/1.1 (RFC 9113 §3.4).
 const HTTP2_BEGINNING: &[u8] = b"PRI ";
@@ -120,17 +124,16 @@ impl Bound {
 impl Server {
     /// Accepts until told to stop.
     async fn accept(self, listener: Listener) {
-        let mut failing = false;
         while let Some(accepted) = self.stop.run_until_cancelled(listener.accept()).await {
-            if let Err(error) = &accepted
-                && !failing
-            {
-                tracing::warn!(%error, "cannot accept connections: trying again ten times a second");
-            }
-            failing = accepted.is_err();
-            let Ok((socket, client)) = accepted else {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
+            let (socket, client) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    if let Some(Due { more }) = REFUSED.due(&error.to_string()) {
+                        tracing::warn!(%error, more, "cannot accept connections: trying again ten times a second");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
             };
             let Some(seat) = self.stop.run_until_cancelled(self.seats.take(client)).await else { return };
             match seat {

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::diff::Announced;
 pub(super) use self::scan::read_cluster_file;
 use self::scan::{DirectoryIdentity, Glance, Reading, read_directory};
-use crate::model::{ClusterName, DirectoryState};
+use crate::model::{Causes, ClusterName, DirectoryState, Due};
 
 /// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,6 +40,9 @@ const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// A directory that differs in each of this many readings is taken as it is: with the usual 100 ms between them that is 0.6 s,
 /// which keeps the 2 s.
 const SETTLE_READINGS_MAX: u32 = 6;
+
+/// Files, and what is wrong with them, that were logged lately.
+static UNUSABLE: Causes = Causes::new();
 
 /// What happened to the set of remote clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +214,9 @@ impl Directory {
             Some(_) | None => {}
         }
         for (file, reason) in now.invalid.iter().filter(|(file, reason)| before.invalid.get(*file) != Some(*reason)) {
-            tracing::warn!(%path, file, reason, "cluster file cannot be used");
+            if let Some(Due { more }) = UNUSABLE.due(&format!("{file} {reason}")) {
+                tracing::warn!(%path, file, reason, more, "cluster file cannot be used");
+            }
         }
         state.send_if_modified(|shown| {
             let modified = *shown != now;

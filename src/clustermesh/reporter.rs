@@ -7,8 +7,13 @@ use tokio::sync::watch;
 
 use super::bounds::Excess;
 use crate::commit::CommandSender;
-use crate::model::{ClusterName, ClusterStatus, Command, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
+use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
 use crate::wire::keys::cluster_config_key;
+
+/// Failures, waits and unknown prefixes that were logged lately, of all clusters.
+static FAILED: Causes = Causes::new();
+static WAITING: Causes = Causes::new();
+static UNKNOWN: Causes = Causes::new();
 
 /// The writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -93,10 +98,10 @@ impl Reporter {
     /// bury everything else in the log.
     pub(super) fn failure(&self, error: &str, wait: Duration) {
         let retry_in_ms = wait.as_millis();
-        if self.status.borrow().last_error.as_deref() == Some(error) {
-            tracing::debug!(cluster = %self.cluster, error, retry_in_ms, "remote cluster failed again");
-        } else {
-            tracing::warn!(cluster = %self.cluster, error, retry_in_ms, "remote cluster failed");
+        let is_news = self.status.borrow().last_error.as_deref() != Some(error);
+        match is_news.then(|| FAILED.due(&format!("{} {error}", self.cluster))).flatten() {
+            Some(Due { more }) => tracing::warn!(cluster = %self.cluster, error, retry_in_ms, more, "remote cluster failed"),
+            None => tracing::debug!(cluster = %self.cluster, error, retry_in_ms, "remote cluster failed again"),
         }
         self.phase(Phase::BackingOff);
         self.change(|status| {
@@ -130,7 +135,9 @@ impl Reporter {
         let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
         self.phase(phase);
         if news {
-            tracing::warn!(cluster = %self.cluster, reason, "waiting");
+            if let Some(Due { more }) = WAITING.due(&format!("{} {reason}", self.cluster)) {
+                tracing::warn!(cluster = %self.cluster, reason, more, "waiting");
+            }
             self.change(|status| {
                 status.last_error = Some(reason.to_owned());
                 status.last_error_time = Some(SystemTime::now());
@@ -217,7 +224,8 @@ impl Reporter {
         let before = self.status.borrow().unknown_prefixes.clone();
         for one in found.iter().filter(|one| !before.iter().any(|known| known.prefix == one.prefix)) {
             let UnknownPrefix { prefix, key_count } = one;
-            tracing::warn!(cluster = %self.cluster, prefix, key_count, "the source has keys that this version does not know: they are not mirrored");
+            let Some(Due { more }) = UNKNOWN.due(&format!("{} {prefix}", self.cluster)) else { continue };
+            tracing::warn!(cluster = %self.cluster, prefix, key_count, more, "the source has keys that this version does not know: they are not mirrored");
         }
         if before != found {
             self.change(|status| status.unknown_prefixes = found);

@@ -20,9 +20,12 @@ use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECK_INTERVAL, Timing, WATCH_SILENCE_MAX};
 use crate::commit::{CommandSender, Published, Subscriber};
 use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, WatchMessage};
-use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
+use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
+
+/// Clusters and kinds of which keys that were left out were logged lately.
+static LEFT_OUT: Causes = Causes::new();
 
 /// What all kinds of a cluster share.
 #[derive(Debug)]
@@ -385,7 +388,10 @@ impl ScopeTask<'_> {
     async fn feed(&mut self, input: Input) -> Result<Option<Request>, AttemptError> {
         let step = self.memory.resync.step(input);
         for reason in &step.unreadable_keys {
-            tracing::warn!(cluster = %self.scope.cluster, kind = %self.scope.kind, reason, "a key of the source was left out");
+            let Scope { cluster, kind } = &self.scope;
+            if let Some(Due { more }) = LEFT_OUT.due(&format!("{cluster} {kind}")) {
+                tracing::warn!(%cluster, %kind, reason, more, "a key of the source was left out: /v1/rejected has all");
+            }
         }
         self.tell_unreadable();
         self.memory.outbox.extend(step.commands);

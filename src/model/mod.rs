@@ -4,6 +4,7 @@
 //! any knowledge of Cilium's wire formats (`wire` has that) or of sled's layout (`store` has that).
 
 mod announcement;
+mod causes;
 mod change;
 mod cluster;
 mod export;
@@ -18,6 +19,7 @@ mod record;
 mod size;
 
 pub use announcement::{Announcement, Version};
+pub use causes::{Causes, Due};
 pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,

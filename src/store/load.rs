@@ -18,8 +18,11 @@ use super::slots::Slots;
 use super::unpack::Body;
 use super::warm::Warm;
 use super::witness::Witness;
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
+use crate::model::{Causes, ClusterName, ClusterRecord, Cursor, Due, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
+
+/// What was dropped and logged lately: of a damaged store it may be everything.
+static DROPPED: Causes = Causes::new();
 
 /// Everything that is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -141,12 +144,16 @@ impl Scan {
     /// Takes a stored key and what it holds.
     pub(super) fn take(&mut self, key: &Key, body: &[u8]) {
         let Some(stored_key) = codec::read_key(key) else {
-            tracing::warn!(key = %key.escape_ascii(), "dropped a stored key that this version does not write");
+            if let Some(Due { more }) = DROPPED.due("key") {
+                tracing::warn!(key = %key.escape_ascii(), more, "dropped a stored key that this version does not write");
+            }
             self.suspect_everywhere = true;
             return self.drop_damaged(key);
         };
         if let Err(error) = self.read(&stored_key, body) {
-            tracing::warn!(key = %key.escape_ascii(), %error, "dropped a stored value that cannot be read");
+            if let Some(Due { more }) = DROPPED.due("value") {
+                tracing::warn!(key = %key.escape_ascii(), %error, more, "dropped a stored value that cannot be read");
+            }
             self.drop_damaged(key);
         }
     }

@@ -23,7 +23,11 @@ use super::tail::LogRead;
 use super::threads::in_threads;
 use super::unpack::Body;
 use super::warm::{Chunk, Warm};
+use crate::model::{Causes, Due};
 use crate::pack;
+
+/// What is wrong with slots and was logged lately: of a damaged store it may be all of them.
+static DAMAGED: Causes = Causes::new();
 
 /// What lookups need of a store before all of it is read.
 #[derive(Debug)]
@@ -255,13 +259,17 @@ impl<S: Slots> Reading<S> {
             Some(Ok(part)) => {
                 self.warm.stamp = self.warm.stamp.max(part.head.stamp);
                 if part.body.is_none() && counts {
-                    tracing::warn!(%slot, "a slot of the store is damaged");
+                    if let Some(Due { more }) = DAMAGED.due("damaged") {
+                        tracing::warn!(%slot, more, "a slot of the store is damaged");
+                    }
                     self.found.damaged_count += 1;
                 }
                 return Some(part);
             }
             Some(Err(error)) => {
-                tracing::warn!(%slot, %error, "a slot of the store cannot be read");
+                if let Some(Due { more }) = DAMAGED.due("unreadable") {
+                    tracing::warn!(%slot, %error, more, "a slot of the store cannot be read");
+                }
                 self.found.damaged_count += u64::from(counts);
                 self.found.suspect_everywhere |= counts;
                 self.garbage.push(slot);

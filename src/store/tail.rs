@@ -13,6 +13,10 @@ use super::recover::{Object, Reading};
 use super::slots::{SlotKind, Slots};
 use super::threads::in_threads;
 use super::warm::LogObject;
+use crate::model::{Causes, Due};
+
+/// Changes that cannot be read and were logged lately: of a damaged log it may be all.
+static UNREADABLE: Causes = Causes::new();
 
 /// An object of the log.
 #[derive(Debug)]
@@ -127,7 +131,9 @@ fn read_values(pairs: &Pairs) -> (Vec<(Key, Option<Value>)>, u64) {
     let read = pairs.iter().filter_map(|(key, body)| match body.map(|body| packing::read_value(key, body)).transpose() {
         Ok(value) => Some((key.into(), value)),
         Err(_) => {
-            tracing::warn!(key = %key.escape_ascii(), "a change in the log cannot be read");
+            if let Some(Due { more }) = UNREADABLE.due("change") {
+                tracing::warn!(key = %key.escape_ascii(), more, "a change in the log cannot be read");
+            }
             damaged_count += 1;
             None
         }

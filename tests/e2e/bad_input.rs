@@ -137,6 +137,27 @@ async fn keys_that_are_no_entries_stop_nothing() {
     assert_eq!(rejected(&scene).await, Vec::<Value>::new());
 }
 
+/// A remote that puts them as fast as it can must not bury the rest of the log.
+#[tokio::test]
+async fn what_a_remote_repeats_is_logged_once_for_each_cause() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    for round in 0..20 {
+        for _ in 0..100 {
+            scene.remotes[0].etcd.put("cilium/state/nodes/v1/c01/", "{}").await;
+        }
+        scene.remotes[0].etcd.put_many((0..100).map(|at| (format!("cilium/state/services/v1/c01/no-namespace-{round}-{at}"), "{}"))).await;
+    }
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    let told = || async { (!rejected(&scene).await.is_empty()).then_some(()) };
+    eventually("the keys to be told", told).await;
+    let objects = || async { (served_objects(scene.meshkeep()).await == scene.truth().expected().objects).then_some(()) };
+    eventually("the truth behind 4,000 strange keys", objects).await;
+    // two kinds; a slow machine may come to a second minute
+    let lines = scene.meshkeep().log_lines_with(&["left out"]);
+    assert!((1..=4).contains(&lines), "{lines} lines");
+}
+
 fn keys_of(items: &[Value]) -> Vec<&str> {
     items.iter().map(|item| item["key"].as_str().unwrap()).collect()
 }
