@@ -3,9 +3,10 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use etcd_client::proto::{PbResponseHeader, PbTxnOpResponse};
-use etcd_client::{Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient};
+use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbResponseHeader, PbTxnOpResponse};
+use etcd_client::{Channel, Client, ConnectOptions, GetOptions, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -35,7 +36,10 @@ struct Shared {
     /// The stream that new watches join.
     watch_stream: Mutex<Option<Arc<SharedStream>>>,
     options: ClientOptions,
+    /// 0 until the first reply.
     etcd_cluster_id: EtcdClusterId,
+    /// The newest revision of a reply to a single call.
+    newest: AtomicI64,
     has_user: bool,
     pace: Pace,
     in_flight: Semaphore,
@@ -70,14 +74,15 @@ impl Connection {
             client,
             options: options.clone(),
             etcd_cluster_id: EtcdClusterId(0),
+            newest: AtomicI64::new(0),
             has_user,
             pace: Pace::new(options.requests_per_second_max),
             in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
             token_renewed: Mutex::new(None),
         };
         let first = GetOptions::new().with_range(HEARTBEAT_END).with_limit(1).with_keys_only();
-        let reply = connection.range(HEARTBEAT_KEY, first).await?;
-        (connection.etcd_cluster_id, _) = check_header(None, reply.0.header.as_ref())?;
+        let (reply, _) = connection.range(HEARTBEAT_KEY, first).await?;
+        (connection.etcd_cluster_id, _) = check_header(None, reply.header.as_ref())?;
         Ok(Self { shared: Arc::new(connection) })
     }
 
@@ -92,9 +97,8 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`]; `Compacted` or `FutureRevision` if there is nothing to be had at that revision.
     pub async fn get(&self, key: &[u8], at: Option<Revision>) -> Result<(Option<KeyValue>, Revision), KvstoreError> {
-        let reply = self.range(key, GetOptions::new().with_revision(at.map_or(0, |revision| revision.0))).await?;
-        let revision = self.check(reply.0.header.as_ref())?;
-        Ok((reply.0.kvs.into_iter().next().map(KeyValue::from), revision))
+        let (reply, revision) = self.range(key, GetOptions::new().with_revision(at.map_or(0, |revision| revision.0))).await?;
+        Ok((reply.kvs.into_iter().next().map(KeyValue::from), revision))
     }
 
     /// Reads several keys in one read-only transaction, so that all are of the revision returned. One answer for each key,
@@ -106,13 +110,14 @@ impl Connection {
         let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
         let mut kv = self.shared.kv.clone();
         let what = || format!("reading {} keys together", keys.len());
-        let reply = self.shared.unary(what, Box::pin(kv.txn(Txn::new().and_then(operations)))).await?;
-        let revision = self.check(reply.0.header.as_ref())?;
+        let call = Box::pin(kv.txn(Txn::new().and_then(operations)));
+        let (reply, revision) = self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?;
         let mut values = Vec::with_capacity(keys.len());
         for response in reply.0.responses {
             let Some(PbTxnOpResponse::ResponseRange(range)) = response.response else {
                 return Err(KvstoreError::Malformed { reason: "a read in a transaction answered by something else".into() });
             };
+            check_keys(&range.kvs, revision)?;
             values.push(range.kvs.into_iter().next().map(KeyValue::from));
         }
         if values.len() != keys.len() {
@@ -130,7 +135,9 @@ impl Connection {
     /// How long a lease still lives.
     pub(super) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
-        self.shared.unary(|| format!("asking for the life of lease {:x}", lease.0), Box::pin(leases.time_to_live(lease.0, None))).await
+        let what = || format!("asking for the life of lease {:x}", lease.0);
+        let call = Box::pin(leases.time_to_live(lease.0, None));
+        Ok(self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?.0)
     }
 
     /// The first key of the range `[from, end)`, if there is any.
@@ -138,9 +145,8 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`].
     pub async fn first_key(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, KvstoreError> {
-        let reply = self.range(from, GetOptions::new().with_range(end).with_limit(1).with_keys_only()).await?;
-        self.check(reply.0.header.as_ref())?;
-        Ok(reply.0.kvs.into_iter().next().map(|key_value| key_value.key))
+        let (reply, _) = self.range(from, GetOptions::new().with_range(end).with_limit(1).with_keys_only()).await?;
+        Ok(reply.kvs.into_iter().next().map(|key_value| key_value.key))
     }
 
     /// How many keys there are in the range `[from, end)`.
@@ -148,19 +154,13 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`].
     pub async fn count(&self, from: &[u8], end: &[u8]) -> Result<u64, KvstoreError> {
-        let reply = self.range(from, GetOptions::new().with_range(end).with_count_only()).await?;
-        self.check(reply.0.header.as_ref())?;
-        u64::try_from(reply.0.count).map_err(|_| KvstoreError::Malformed { reason: "a negative count".into() })
+        let (reply, _) = self.range(from, GetOptions::new().with_range(end).with_count_only()).await?;
+        u64::try_from(reply.count).map_err(|_| KvstoreError::Malformed { reason: "a negative count".into() })
     }
 
-    /// One `Range` call, its header not yet checked.
-    pub(super) async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, KvstoreError> {
+    /// One `Range` call, checked, and etcd's newest revision.
+    pub(super) async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         self.shared.range(key, options).await
-    }
-
-    /// Checks a reply's header and returns its revision.
-    pub(super) fn check(&self, header: Option<&PbResponseHeader>) -> Result<Revision, KvstoreError> {
-        check_header(Some(self.shared.etcd_cluster_id), header).map(|(_, revision)| revision)
     }
 
     pub(super) fn options(&self) -> &ClientOptions {
@@ -204,9 +204,31 @@ impl Connection {
 }
 
 impl Shared {
-    async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, KvstoreError> {
+    async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.kv.clone();
-        self.unary(|| format!("reading {}", printable(key)), Box::pin(kv.get(key, Some(options)))).await
+        let what = || format!("reading {}", printable(key));
+        let (reply, revision) = self.read(what, Box::pin(kv.get(key, Some(options))), |reply| reply.0.header.as_ref()).await?;
+        check_keys(&reply.0.kvs, revision)?;
+        Ok((reply.0, revision))
+    }
+
+    /// Runs a call whose reply says which etcd it comes from and how far that is; returns that revision too. Of calls at the same time the
+    /// replies may come in any order, but one that is made after another's reply must not be told of an older state.
+    async fn read<T>(
+        &self,
+        what: impl Fn() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+        header: impl Fn(&T) -> Option<&PbResponseHeader>,
+    ) -> Result<(T, Revision), KvstoreError> {
+        let before = Revision(self.newest.load(Ordering::SeqCst));
+        let reply = self.unary(&what, call).await?;
+        let expected = Some(self.etcd_cluster_id).filter(|id| id.0 != 0);
+        let (_, revision) = check_header(expected, header(&reply))?;
+        if revision < before {
+            return Err(KvstoreError::WentBack { what: what(), from: before, to: revision });
+        }
+        self.newest.fetch_max(revision.0, Ordering::SeqCst);
+        Ok((reply, revision))
     }
 
     /// Runs a call under the limits on time and on calls in flight. The call is boxed, because it takes some 4 KB, and every kind of every
@@ -264,9 +286,29 @@ pub(super) fn check_header(
     }
 }
 
+/// Nothing is newer than the reply that it comes in.
+pub(super) fn check_keys(found: &[PbKeyValue], newest: Revision) -> Result<(), KvstoreError> {
+    match found.iter().find(|key_value| key_value.mod_revision > newest.0) {
+        None => Ok(()),
+        Some(found) => {
+            let (key, revision) = (printable(&found.key), found.mod_revision);
+            Err(KvstoreError::Malformed { reason: format!("{key} of revision {revision} in a reply of revision {newest}") })
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_is_newer_than_its_reply_is_refused() {
+        let key = |mod_revision| PbKeyValue { key: b"a".to_vec(), mod_revision, ..Default::default() };
+        check_keys(&[key(6), key(7)], Revision(7)).unwrap();
+        check_keys(&[key(i64::MAX)], Revision(i64::MAX)).unwrap();
+        let error = check_keys(&[key(6), key(8)], Revision(7)).unwrap_err().to_string();
+        assert_eq!(error, "etcd sent what makes no sense: \"a\" of revision 8 in a reply of revision 7");
+    }
 
     #[test]
     fn a_reply_of_another_etcd_or_of_none_is_refused() {

@@ -74,8 +74,7 @@ impl Connection {
         if let Some(end) = range_end {
             options = options.with_range(end);
         }
-        let reply = self.range(key, options).await?.0;
-        let revision = self.check(reply.header.as_ref())?;
+        let (reply, revision) = self.range(key, options).await?;
         if reply.more || reply.kvs.len() > usize::try_from(KEYS_MAX).unwrap_or(usize::MAX) {
             let reason = format!("more than {KEYS_MAX} keys that begin with {}, where Cilium writes a few", printable(key));
             return Err(KvstoreError::Malformed { reason });

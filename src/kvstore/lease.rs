@@ -36,7 +36,6 @@ impl Connection {
             Err(KvstoreError::PermissionDenied { .. }) => return Ok(LeaseLife::Unknown),
             Err(error) => return Err(error),
         };
-        self.check(reply.header.as_ref())?;
         // etcd's lease server answers -1 for a lease that it does not have; one that is about to be revoked is at or below 0
         let seconds = |seconds: i64| u64::try_from(seconds).map(Duration::from_secs).ok();
         Ok(match (seconds(reply.granted_ttl), seconds(reply.ttl)) {

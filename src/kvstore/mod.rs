@@ -18,6 +18,7 @@ mod follow;
 mod lease;
 mod limits;
 mod paged_list;
+mod tally;
 mod tls;
 mod values;
 mod watch;

@@ -4,6 +4,7 @@ use etcd_client::GetOptions;
 use etcd_client::proto::PbRangeResponse;
 
 use super::error::printable;
+use super::tally::Tally;
 use super::{Connection, KeyValue, KvstoreError, prefix_end};
 use crate::model::Revision;
 
@@ -16,7 +17,6 @@ const CHANGED_KEYS_MAX: i64 = 4096;
 /// A list under way. Pages come in ascending order of keys, all as of the revision of the first.
 pub struct PagedList {
     connection: Connection,
-    /// The first key that has not been read.
     start: Vec<u8>,
     end: Vec<u8>,
     /// Keys per page at present; less than asked for while values are large. 0 is unlimited.
@@ -24,16 +24,10 @@ pub struct PagedList {
     /// Without values.
     keys_only: bool,
     /// Set by the first page, unless the list is of an older revision.
-    pinned: Option<Pinned>,
+    tally: Option<Tally>,
     /// The first page has been asked for.
     begun: bool,
     done: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Pinned {
-    revision: Revision,
-    total_count: u64,
 }
 
 /// One page of a list.
@@ -67,12 +61,11 @@ impl Connection {
     pub async fn changes_since(&self, prefix: &[u8], after: Revision) -> Result<Option<ChangedKeys>, KvstoreError> {
         self.pace().await;
         let options = GetOptions::new().with_range(prefix_end(prefix)).with_min_mod_revision(after.next().0).with_limit(CHANGED_KEYS_MAX);
-        let reply = match self.range(prefix, options).await {
-            Ok(reply) => reply.0,
+        let (reply, revision) = match self.range(prefix, options).await {
+            Ok(reply) => reply,
             Err(KvstoreError::TooLarge { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let revision = self.check(reply.header.as_ref())?;
         let total_count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
         let puts = reply.kvs.into_iter().map(KeyValue::from).collect();
         Ok((!reply.more).then_some(ChangedKeys { revision, puts, total_count }))
@@ -90,13 +83,14 @@ impl PagedList {
         // etcd refuses an empty key; the first of all is \0
         let start = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
         let limit = connection.options().page_limit.max(0);
-        Self { connection, start, end: prefix_end(prefix), limit, keys_only: false, pinned: None, begun: false, done: false }
+        Self { connection, start, end: prefix_end(prefix), limit, keys_only: false, tally: None, begun: false, done: false }
     }
 
     /// The same without values, as of a revision that is known to have this many keys.
     pub(super) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
-        let pinned = Some(Pinned { revision: changed.revision, total_count: changed.total_count });
-        Self { keys_only: true, pinned, ..Self::new(connection, prefix) }
+        let list = Self::new(connection, prefix);
+        let tally = Tally::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
+        Self { keys_only: true, tally: Some(tally), ..list }
     }
 
     /// The next page, or `None` after the last. The first page comes even if it is empty. A page that is too large for one
@@ -113,13 +107,13 @@ impl PagedList {
             self.connection.pace().await;
         }
         loop {
-            let revision = self.pinned.map_or(0, |pinned| pinned.revision.0);
+            let (start, revision) = self.tally.as_ref().map_or((&*self.start, 0), |tally| (tally.next(), tally.revision().0));
             let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
             if self.keys_only {
                 options = options.with_keys_only();
             }
-            match self.connection.range(&self.start, options).await {
-                Ok(reply) => return self.accept(reply.0).map(Some),
+            match self.connection.range(start, options).await {
+                Ok((reply, newest)) => return self.accept(reply, newest).map(Some),
                 Err(KvstoreError::TooLarge { bytes_max, .. }) if self.limit == 1 => return Err(self.too_large(bytes_max)),
                 Err(KvstoreError::TooLarge { .. }) if self.limit == 0 => self.limit = PAGE_LIMIT_WHERE_UNLIMITED,
                 Err(KvstoreError::TooLarge { .. }) => self.limit = (self.limit / 2).max(1),
@@ -128,24 +122,12 @@ impl PagedList {
         }
     }
 
-    fn accept(&mut self, reply: PbRangeResponse) -> Result<Page, KvstoreError> {
-        let newest = self.connection.check(reply.header.as_ref())?;
+    fn accept(&mut self, reply: PbRangeResponse, newest: Revision) -> Result<Page, KvstoreError> {
         let count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
-        let pinned = *self.pinned.get_or_insert(Pinned { revision: newest, total_count: count });
-        match reply.kvs.last() {
-            // would be the same page for ever
-            None if reply.more => return Err(malformed("an empty page that is not the last")),
-            Some(last) if last.key < self.start => return Err(malformed("a page from before its start")),
-            Some(last) => {
-                self.start = last.key.clone();
-                self.start.push(0);
-            }
-            None => {}
-        }
         self.done = !reply.more;
         self.grow(&reply);
-        let key_values = reply.kvs.into_iter().map(KeyValue::from).collect();
-        Ok(Page { revision: pinned.revision, key_values, total_count: pinned.total_count })
+        let tally = self.tally.get_or_insert_with(|| Tally::new(self.start.clone(), self.end.clone(), newest, count));
+        tally.take(reply.kvs, self.done)
     }
 
     /// Doubles a halved limit again where twice the page just read would fill at most half a message.
@@ -160,7 +142,8 @@ impl PagedList {
     }
 
     fn too_large(&self, bytes_max: usize) -> KvstoreError {
-        let what = format!("reading one key from {} to {}", printable(&self.start), printable(&self.end));
+        let what =
+            format!("reading one key from {} to {}", printable(self.tally.as_ref().map_or(&self.start, Tally::next)), printable(&self.end));
         KvstoreError::TooLarge { what, bytes_max }
     }
 }

@@ -183,12 +183,15 @@ impl Assembly {
 
     /// Takes one response; `None` while it is only a part of a message.
     fn accept(&mut self, response: PbWatchResponse) -> Result<Option<WatchMessage>, KvstoreError> {
-        self.check(&response)?;
+        let header_revision = self.check(&response)?;
         if response.watch_id == WATCH_ID_OF_STREAM {
             return Ok(Some(WatchMessage::Progress));
         }
         let says_nothing = response.events.is_empty() && !response.fragment;
-        self.append(response.events)?;
+        if says_nothing && header_revision < self.handed_out {
+            return Err(KvstoreError::WentBack { what: self.what.clone(), from: self.handed_out, to: header_revision });
+        }
+        self.append(response.events, header_revision)?;
         let complete = if response.fragment { self.take_complete_revisions() } else { std::mem::take(&mut self.pending) };
         if let Some(last) = complete.last() {
             let revision = last.mod_revision();
@@ -206,7 +209,9 @@ impl Assembly {
         std::mem::replace(&mut self.pending, rest)
     }
 
-    fn append(&mut self, events: Vec<PbEvent>) -> Result<(), KvstoreError> {
+    /// Of the headers only this much is certain: one is never older than its own events. Of a watch that is behind they go up and down
+    /// (`moveVictims` in etcd's `watchable_store.go`).
+    fn append(&mut self, events: Vec<PbEvent>, header_revision: Revision) -> Result<(), KvstoreError> {
         let bytes_max = self.message_bytes_max.saturating_mul(BATCH_MESSAGES_MAX);
         let mut bytes: usize = self.pending.iter().map(size).sum();
         for event in events {
@@ -217,6 +222,10 @@ impl Assembly {
             }
             if revision <= self.handed_out || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
                 return Err(KvstoreError::Malformed { reason: format!("{}: an event of revision {revision} out of order", self.what) });
+            }
+            if revision > header_revision {
+                let reason = format!("{}: an event of revision {revision} in a response of revision {header_revision}", self.what);
+                return Err(KvstoreError::Malformed { reason });
             }
             bytes += size(&event);
             if bytes > bytes_max {
@@ -338,6 +347,11 @@ mod tests {
         assert_eq!(outcome(expired), ("watching: cancelled by etcd: etcdserver: invalid auth token".into(), Disposition::Retry));
         let backwards = "etcd sent what makes no sense: watching: an event of revision";
         assert_eq!(outcome(response(9, &[("a", 3), ("b", 2)])), (format!("{backwards} 2 out of order"), Disposition::Retry));
+        let newer = "etcd sent what makes no sense: watching: an event of revision 10 in a response of revision 9";
+        assert_eq!(outcome(response(9, &[("a", 10)])), (newer.into(), Disposition::Retry));
+        let (text, disposition) = outcome(response(0, &[]));
+        assert!(text.starts_with("watching: etcd went back from revision 1 to 0: "), "{text}");
+        assert_eq!(disposition, Disposition::Retry);
         let large = "x".repeat(8000);
         let message = "watching: more than 8000 bytes of changes that belong together".to_owned();
         assert_eq!(outcome(fragment(&[(&large, 2)])), (message, Disposition::Resync));
