@@ -44,7 +44,7 @@ pub use seek::Seek;
 pub use selector::{LabelSelector, MalformedSelector};
 pub use slice::{Allowance, Slice, Spent};
 pub(crate) use subscribe::LOOKED_AT_MAX;
-pub use subscribe::{BackendsPatch, Item, Place, ResetReason, Stage, Start, Subscription, SyncMode};
+pub use subscribe::{BackendsPatch, ByteCount, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, FirstLook, Overlaps, Survey};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).

@@ -18,7 +18,8 @@ use crate::view::{Live, View};
 
 pub use patch::BackendsPatch;
 pub use place::{Place, Stage};
-use telling::{Tell, Telling};
+pub use telling::{ByteCount, LookBounds};
+use telling::{Progress, Tell, Telling};
 
 /// How many keys one call looks at: some milliseconds of work, so that a reader with a narrow filter holds no thread for long. Each call also
 /// looks at what is new in the mirror and at every chunk once, which fewer keys would have to bear.
@@ -135,6 +136,8 @@ pub struct Subscription {
     owes_synced: bool,
     /// Whether the reader takes patches.
     patches: bool,
+    /// How many sources are told at once at most: few after a look that ended at its bytes, so that little is made for nothing.
+    pace: usize,
 }
 
 impl Subscription {
@@ -177,7 +180,7 @@ impl Subscription {
     fn at_head(filter: Filter, reading: &Reading) -> Self {
         let sent = reading.position().sequence;
         let (mode, sync_mode) = (Mode::Live, SyncMode::Replay);
-        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: false, patches: false }
+        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: false, patches: false, pace: LOOKED_AT_MAX }
     }
 
     fn restart(&mut self, reason: ResetReason, head: Sequence) {
@@ -215,18 +218,19 @@ impl Subscription {
 
     /// The same with so many upserts, patches and deletes at most; at least 1.
     pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
-        self.tell_up_to(reading, change_count_max, |items| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
+        let bounds = LookBounds { changes: change_count_max, bytes: usize::MAX };
+        self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
     }
 
-    /// The same for who makes something of the items. They are given to `tell` in pieces, which several threads may have at once, and each of
-    /// which it must take to its end; what came of each is returned, in order.
+    /// The same for who makes something of the items, and says how many bytes that is. They are given to `tell` in pieces, which several
+    /// threads may have at once, and each of which it must take to its end; what came of each is returned, in order.
     pub fn tell_up_to<T: Send>(
         &mut self,
         reading: &Reading,
-        change_count_max: usize,
-        tell: impl Fn(&mut dyn Iterator<Item = Item>) -> T + Sync,
+        bounds: LookBounds,
+        tell: impl Fn(&mut dyn Iterator<Item = Item>, &ByteCount) -> T + Sync,
     ) -> Vec<T> {
-        let mut telling = Telling::new(change_count_max, tell);
+        let mut telling = Telling::new(bounds, tell);
         if let Some(reason) = self.reset.take() {
             telling.say(Item::Reset(reason));
         }
@@ -248,16 +252,20 @@ impl Subscription {
         let view = &reading.published().view;
         let mut keys = view.live_from(&start);
         let mut looked_at = 0;
-        while looked_at < LOOKED_AT_MAX && telling.room() > 0 {
+        let mut left = None;
+        while looked_at < LOOKED_AT_MAX && telling.room() > 0 && left.is_none() {
             // no more than there is room for, should all of them match
-            let piece: Vec<Live> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at)).collect();
+            let piece: Vec<Live> = keys.by_ref().take(telling.room().min(LOOKED_AT_MAX - looked_at).min(self.pace)).collect();
             if piece.is_empty() {
                 break;
             }
             looked_at += piece.len();
-            self.count += telling.changes(&piece, |live| self.scanned(live, view));
+            let progress = telling.changes(&piece, |live| self.scanned(live, view));
+            self.count += progress.count;
+            self.went_on(progress, piece.len());
+            left = piece.into_iter().nth(progress.looked_at);
         }
-        match keys.next() {
+        match left.or_else(|| keys.next()) {
             Some(live) => self.mode = Mode::Scanning(Some(live.key())),
             None => self.scan_clusters(reading, &EntryKey::lowest_of(Kind::Cluster), telling),
         }
@@ -295,10 +303,16 @@ impl Subscription {
         let (mut last, mut rest) = (self.sent, changes.as_slice());
         loop {
             // no more than there is room for, should all of them match
-            let (piece, behind) = rest.split_at(rest.len().min(telling.room()));
-            let Some((sequence, _)) = piece.last() else { break };
-            (last, rest) = (*sequence, behind);
-            self.count += telling.changes(piece, |change| self.replayed(change, reading));
+            let (piece, _) = rest.split_at(rest.len().min(telling.room()).min(self.pace));
+            if piece.is_empty() {
+                break;
+            }
+            let progress = telling.changes(piece, |change| self.replayed(change, reading));
+            self.count += progress.count;
+            self.went_on(progress, piece.len());
+            let (looked_at, behind) = rest.split_at(progress.looked_at);
+            rest = behind;
+            last = looked_at.last().map_or(last, |(sequence, _)| *sequence);
         }
         let finished = all && rest.is_empty();
         self.sent = if finished { published.feed.head() } else { last };
@@ -341,16 +355,31 @@ impl Subscription {
             self.count = 0;
             return;
         };
-        for announcement in announcements.take(LOOKED_AT_MAX) {
-            self.sent = announcement.sequence;
-            let position = Some(self.position(reading).into());
-            let item = told(&self.filter, announcement, position);
-            let item = item.map(|item| if self.patches { item.shortened(&self.filter, announcement) } else { item });
-            item.into_iter().for_each(|item| telling.change(item));
-            if telling.room() == 0 {
+        let announcements: Vec<&Arc<Announcement>> = announcements.take(LOOKED_AT_MAX).collect();
+        let mut rest = announcements.as_slice();
+        loop {
+            let (piece, _) = rest.split_at(rest.len().min(telling.room()).min(self.pace));
+            if piece.is_empty() {
                 break;
             }
+            let progress = telling.changes(piece, |announcement| self.followed(announcement, reading));
+            self.went_on(progress, piece.len());
+            let (looked_at, behind) = rest.split_at(progress.looked_at);
+            rest = behind;
+            self.sent = looked_at.last().map_or(self.sent, |announcement| announcement.sequence);
         }
+    }
+
+    fn followed(&self, announcement: &Announcement, reading: &Reading) -> Option<Item> {
+        let position = Position { sequence: announcement.sequence, ..reading.position() };
+        let item = told(&self.filter, announcement, Some(position.into()))?;
+        Some(if self.patches { item.shortened(&self.filter, announcement) } else { item })
+    }
+
+    /// Sets how many sources are told next, by what became of so many.
+    fn went_on(&mut self, progress: Progress, source_count: usize) {
+        let enough = if progress.looked_at < source_count { progress.looked_at } else { self.pace };
+        self.pace = enough.saturating_mul(2).clamp(1, LOOKED_AT_MAX);
     }
 
     /// Tells that the gap is closed.

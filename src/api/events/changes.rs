@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::header::CACHE_CONTROL;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::IntoResponse;
-use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -23,11 +23,15 @@ use crate::api::paging::checked_limit;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::api::query::{ChangesQuery, Parameters, StreamQuery};
 use crate::api::state::ApiState;
-use crate::handle::{Item, Place, Reading, Stage, Start, Subscription, SyncMode};
+use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
 /// How long an answer may wait (api.md): as long as the idle time after which proxies drop a connection.
 const WAIT_SECONDS_MAX: u32 = 60;
+
+/// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one event at least, of 1.5 MiB as a rule
+/// at most, which is what etcd takes for a value.
+const ANSWER_BYTES_MAX: usize = crate::api::pages::PAGE_BYTES_MAX;
 
 /// What a place begins with, so that it cannot be taken for a position.
 const PLACE_PREFIX: &str = "c1.";
@@ -36,7 +40,9 @@ const PLACE_PREFIX: &str = "c1.";
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Changes {
-    /// What the stream would have sent, in order; the last one is `synced` unless `more` is true.
+    /// What the stream would have sent, in order; the last one is `synced` unless `more` is true. Ends at `limit` or after 4 MiB.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required)]
     events: Vec<WatchEvent>,
     /// Where the next answer begins, as `after=`, with the same filters. Opaque; inside a snapshot only good here.
     next_position: String,
@@ -45,6 +51,19 @@ pub(crate) struct Changes {
     /// Why everything that you hold must be forgotten before the events are applied; the first event, a `reset`, says the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     reset: Option<&'static str>,
+}
+
+/// What one piece of a look became.
+#[derive(Debug, Default)]
+struct Told {
+    /// Encoded events, with commas between.
+    events: Vec<u8>,
+    /// How many upserts, patches and deletes are among them.
+    change_count: usize,
+    /// What was told before the reset, if there was one, counts no more.
+    reset: Option<ResetReason>,
+    /// Whether a gap was closed, by a snapshot of so many upserts and deletes or by a replay.
+    synced: Option<Option<u64>>,
 }
 
 /// One answer in the making.
@@ -57,7 +76,8 @@ struct Poll {
     /// How many upserts and deletes it may hold.
     limit: usize,
     deadline: Instant,
-    events: Vec<WatchEvent>,
+    /// Encoded, with commas between.
+    events: Vec<u8>,
     change_count: usize,
     reset: Option<&'static str>,
     /// How many upserts and deletes a snapshot took that this answer completes.
@@ -101,7 +121,7 @@ pub(crate) async fn list_changes(
         None => Subscription::new(filter, &start, &reading),
     };
     let answer = Poll::new(state, subscription, signal, (limit, wait)).answer(&query.fingerprint).await?;
-    Ok(([(CACHE_CONTROL, "no-store")], Json(answer)))
+    Ok(([(CACHE_CONTROL, "no-store"), (CONTENT_TYPE, "application/json")], answer))
 }
 
 impl Poll {
@@ -120,7 +140,8 @@ impl Poll {
         }
     }
 
-    async fn answer(mut self, fingerprint: &str) -> Result<Changes, Problem> {
+    /// The answer's bytes.
+    async fn answer(mut self, fingerprint: &str) -> Result<Vec<u8>, Problem> {
         let reading = self.gather().await?;
         let more = !self.subscription.is_current(&reading);
         if !more {
@@ -129,13 +150,16 @@ impl Poll {
                 None => (SyncMode::Replay, self.change_count as u64),
             };
             let synced = Item::Synced { mode, count, position: self.subscription.position(&reading) };
-            self.events.push(WatchEvent::of(&synced, &reading, &ClusterIds::new(&reading)));
+            append(&mut self.events, &WatchEvent::of(&synced, &reading, &ClusterIds::new(&reading)))?;
         }
         let next_position = match self.subscription.place(&reading) {
             Some(place) => write_place(&place, fingerprint),
             None => self.subscription.position(&reading).to_string(),
         };
-        Ok(Changes { events: self.events, next_position, more, reset: self.reset })
+        // the events are written already: a comma takes the place of the brace that the rest begins with
+        let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset };
+        let ending = serde_json::to_vec(&rest).map_err(unwritable)?;
+        Ok([b"{\"events\":[", self.events.as_slice(), b"],", ending.get(1..).unwrap_or_default()].concat())
     }
 
     /// Looks at snapshots until there is something to tell, or the wait is over. The reading is the one that was seen last.
@@ -144,9 +168,9 @@ impl Poll {
             // before the snapshot is taken, so that what comes after it wakes us
             self.signal.borrow_and_update();
             let reading = self.state.handle.reading().await?;
-            self.take(&reading);
+            self.take(&reading)?;
             let current = self.subscription.is_current(&reading);
-            if self.change_count >= self.limit || (current && self.is_due()) {
+            if self.change_count >= self.limit || self.events.len() >= ANSWER_BYTES_MAX || (current && self.is_due()) {
                 return Ok(reading);
             }
             if current {
@@ -158,24 +182,24 @@ impl Poll {
         }
     }
 
-    fn take(&mut self, reading: &Reading) {
-        let ids = ClusterIds::new(reading);
-        for item in self.subscription.next_up_to(reading, self.limit - self.change_count) {
-            match &item {
-                Item::Reset(reason) => {
-                    self.events.clear();
-                    self.change_count = 0;
-                    self.reset = Some(reset_reason(*reason));
-                    self.state.meters.reset(*reason);
-                }
-                Item::Synced { mode, count, .. } => {
-                    self.snapshot_count = (*mode == SyncMode::Snapshot).then_some(*count);
-                    continue;
-                }
-                Item::Upsert { .. } | Item::Patch { .. } | Item::Delete { .. } => self.change_count += 1,
+    fn take(&mut self, reading: &Reading) -> Result<(), Problem> {
+        let bounds = LookBounds { changes: self.limit - self.change_count, bytes: ANSWER_BYTES_MAX - self.events.len() };
+        for told in self.subscription.tell_up_to(reading, bounds, |items, bytes| Told::of(items, bytes, reading)) {
+            let told = told?;
+            if let Some(reason) = told.reset {
+                self.events.clear();
+                self.change_count = 0;
+                self.reset = Some(reset_reason(reason));
+                self.state.meters.reset(reason);
             }
-            self.events.push(WatchEvent::of(&item, reading, &ids));
+            if !self.events.is_empty() && !told.events.is_empty() {
+                self.events.push(b',');
+            }
+            self.events.extend(told.events);
+            self.change_count += told.change_count;
+            self.snapshot_count = told.synced.unwrap_or(self.snapshot_count);
         }
+        Ok(())
     }
 
     fn is_due(&self) -> bool {
@@ -190,6 +214,41 @@ impl Poll {
             () = self.state.stop.cancelled() => {}
         }
     }
+}
+
+impl Told {
+    /// Writes items as they come, so that none is kept.
+    fn of(items: &mut dyn Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Result<Self, Problem> {
+        let ids = ClusterIds::new(reading);
+        let mut told = Self::default();
+        let mut outcome = Ok(());
+        for item in items {
+            match &item {
+                Item::Reset(reason) => told = Self { reset: Some(*reason), ..Self::default() },
+                Item::Synced { mode, count, .. } => {
+                    told.synced = Some((*mode == SyncMode::Snapshot).then_some(*count));
+                    continue;
+                }
+                Item::Upsert { .. } | Item::Patch { .. } | Item::Delete { .. } => told.change_count += 1,
+            }
+            let before = told.events.len();
+            outcome = outcome.and(append(&mut told.events, &WatchEvent::of(&item, reading, &ids)));
+            bytes.add(told.events.len() - before);
+        }
+        outcome.map(|()| told)
+    }
+}
+
+/// Adds an event to others.
+fn append(events: &mut Vec<u8>, event: &WatchEvent) -> Result<(), Problem> {
+    if !events.is_empty() {
+        events.push(b',');
+    }
+    serde_json::to_writer(events, event).map_err(unwritable)
+}
+
+fn unwritable(error: serde_json::Error) -> Problem {
+    Problem::internal(format!("an event cannot be written: {error}"))
 }
 
 fn wait(seconds: Option<u32>) -> Result<Duration, Problem> {

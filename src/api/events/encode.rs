@@ -9,7 +9,7 @@ use crate::api::dto::status::{ClusterAge, readings};
 use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
 use crate::api::problem::{Problem, ProblemDocument};
-use crate::handle::{BackendsPatch, Item, Reading, ResetReason, SyncMode};
+use crate::handle::{BackendsPatch, ByteCount, Item, Reading, ResetReason, SyncMode};
 use crate::model::{EntryKey, Kind, Position, ReaderPosition, Revision};
 
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (http.md §5.2), and this much at once does not
@@ -187,16 +187,19 @@ impl Encoder {
         Self { encoding, chunks: Vec::new(), open: Vec::new() }
     }
 
-    /// Items as chunks of about 64 KiB.
-    pub(super) fn encoded(encoding: Encoding, items: impl Iterator<Item = Item>, reading: &Reading) -> Vec<Bytes> {
+    /// Items as chunks of about 64 KiB, whose bytes are counted. Each item is gone when it is written.
+    pub(super) fn encoded(encoding: Encoding, items: impl Iterator<Item = Item>, bytes: &ByteCount, reading: &Reading) -> Vec<Bytes> {
         let (mut encoder, ids) = (Self::new(encoding), ClusterIds::new(reading));
-        items.for_each(|item| encoder.item(&item, reading, &ids));
+        for item in items {
+            bytes.add(encoder.item(&item, reading, &ids));
+        }
         encoder.finish()
     }
 
-    /// Adds one item.
-    pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIds<'_>) {
-        self.event(&WatchEvent::of(item, reading, ids));
+    /// Adds one item, and says how many bytes it has.
+    pub(super) fn item(&mut self, item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> usize {
+        let before = self.open.len();
+        self.event(&WatchEvent::of(item, reading, ids)) - before
     }
 
     /// Adds a bookmark.
@@ -209,7 +212,8 @@ impl Encoder {
         self.event(&WatchEvent { problem: Some(problem.document(None)), ..WatchEvent::new("error") });
     }
 
-    fn event(&mut self, event: &WatchEvent) {
+    /// Says how many bytes there were with it in the chunk that it is part of.
+    fn event(&mut self, event: &WatchEvent) -> usize {
         // one of the measurements has some 420 bytes
         self.open.reserve(512);
         if self.encoding == Encoding::Sse {
@@ -223,11 +227,13 @@ impl Encoder {
         }
         append_line(&mut self.open, event).expect("must be JSON: every member is a text, a number or a list of them");
         self.open.extend_from_slice(if self.encoding == Encoding::Sse { b"\n\n" } else { b"\n" });
-        if self.open.len() >= CHUNK_BYTES {
+        let length = self.open.len();
+        if length >= CHUNK_BYTES {
             // another as long, and one more event
             let next = Vec::with_capacity(CHUNK_BYTES + 1_024);
             self.chunks.push(std::mem::replace(&mut self.open, next).into());
         }
+        length
     }
 
     /// How much was added.

@@ -181,6 +181,17 @@ impl Group {
         self.ring().give_up(head, &self.common);
     }
 
+    /// Gives up what waits to be encoded where it begins before `oldest`, which the feed's ring begins with: so all that waits for all groups is
+    /// in the ring too, and its bound in bytes holds for them. True if that was so, and its readers must be woken.
+    pub(super) fn keep_up(&self, oldest: Sequence) -> bool {
+        let mut ring = self.ring();
+        let is_behind = ring.pending.front().is_some_and(|first| first.from() < oldest);
+        if is_behind {
+            ring.give_up(self.common.routed(), &self.common);
+        }
+        is_behind
+    }
+
     /// How far its slowest reader is behind `head`.
     pub(super) fn lag(&self, head: Sequence) -> u64 {
         let ring = self.ring();
@@ -254,6 +265,12 @@ impl Group {
                 self.common.taken.fetch_add(1, Ordering::Relaxed);
                 let bytes = chunk.bytes.clone();
                 ring.let_go(&self.common);
+                // who encodes has what it needs; where there is no room, who is slower has to replay, however few chunks its group keeps
+                while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX
+                    && ring.chunks.front().is_some_and(|one| one.to <= seat.position)
+                {
+                    ring.drop_oldest(&self.common);
+                }
                 return Taken::Bytes(bytes);
             }
             if ring.pending.is_empty() {

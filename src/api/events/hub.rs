@@ -60,6 +60,9 @@ impl Default for Patience {
     }
 }
 
+/// How often groups are looked at whose readers take nothing: what waits for them keeps memory that the feed's ring has given up.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How many changes may wait for that: half of what a group takes before it gives up ([`super::group`]).
 const LATE_COUNT_MAX: u64 = 8_192;
 
@@ -178,8 +181,13 @@ impl Shared {
     async fn follow(&self) -> Followed {
         let Ok(mut signal) = self.handle.signal().await else { return Followed::WriterGone };
         let (mut next, mut deliveries, mut taken) = (Instant::now(), 0, self.common.taken());
+        let mut swept = next;
         loop {
             tokio::time::sleep_until(next).await;
+            if swept.elapsed() >= SWEEP_INTERVAL {
+                self.sweep();
+                swept = Instant::now();
+            }
             let manner = if deliveries < self.patience.deliveries_min { Manner::Each } else { self.await_takers().await };
             // before the snapshot is taken, so that what comes after it makes another tick
             signal.borrow_and_update();
@@ -229,6 +237,14 @@ impl Shared {
             }
         };
         Some(wake(&woken))
+    }
+
+    /// Gives up what waits for groups longer than the ring has it.
+    fn sweep(&self) {
+        let Some(reading) = self.handle.try_reading() else { return };
+        let oldest = reading.announced_from();
+        let behind: Vec<Arc<Group>> = self.routes().groups.values().filter(|group| group.keep_up(oldest)).cloned().collect();
+        wake(&behind);
     }
 
     /// Gives every change up to the head of `reading` to the groups that it may concern. Returns those that must be woken.

@@ -8,16 +8,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::encode::{Encoding, reset_reason};
-use crate::handle::{Item, LOOKED_AT_MAX, ResetReason};
+use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
 use crate::model::Sequence;
 
-/// Up to so many bytes that wait for single streams, all of them together, a look of one may be a long one: 3.7 MB of the events of the
-/// measurements, which have 450 bytes.
+/// Up to so many bytes that wait for single streams, all of them together, a look of one may be a long one.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// What a look gives at most where more waits: 115 KB, so that as many streams as there may be, 10,000, hold 1.2 GB at the very worst, should all
-/// stand still while they catch up.
-const CHANGES_WHERE_MANY_WAIT: usize = 256;
+/// What a long look gives at most, its last event included or not: some 9,000 of the events of the measurements, which have 450 bytes.
+const LOOK_BYTES_MAX: usize = 4 << 20;
+
+/// What a look gives at most where more waits: two chunks, or one event if that is larger. As many streams as there may be, 10,000, hold
+/// 1.3 GB of usual events at the very worst, should all stand still while they catch up.
+const BYTES_WHERE_MANY_WAIT: usize = 128 << 10;
+
+/// From so many bytes on nobody looks who catches up, until sockets took some or stood still for so long that they were closed
+/// ([`crate::api::stall`]): large events would make more of it, 15 GB if each of 10,000 streams had one of the 1.5 MiB that etcd takes.
+const WAITING_BYTES_STOP: usize = 256 << 20;
 
 /// What a slot holds while its stream shares bytes with others.
 const SHARING: u64 = u64::MAX;
@@ -123,10 +129,11 @@ impl StreamMeters {
         encoded
     }
 
-    /// How many upserts and deletes one look may give now.
-    pub(super) fn change_count_max(&self) -> usize {
-        let many = self.shared.waiting.load(Ordering::Relaxed) > WAITING_BYTES_MAX;
-        if many { CHANGES_WHERE_MANY_WAIT } else { LOOKED_AT_MAX }
+    /// How much one look may give now; `None` where there is no room for any.
+    pub(super) fn look_bounds(&self) -> Option<LookBounds> {
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let bytes = if waiting > WAITING_BYTES_MAX { BYTES_WHERE_MANY_WAIT } else { LOOK_BYTES_MAX };
+        (waiting < WAITING_BYTES_STOP).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
     }
 
     /// The most bytes that ever waited for single streams together.
@@ -190,16 +197,18 @@ mod tests {
     fn looks_are_short_while_much_waits_and_long_again_when_it_was_taken_or_given_up() {
         let meters = StreamMeters::default();
         let [mut one, mut other] = [Encoding::Sse, Encoding::NdJson].map(|encoding| meters.open(encoding, Sequence(1)));
+        let bytes_of_a_look = || meters.look_bounds().map(|bounds| bounds.bytes);
         one.waits(WAITING_BYTES_MAX);
-        assert_eq!(meters.change_count_max(), LOOKED_AT_MAX);
+        assert_eq!(bytes_of_a_look(), Some(LOOK_BYTES_MAX));
         other.waits(100);
-        assert_eq!(meters.change_count_max(), CHANGES_WHERE_MANY_WAIT);
+        assert_eq!(bytes_of_a_look(), Some(BYTES_WHERE_MANY_WAIT));
         other.sent(100);
-        assert_eq!(meters.change_count_max(), LOOKED_AT_MAX);
-        other.waits(100);
+        assert_eq!(bytes_of_a_look(), Some(LOOK_BYTES_MAX));
+        other.waits(WAITING_BYTES_STOP - WAITING_BYTES_MAX);
+        assert_eq!(bytes_of_a_look(), None);
         drop(one);
-        assert_eq!(meters.change_count_max(), LOOKED_AT_MAX);
-        assert_eq!(meters.queue_mark(), ("stream_waiting_bytes", WAITING_BYTES_MAX + 100));
+        assert_eq!(bytes_of_a_look(), Some(BYTES_WHERE_MANY_WAIT));
+        assert_eq!(meters.queue_mark(), ("stream_waiting_bytes", WAITING_BYTES_STOP));
         assert_eq!(meters.counts().bytes, 100);
     }
 }

@@ -21,10 +21,13 @@ use super::meter::Meter;
 use super::places::Place;
 use crate::api::problem::{Code, Problem};
 use crate::api::state::ApiState;
-use crate::handle::Subscription;
+use crate::handle::{LookBounds, Subscription};
 
 /// A bookmark at least this often (api.md): well below the 60 s after which proxies drop a silent connection.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How long a stream that catches up waits before it looks whether there is room again.
+const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The state of one open stream.
 #[derive(Debug)]
@@ -35,13 +38,19 @@ pub(super) struct Reader {
     ready: Ready,
     /// Until the next bookmark. Kept between waits, so that a busy stream does not set a timer with every event.
     bookmark: Pin<Box<Sleep>>,
+    /// Set while there is no room for what it lacks.
+    room: Option<Pin<Box<Sleep>>>,
     meter: Meter,
     _place: Place,
 }
 
 /// Encoded and not taken yet.
 #[derive(Debug, Default)]
-struct Ready(VecDeque<Bytes>);
+struct Ready {
+    chunks: VecDeque<Bytes>,
+    /// How many bytes of this stream alone were handed to its connection last, which asks for more once its socket took most of them.
+    handed: usize,
+}
 
 /// How a stream gets its events.
 #[derive(Debug)]
@@ -66,17 +75,27 @@ enum Looked {
 
 impl Ready {
     fn extend(&mut self, chunks: impl IntoIterator<Item = Bytes>, meter: &mut Meter) {
-        self.0.extend(chunks.into_iter().inspect(|chunk| meter.waits(chunk.len())));
+        self.chunks.extend(chunks.into_iter().inspect(|chunk| meter.waits(chunk.len())));
     }
 
-    fn pop(&mut self, meter: &mut Meter) -> Option<Bytes> {
-        let chunk = self.0.pop_front()?;
-        meter.sent(chunk.len());
+    /// The next chunk for the connection. One that is shared with other streams takes no room of its own there.
+    fn pop(&mut self, shared: bool, meter: &mut Meter) -> Option<Bytes> {
+        let chunk = self.chunks.pop_front()?;
+        if shared {
+            meter.sent(chunk.len());
+        } else {
+            self.handed = chunk.len();
+        }
         Some(chunk)
     }
 
+    /// The connection asks for more.
+    fn taken(&mut self, meter: &mut Meter) {
+        meter.sent(std::mem::take(&mut self.handed));
+    }
+
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.chunks.is_empty()
     }
 }
 
@@ -86,7 +105,7 @@ impl Reader {
         let mut meter = state.meters.open(key.encoding, subscription.sent());
         let mut ready = Ready::default();
         ready.extend(key.encoding.preamble(), &mut meter);
-        Self { meter, state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, _place: place }
+        Self { meter, state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, room: None, _place: place }
     }
 
     fn look(&mut self, context: &mut Context<'_>) -> Looked {
@@ -96,7 +115,7 @@ impl Reader {
         }
         match &mut self.stage {
             Stage::Ended => Looked::Nothing,
-            Stage::Alone(_) => self.look_alone(due),
+            Stage::Alone(_) => self.look_alone(due, context),
             Stage::Sharing(member) => match member.take(context.waker()) {
                 Taken::Bytes(bytes) => {
                     self.ready.extend([bytes], &mut self.meter);
@@ -119,13 +138,14 @@ impl Reader {
     }
 
     /// Looks at the newest snapshot once, and joins the others if nothing is lacking then.
-    fn look_alone(&mut self, due: bool) -> Looked {
+    fn look_alone(&mut self, due: bool, context: &mut Context<'_>) -> Looked {
+        let Some(bounds) = self.await_room(context) else { return Looked::Nothing };
         let Stage::Alone(alone) = &mut self.stage else { return Looked::More };
         let (key, subscription) = alone.as_mut();
         let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
         let meters = &self.state.meters;
-        let chunks = subscription.tell_up_to(&reading, meters.change_count_max(), |items| {
-            meters.counted(items, |items| Encoder::encoded(key.encoding, items, &reading))
+        let chunks = subscription.tell_up_to(&reading, bounds, |items, bytes| {
+            meters.counted(items, |items| Encoder::encoded(key.encoding, items, bytes, &reading))
         });
         self.meter.at(Some(subscription.sent()));
         self.ready.extend(chunks.into_iter().flatten(), &mut self.meter);
@@ -138,6 +158,21 @@ impl Reader {
             (true, _) => self.bookmark(),
             (false, true) => Looked::Yield,
             (false, false) => Looked::More,
+        }
+    }
+
+    /// How much a look may give; where there is no room, the task is woken when it is time to ask again.
+    fn await_room(&mut self, context: &mut Context<'_>) -> Option<LookBounds> {
+        loop {
+            if let Some(bounds) = self.state.meters.look_bounds() {
+                self.room = None;
+                return Some(bounds);
+            }
+            let room = self.room.get_or_insert_with(|| Box::pin(tokio::time::sleep(ROOM_INTERVAL)));
+            if room.as_mut().poll(context).is_pending() {
+                return None;
+            }
+            self.room = None;
         }
     }
 
@@ -190,9 +225,11 @@ impl Stream for Reader {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { ready, meter, .. } = &mut *self;
+        ready.taken(meter);
         loop {
-            let Self { ready, meter, .. } = &mut *self;
-            if let Some(chunk) = ready.pop(meter) {
+            let Self { ready, meter, stage, .. } = &mut *self;
+            if let Some(chunk) = ready.pop(matches!(stage, Stage::Sharing(_)), meter) {
                 return Poll::Ready(Some(Ok(chunk)));
             }
             if matches!(self.stage, Stage::Ended) {
@@ -219,7 +256,7 @@ mod tests {
     use crate::api::events::places::Client;
     use crate::api::tests::fixture::{Fixture, key, pod, put};
     use crate::handle::{Filter, Start};
-    use crate::model::{Kind, Sequence};
+    use crate::model::{Backend, Kind, Object, Port, Sequence, Service};
 
     #[tokio::test]
     async fn a_look_gives_little_while_much_waits_for_other_streams() {
@@ -230,7 +267,7 @@ mod tests {
         }
         let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
         let reading = state.handle.try_reading().unwrap();
-        for (waiting, range) in [(0, 1_000..2_000), (1 << 30, 256..257)] {
+        for (waiting, range) in [(0, 1_000..2_000), (100 << 20, 250..350)] {
             let mut other = state.meters.open(Encoding::Sse, Sequence(1));
             other.waits(waiting);
             let group = GroupKey { filter: Filter::default(), encoding: Encoding::Sse, patch: false };
@@ -239,10 +276,51 @@ mod tests {
             let preamble = reader.next().await.unwrap().unwrap();
             let mut look = vec![reader.next().await.unwrap().unwrap()];
             assert!(preamble.starts_with(b"retry"));
-            look.extend(reader.ready.0.iter().cloned());
+            look.extend(reader.ready.chunks.iter().cloned());
             let text = String::from_utf8(look.concat()).unwrap();
             let count = text.matches("event: upsert").count();
             assert!(range.contains(&count), "{count} with {waiting} B waiting");
         }
+    }
+
+    /// Eight clients that ask for a snapshot of large services and read nothing, and one that comes when there is no room any more.
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_readers_that_take_nothing_is_bounded_in_bytes() {
+        let fixture = Fixture::new();
+        for number in 0..40 {
+            let backend = |number: u32| Backend {
+                ip: std::net::Ipv4Addr::from(number).into(),
+                ports: [Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 }].into(),
+                hostname: String::new(),
+                zone: None,
+            };
+            let service = Service { backends: (0..5_000).map(backend).collect(), ..Service::default() };
+            fixture.change(put(key(Kind::Service, "paris", &format!("shop/s{number}")), Object::Service(service), number)).await;
+        }
+        let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
+        let reading = state.handle.try_reading().unwrap();
+        let open = || {
+            let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
+            let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
+            Reader::new(state.clone(), group, subscription, state.places.take(Client::Local).unwrap())
+        };
+        let mut readers: Vec<Reader> = (0..8).map(|_| open()).collect();
+        let held = |reader: &Reader| reader.ready.handed + reader.ready.chunks.iter().map(Bytes::len).sum::<usize>();
+        for reader in &mut readers {
+            reader.next().await.unwrap().unwrap();
+            // a look and its last event, of 0.6 MB
+            assert!((3 << 20..5 << 20).contains(&held(reader)), "{} bytes", held(reader));
+        }
+        let all: usize = readers.iter().map(held).sum();
+        assert_eq!(state.meters.queue_mark().1, all);
+        // what the connection has in hand counts until it asks for more
+        let mut other = state.meters.open(Encoding::Sse, Sequence(1));
+        other.waits((256 << 20) - all);
+        let mut late = open();
+        let first = tokio::time::timeout(Duration::from_secs(5), late.next()).await;
+        assert!(first.is_err() && held(&late) == 0, "there is no room");
+        drop(readers.pop());
+        late.next().await.unwrap().unwrap();
+        assert!(held(&late) < 1 << 20, "{} bytes where little room is left", held(&late));
     }
 }

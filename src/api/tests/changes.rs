@@ -202,3 +202,57 @@ async fn one_changed_backend_of_5000_is_less_than_a_kibibyte() {
     assert_eq!(data, expected);
     assert!(event.starts_with(&format!("event: patch\nid: {}\n", position(HEAD + 2))), "{event}");
 }
+
+/// A service of so many backends, some 130 bytes each once it is written.
+fn service_of(name: &str, backends: u32) -> Change {
+    let port = Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 };
+    let backend = |number: u32| Backend {
+        ip: std::net::Ipv4Addr::from(0x0a00_0000 + number).into(),
+        ports: [port.clone()].into(),
+        hostname: String::new(),
+        zone: None,
+    };
+    let service = Service {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        backends: (0..backends).map(backend).collect(),
+        ..Service::default()
+    };
+    put(key(Kind::Service, "paris", &format!("shop/{name}")), Object::Service(service), i64::from(backends))
+}
+
+#[tokio::test]
+async fn answers_end_at_four_mebibytes_and_have_one_event_at_least() {
+    let fixture = Fixture::new();
+    for number in 0..8 {
+        fixture.change(service_of(&format!("large{number}"), 10_000)).await;
+    }
+    // as large as an answer may be by itself, and before the others
+    fixture.change(service_of("large", 55_000)).await;
+    for (start, kinds) in [("snapshot=true".to_owned(), "kind=service"), (format!("after={}", position(HEAD)), "")] {
+        let (mut next, mut names, mut answers) = (start, Vec::new(), 0);
+        loop {
+            let answer = fixture.get(&format!("/v1/changes?{next}&{kinds}&limit=1000")).await;
+            let json = answer.json();
+            let large: Vec<String> = json["events"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|event| Some(event["key"].as_str()?.rsplit('/').next()?.to_owned()))
+                .filter(|name| name.starts_with("large"))
+                .collect();
+            // what was there before the last event, and that one
+            let most = if large.iter().any(|name| name == "large") { 9 << 20 } else { 6 << 20 };
+            assert!(answer.bytes.len() < most, "{} bytes with {large:?}", answer.bytes.len());
+            answers += 1;
+            names.extend(large);
+            if json["more"] != true {
+                break;
+            }
+            next = format!("after={}", json["nextPosition"].as_str().unwrap());
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!((names.len(), answers >= 2), (9, true), "{names:?} in {answers} answers");
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{BackendsPatch, Item, Mode, Subscription, SyncMode, told};
+use super::{BackendsPatch, Item, LOOKED_AT_MAX, Mode, Subscription, SyncMode, told};
 use crate::handle::{Filter, Reading};
 use crate::model::{Announcement, ReaderPosition, Sequence};
 
@@ -11,6 +11,14 @@ impl Reading {
     /// The announcements after a position, or `None` where the ring no longer holds all of them.
     pub(crate) fn announced_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
         self.published().feed.ring_after(position)
+    }
+}
+
+impl Reading {
+    /// The position from which on the ring has all announcements.
+    pub(crate) fn announced_from(&self) -> Sequence {
+        let feed = &self.published().feed;
+        Sequence(feed.head().0.saturating_sub(feed.ring_length() as u64))
     }
 }
 
@@ -38,7 +46,7 @@ impl Subscription {
     /// A reader that has everything up to `sent` and fell out of what is shared: it is in replay until the next `synced`.
     pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
         let (mode, sync_mode) = (Mode::Replaying, SyncMode::Replay);
-        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: true, patches: false }
+        Self { filter, mode, sent, sync_mode, count: 0, reset: None, owes_synced: true, patches: false, pace: LOOKED_AT_MAX }
     }
 
     /// Whether it sends patches: it was asked to, and the reader holds what they apply to.

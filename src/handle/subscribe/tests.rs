@@ -315,5 +315,17 @@ fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
         let one_by_one = all(100);
         assert!(filter != Filter::default() || one_by_one.len() > LOOKED_AT_MAX, "{start:?}");
         assert_eq!(all(LOOKED_AT_MAX), one_by_one, "{start:?}, {filter:?}");
+        // a look ends with the item that brings it to its bytes, on each thread that makes some
+        let mut reader = Subscription::new(filter.clone(), &start, &reading);
+        let (mut items, mut bytes, mut looks) = (Vec::new(), 1, 0);
+        while !reader.is_current(&reading) {
+            let bounds = LookBounds { changes: LOOKED_AT_MAX, bytes };
+            let told = reader.tell_up_to(&reading, bounds, |items, count| items.inspect(|_| count.add(10)).collect::<Vec<Item>>());
+            let told: Vec<Item> = told.into_iter().flatten().collect();
+            assert!(told.len() <= bytes / 10 + 6, "{} items for {bytes} bytes", told.len());
+            items.extend(told);
+            (bytes, looks) = ([1, 5_000, 30_000][looks % 3], looks + 1);
+        }
+        assert_eq!(items, one_by_one, "{start:?}, {filter:?}");
     }
 }

@@ -194,3 +194,14 @@ async fn nobody_joins_inside_a_wave_and_no_bookmark_falls_into_it() {
     // who has what was before may join, and is not told twice
     assert!(trial.join(507).is_some());
 }
+
+/// A group whose readers take nothing keeps nothing that the feed has let go.
+#[tokio::test]
+async fn what_waits_longer_than_the_ring_has_it_is_given_up() {
+    let trial = Trial::new();
+    let mut seat = trial.join(107).unwrap();
+    (108..=112).for_each(|sequence| trial.route(sequence, 7));
+    assert!(!trial.group.keep_up(Sequence(107)));
+    assert!(trial.group.keep_up(Sequence(108)));
+    assert_eq!(trial.take(&mut seat), Taken::Lost);
+}
