@@ -14,18 +14,19 @@ const SHOWN_MAX: usize = 5;
 const MADE_UP: &str =
     "with ENI, Azure or multi-pool IPAM some versions of Cilium announce made-up ones (cilium/cilium#46179): upgrade those";
 
-/// A finding across keys. `None` where what it rests on is just being read: a list that is not complete says nothing of what is absent.
+/// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
+/// where it is over since the survey.
 pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<Finding> {
     let (clusters, detail, key) = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => {
-            reading.is_complete(cluster, Kind::Node).then_some(())?;
+            (reading.is_complete(cluster, Kind::Node) && !reading.has_node_at(*ip, cluster)).then_some(())?;
             let detail = format!(
                 "{cluster} has addresses behind host {ip}, and no node of that address: traffic to them has no tunnel; see whether the node was removed or its agent does not announce it"
             );
             (vec![cluster.clone()], detail, None)
         }
         handle::Finding::DanglingIdentity(cluster, identity) => {
-            reading.is_complete(cluster, Kind::Identity).then_some(())?;
+            (reading.is_complete(cluster, Kind::Identity) && !reading.has_identity(*identity, cluster)).then_some(())?;
             let detail = format!(
                 "{cluster} has addresses of identity {identity}, and does not announce that identity: policies by label do not match them; see whether its operator removed an identity that is still in use"
             );
@@ -33,6 +34,7 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
         }
         handle::Finding::DuplicateAddress(prefix) => {
             let clusters: Vec<ClusterName> = reading.clusters_at(*prefix).into_iter().collect();
+            (clusters.len() > 1).then_some(())?;
             let detail = format!(
                 "{} is claimed by {}: agents use whichever wrote last; give the clusters address ranges that do not overlap",
                 text_of(*prefix),

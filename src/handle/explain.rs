@@ -74,6 +74,18 @@ impl Reading {
         self.published().view.nodes_at(ip)
     }
 
+    /// Whether a node of a cluster has an address.
+    #[must_use]
+    pub fn has_node_at(&self, ip: IpAddr, cluster: &ClusterName) -> bool {
+        self.published().view.has_node_at(ip, cluster)
+    }
+
+    /// Whether a cluster announces an identity.
+    #[must_use]
+    pub fn has_identity(&self, id: u32, cluster: &ClusterName) -> bool {
+        self.published().view.has_identity(id, cluster)
+    }
+
     /// The clusters that have an entry for exactly a prefix.
     #[must_use]
     pub fn clusters_at(&self, prefix: ObjectPrefix) -> std::collections::BTreeSet<ClusterName> {

@@ -45,7 +45,7 @@ pub use selector::{LabelSelector, MalformedSelector};
 pub use slice::{Allowance, Slice, Spent};
 pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, ByteCount, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
-pub use survey::{Finding, FirstLook, Overlaps, Survey};
+pub use survey::{Finding, Look, Overlaps, Survey};
 
 /// How long a request waits for the store to load (api.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -171,6 +171,14 @@ impl Handle {
     pub async fn signal(&self) -> Result<watch::Receiver<crate::model::Sequence>, Loading> {
         self.reading().await?;
         self.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
+    }
+
+    /// Waits for the store to load, however long, for whoever follows the mirror; then the signal of [`Handle::signal`]. `None` where it never
+    /// will.
+    pub async fn signal_once_loaded(&self) -> Option<watch::Receiver<crate::model::Sequence>> {
+        let mut loaded = self.about.loaded.clone();
+        let loaded = loaded.wait_for(Option::is_some).await.ok()?;
+        loaded.as_ref().map(Subscriber::signal)
     }
 
     /// Whether lookups answer: everything of the store is in memory.

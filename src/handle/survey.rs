@@ -1,40 +1,40 @@
 //! What shows only across keys: who names what is not there, what two clusters claim, and which services an address backs.
 //!
-//! A reader of the mirror like any other, kept up to date by the changes: it takes in a snapshot once, piece by piece, and then follows
-//! the ring. Owns counts and sets of what is wrong, not the words for it; [`Finding`] names one, whoever tells of it reads the rest from
-//! the [`Reading`]. Pure. Deliberately lacks: what is wrong with one cluster as a whole, which is read from its status when asked.
+//! A reader of the mirror like any other, kept up to date by the changes: it takes in a snapshot once, then what changed from one to the
+//! next, of each key only what matters beside others ([`Gist`]), piece by piece ([`Look`]). Owns counts and sets of what is wrong, not the
+//! words for it; [`Finding`] names one, whoever tells of it reads the rest from the [`Reading`]. Pure. Deliberately lacks: what is wrong with
+//! one cluster as a whole, which is read from its status when asked.
 
 mod finding;
+mod look;
 mod pod_cidrs;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::ControlFlow;
 
 use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 
 use super::{IdentityScope, Reading};
-use crate::model::{ALLOCATED_IDENTITY_MIN, Announcement, ClusterName, EntryKey, Kind, Node, Object, Sequence};
+use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, Kind, ObjectPrefix, Sequence};
+use crate::view::Gist;
 
 pub use finding::Finding;
+pub use look::Look;
 pub use pod_cidrs::Overlaps;
 
 use pod_cidrs::PodCidrs;
 
-/// How many keys one piece of the first look takes in, or how many findings it settles: some milliseconds, as one key takes up to 10 µs to
-/// decode.
-const PIECE_KEYS: usize = 512;
-
-/// What was found up to a position. Cloning makes a snapshot.
+/// What was found up to a moment. Cloning makes a snapshot.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// Everything up to here is in it.
-    position: Sequence,
+    /// The moment: what changes of it is found by it.
+    reading: Reading,
     /// How many ip entries of a cluster name an identity.
-    naming: OrdMap<(u32, ClusterName), u64>,
+    naming: OrdMap<(u32, ClusterName), u32>,
     /// How many ip entries of a cluster are behind a host address.
-    hosted: OrdMap<(IpAddr, ClusterName), u64>,
+    hosted: OrdMap<(IpAddr, ClusterName), u32>,
     pod_cidrs: PodCidrs,
     /// Services and endpoint slices by the addresses behind them.
     backends: OrdSet<(IpAddr, EntryKey)>,
@@ -42,82 +42,11 @@ pub struct Survey {
     findings: OrdSet<Finding>,
 }
 
-/// A survey whose first look is not over.
-#[derive(Debug)]
-pub struct FirstLook {
-    reading: Reading,
-    survey: Survey,
-    next: Option<EntryKey>,
-    touched: BTreeSet<Finding>,
-}
-
-impl FirstLook {
-    /// Begins to look at a moment.
-    #[must_use]
-    pub fn new(reading: Reading) -> Self {
-        let survey = Survey {
-            position: reading.position().sequence,
-            naming: OrdMap::new(),
-            hosted: OrdMap::new(),
-            pod_cidrs: PodCidrs::unsettled(),
-            backends: OrdSet::new(),
-            findings: OrdSet::new(),
-        };
-        Self { reading, survey, next: Some(EntryKey::lowest()), touched: BTreeSet::new() }
-    }
-
-    /// Takes in the next piece, or settles some of what is left to be judged; breaks with the survey after the last.
-    pub fn advance(mut self) -> ControlFlow<Survey, Self> {
-        let Some(next) = self.next.take() else {
-            if self.touched.is_empty() {
-                self.survey.judge_pod_cidrs();
-                return ControlFlow::Break(self.survey);
-            }
-            let piece = std::iter::from_fn(|| self.touched.pop_first()).take(PIECE_KEYS).collect();
-            self.survey.judge(&piece, &self.reading);
-            return ControlFlow::Continue(self);
-        };
-        let mut records = self.reading.published().view.records_from(&next);
-        for record in records.by_ref().take(PIECE_KEYS) {
-            if let Some(object) = record.object.as_deref() {
-                self.survey.count(&record.key, object, true, &mut self.touched);
-                self.survey.replace(&record.key, None, Some(object));
-            }
-            if record.rejection.is_some() {
-                self.touched.insert(Finding::IdentityOutOfRange(record.key.clone()));
-            }
-        }
-        self.next = records.next().map(|record| record.key.clone());
-        drop(records);
-        // one for each ip entry, and nothing that is still to be counted can change it
-        let (settled, open) =
-            std::mem::take(&mut self.touched).into_iter().partition(|finding| matches!(finding, Finding::DuplicateAddress(_)));
-        self.survey.judge(&settled, &self.reading);
-        self.touched = open;
-        ControlFlow::Continue(self)
-    }
-}
-
 impl Survey {
-    /// Takes in what changed since. False where that is no longer known: look anew.
-    #[must_use]
-    pub fn follow(&mut self, reading: &Reading) -> bool {
-        let Some(announcements) = reading.announced_after(self.position) else { return false };
-        let mut touched = BTreeSet::new();
-        for announcement in announcements {
-            self.take(announcement, &mut touched);
-        }
-        // judged by the newest state: whatever changed it is among what was taken in
-        self.judge(&touched, reading);
-        self.judge_pod_cidrs();
-        self.position = reading.position().sequence;
-        true
-    }
-
     /// Up to where it goes.
     #[must_use]
     pub fn position(&self) -> Sequence {
-        self.position
+        self.reading.position().sequence
     }
 
     /// What is wrong, from one finding on, that one included.
@@ -136,8 +65,8 @@ impl Survey {
     #[must_use]
     pub fn entry_count(&self, finding: &Finding) -> Option<u64> {
         match finding {
-            Finding::DanglingIdentity(cluster, identity) => self.naming.get(&(*identity, cluster.clone())).copied(),
-            Finding::DanglingHostIp(cluster, ip) => self.hosted.get(&(*ip, cluster.clone())).copied(),
+            Finding::DanglingIdentity(cluster, identity) => self.naming.get(&(*identity, cluster.clone())).copied().map(u64::from),
+            Finding::DanglingHostIp(cluster, ip) => self.hosted.get(&(*ip, cluster.clone())).copied().map(u64::from),
             Finding::OverlappingNodePodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_nodes.len() as u64),
             Finding::OverlappingPodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_clusters.len() as u64),
             Finding::DuplicateAddress(_) | Finding::IdentityOutOfRange(_) => None,
@@ -170,59 +99,59 @@ impl Survey {
         self.backends.range((ip, EntryKey::lowest())..).take_while(move |(at, _)| *at == ip).map(|(_, key)| key)
     }
 
-    fn take(&mut self, announcement: &Announcement, touched: &mut BTreeSet<Finding>) {
-        let key = &announcement.key;
-        // a value that is refused leaves the object as it was
-        touched.insert(Finding::IdentityOutOfRange(key.clone()));
-        let (old, new) = (announcement.old_object(), announcement.new_object());
-        if old == new {
-            return;
+    /// The prefix of an ip entry that came or went; pod CIDRs that nodes share are told of the nodes.
+    fn prefix_that_came_or_went(key: &EntryKey, old: Option<&Gist>, new: Option<&Gist>) -> Option<ObjectPrefix> {
+        match (old, new) {
+            (Some(Gist::Ip { prefix, .. }), None) | (None, Some(Gist::Ip { prefix, .. })) => {
+                Some(*prefix).filter(|prefix| prefix.host || key.kind == Kind::Ip)
+            }
+            _ => None,
         }
-        if let Some(old) = &old {
-            self.count(key, old, false, touched);
-        }
-        if let Some(new) = &new {
-            self.count(key, new, true, touched);
-        }
-        self.replace(key, old.as_deref(), new.as_deref());
     }
 
-    /// Counts an object in or out, and notes what has to be judged anew.
-    fn count(&mut self, key: &EntryKey, object: &Object, is_in: bool, touched: &mut BTreeSet<Finding>) {
+    /// What may be wrong, or right, since a key changed.
+    fn touched_by<'a>(key: &'a EntryKey, old: Option<&'a Gist>, new: Option<&'a Gist>) -> impl Iterator<Item = Finding> + use<'a> {
         let cluster = &key.cluster;
-        match object {
-            // that two nodes have one pod CIDR is told of the nodes
-            Object::Ip(entry) if key.kind == Kind::NodeIp && !entry.prefix.host => {}
-            Object::Ip(entry) => {
-                touched.insert(Finding::DuplicateAddress(entry.prefix));
-                if is_allocated(entry.identity) {
-                    recount(&mut self.naming, (entry.identity, cluster.clone()), is_in);
-                    touched.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
-                }
-                if let Some(host_ip) = entry.host_ip {
-                    recount(&mut self.hosted, (host_ip, cluster.clone()), is_in);
-                    touched.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
-                }
-            }
-            Object::Identity(identity) => drop(touched.insert(Finding::DanglingIdentity(cluster.clone(), identity.id))),
-            Object::Node(node) => {
-                touched.extend(node.addresses.iter().map(|address| Finding::DanglingHostIp(cluster.clone(), address.ip)));
-            }
-            Object::Service(_) | Object::EndpointSlice(_) | Object::ServiceExport(_) | Object::Cluster(_) => {}
-        }
+        let identities = [old, new].into_iter().flatten().filter_map(|gist| match gist {
+            Gist::Ip { identity, .. } => Some(*identity).filter(|identity| is_allocated(*identity)),
+            Gist::Identity(identity) => Some(*identity),
+            Gist::Node { .. } | Gist::Backends(_) | Gist::Export => None,
+        });
+        let hosts = [old, new].into_iter().flatten().flat_map(|gist| match gist {
+            Gist::Ip { host_ip, .. } => host_ip.as_slice(),
+            Gist::Node { addresses, .. } => addresses,
+            Gist::Identity(_) | Gist::Backends(_) | Gist::Export => &[],
+        });
+        let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
+        identities.chain(hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip)))
     }
 
-    /// Takes in what is of one key alone: of a service of 5,000 backends of which one changed, that one is touched.
-    fn replace(&mut self, key: &EntryKey, old: Option<&Object>, new: Option<&Object>) {
+    /// Takes in what a key means in place of what it did.
+    fn replace(&mut self, key: &EntryKey, old: Option<&Gist>, new: Option<&Gist>) {
+        let cluster = &key.cluster;
+        old.into_iter().for_each(|old| self.count(cluster, old, false));
+        new.into_iter().for_each(|new| self.count(cluster, new, true));
         if key.kind == Kind::Node {
-            self.pod_cidrs.replace(&key.cluster, &key.name, &pod_cidrs_of(old), &pod_cidrs_of(new));
+            self.pod_cidrs.replace(cluster, &key.name, &pod_cidrs_of(old), &pod_cidrs_of(new));
         }
+        // of a service of 5,000 backends of which one changed, that one is touched
         let (old, new) = (addresses_behind(old), addresses_behind(new));
         for ip in old.difference(&new) {
             self.backends.remove(&(*ip, key.clone()));
         }
         for ip in new.difference(&old) {
             self.backends.insert((*ip, key.clone()));
+        }
+    }
+
+    /// Counts an ip entry of a cluster in or out.
+    fn count(&mut self, cluster: &ClusterName, gist: &Gist, is_in: bool) {
+        let Gist::Ip { identity, host_ip, .. } = gist else { return };
+        if is_allocated(*identity) {
+            recount(&mut self.naming, (*identity, cluster.clone()), is_in);
+        }
+        if let Some(host_ip) = host_ip {
+            recount(&mut self.hosted, (*host_ip, cluster.clone()), is_in);
         }
     }
 
@@ -246,34 +175,40 @@ impl Survey {
     }
 
     /// Settles whether each of these is wrong.
-    fn judge(&mut self, touched: &BTreeSet<Finding>, reading: &Reading) {
-        for finding in touched {
-            self.settle(finding.clone(), self.is_wrong(finding, reading));
+    fn judge(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            let is_wrong = self.is_wrong(&finding);
+            self.settle(finding, is_wrong);
         }
     }
 
-    fn is_wrong(&self, finding: &Finding, reading: &Reading) -> bool {
-        let view = &reading.published().view;
+    fn is_wrong(&self, finding: &Finding) -> bool {
+        let view = &self.reading.published().view;
         match finding {
             Finding::DanglingIdentity(cluster, identity) => {
                 self.naming.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)
             }
             Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_node_at(*ip, cluster),
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
-            Finding::IdentityOutOfRange(key) => reading.identity_out_of_range(key).is_some(),
+            Finding::IdentityOutOfRange(key) => self.reading.identity_out_of_range(key).is_some(),
             Finding::OverlappingNodePodCidr(_) | Finding::OverlappingPodCidr(_) => self.has(finding),
         }
     }
 }
 
 /// The addresses behind a service or endpoint slice.
-fn addresses_behind(object: Option<&Object>) -> BTreeSet<IpAddr> {
-    match object {
-        Some(Object::Service(service)) => service.backends.iter().map(|backend| backend.ip).collect(),
-        Some(Object::EndpointSlice(slice)) => slice.decoded().endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect(),
-        Some(Object::Node(_) | Object::Identity(_) | Object::Ip(_) | Object::ServiceExport(_) | Object::Cluster(_)) | None => {
-            BTreeSet::new()
-        }
+fn addresses_behind(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpAddr>> {
+    match gist {
+        Some(Gist::Backends(addresses)) => Cow::Borrowed(addresses),
+        _ => Cow::default(),
+    }
+}
+
+/// The pod CIDRs that a node announces.
+fn pod_cidrs_of(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpNet>> {
+    match gist {
+        Some(Gist::Node { pod_cidrs, .. }) => Cow::Borrowed(pod_cidrs),
+        _ => Cow::default(),
     }
 }
 
@@ -283,19 +218,14 @@ fn is_allocated(identity: u32) -> bool {
 }
 
 /// Counts one in or out; what is counted down to nothing goes.
-fn recount<K: Ord + Clone>(counts: &mut OrdMap<K, u64>, key: K, is_in: bool) {
-    let count = counts.get(&key).copied().unwrap_or(0);
-    match (is_in, count) {
-        (true, _) => drop(counts.insert(key, count + 1)),
-        (false, 0 | 1) => drop(counts.remove(&key)),
-        (false, _) => drop(counts.insert(key, count - 1)),
+fn recount<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, is_in: bool) {
+    match counts.get_mut(&key) {
+        Some(count) if is_in => *count = count.saturating_add(1),
+        Some(count) if *count > 1 => *count -= 1,
+        Some(_) => drop(counts.remove(&key)),
+        None if is_in => drop(counts.insert(key, 1)),
+        None => {}
     }
-}
-
-/// The pod CIDRs that a node announces.
-fn pod_cidrs_of(object: Option<&Object>) -> BTreeSet<IpNet> {
-    let node = object.and_then(Object::as_node);
-    node.into_iter().flat_map(Node::pod_cidrs).collect()
 }
 
 #[cfg(test)]

@@ -293,6 +293,22 @@ impl Chunk {
         if self.0.is_usable(row) { self.0.prefix(row) } else { None }
     }
 
+    /// The last usable bytes of a row's value, where it is noted what they mean.
+    #[must_use]
+    pub fn usable_value(&self, row: usize) -> Option<Vec<u8>> {
+        let packed = &self.0;
+        if !packed.is_usable(row) {
+            return None;
+        }
+        if let Some(good) = packed.extra(row).and_then(|extra| extra.good_value) {
+            return Some(good.of(&packed.bytes).to_vec());
+        }
+        let (mut name, mut value) = (Vec::with_capacity(32), Vec::with_capacity(256));
+        packed.append_name(row, &mut name);
+        packed.append_value(row, &name, &mut value);
+        Some(value)
+    }
+
     /// What a row's last usable value means.
     #[must_use]
     pub fn meaning(&self, row: usize) -> Meaning {

@@ -130,7 +130,7 @@ impl Indices {
         self.object_counts[kind as usize]
     }
 
-    pub(super) fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &EntryKey> {
+    pub(super) fn rejected_from<'a>(&'a self, start: &EntryKey) -> impl Iterator<Item = &'a EntryKey> + use<'a> {
         self.rejected.range(start.clone()..)
     }
 
@@ -238,6 +238,12 @@ impl Indices {
         keys.sort();
         keys.dedup();
         Within::Few(keys)
+    }
+
+    /// The prefixes that have several entries, and perhaps others.
+    pub(super) fn prefixes_of_several(&self) -> Vec<ObjectPrefix> {
+        let nodes = &self.nodes;
+        self.ipcache.prefixes_of_several(nodes.derived_ipv4(), nodes.derived_ipv6())
     }
 
     /// The keys of the entries for exactly a network, host entries first.

@@ -145,6 +145,39 @@ fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
     None
 }
 
+/// The prefixes that have several entries, those of hosts together with other entries for addresses, in order.
+fn several<A: Address>(family: &Family<A>, hosts: impl Iterator<Item = A>, found: &mut Vec<ObjectPrefix>) {
+    let prefix = |rank: Rank, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length()).ok()?, host: rank.host() });
+    let of_hosts = Rank::of_hosts(A::BITS);
+    let announced = family.iter().filter(|(rank, _)| *rank == of_hosts).flat_map(|(_, set)| set.addresses());
+    found.extend(repeated(merged(announced, hosts)).filter_map(|address| prefix(of_hosts, address)));
+    for (rank, set) in family.iter().filter(|(rank, _)| *rank != of_hosts) {
+        found.extend(repeated(set.addresses()).filter_map(|address| prefix(*rank, address)));
+    }
+}
+
+/// Two runs in order as one.
+fn merged<A: Ord>(one: impl Iterator<Item = A>, other: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if first > second => other.next(),
+        (None, _) => other.next(),
+        (Some(_), _) => one.next(),
+    })
+}
+
+/// What comes twice or more, each once.
+fn repeated<A: Copy + Ord>(run: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
+    let (mut last, mut told) = (None, None);
+    run.filter(move |item| {
+        let is_again = last.replace(*item) == Some(*item) && told != Some(*item);
+        if is_again {
+            told = Some(*item);
+        }
+        is_again
+    })
+}
+
 impl HostEntries {
     /// Of many in any order.
     pub(super) fn of(mut ipv4: Vec<(u32, u32)>, mut ipv6: Vec<(u128, u32)>) -> Self {
@@ -197,6 +230,14 @@ impl IpIndex {
     /// Every odd entry.
     pub(super) fn all_odd(&self) -> impl ExactSizeIterator<Item = &(ObjectPrefix, EntryKey)> {
         self.odd.iter()
+    }
+
+    /// The prefixes that have several entries together with other entries for hosts, in order of address; odd ones may have one.
+    pub(super) fn prefixes_of_several(&self, ipv4: impl Iterator<Item = u32>, ipv6: impl Iterator<Item = u128>) -> Vec<ObjectPrefix> {
+        let mut found: Vec<ObjectPrefix> = self.odd.iter().map(|(prefix, _)| *prefix).collect();
+        several(&self.usual.ipv4, ipv4, &mut found);
+        several(&self.usual.ipv6, ipv6, &mut found);
+        found
     }
 
     /// The longest prefix that covers the address and has any entry: hosts alone if there are any. Allocates nothing unless there are odd

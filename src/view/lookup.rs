@@ -47,6 +47,22 @@ impl Live {
         }
     }
 
+    /// The cluster of the key.
+    #[must_use]
+    pub fn cluster(&self) -> &ClusterName {
+        match &self.0 {
+            Alive::Entry(place) => place.cluster(),
+            Alive::Cluster(key) => &key.cluster,
+        }
+    }
+
+    pub(super) fn place(&self) -> Option<&Place> {
+        match &self.0 {
+            Alive::Entry(place) => Some(place),
+            Alive::Cluster(_) => None,
+        }
+    }
+
     /// The kind of the key.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -127,6 +143,17 @@ impl View {
     /// The keys whose newest bytes could not be used, from a key on.
     pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &EntryKey> {
         self.indices.rejected_from(start)
+    }
+
+    /// The keys whose newest bytes could not be used, in order.
+    pub fn rejected_keys(&self) -> impl Iterator<Item = &EntryKey> {
+        self.indices.rejected_from(&EntryKey::lowest())
+    }
+
+    /// Whether a key is held whose newest bytes could not be used.
+    #[must_use]
+    pub fn is_rejected(&self, key: &EntryKey) -> bool {
+        self.indices.is_rejected(key)
     }
 
     /// How many keys could not be used.
@@ -266,6 +293,13 @@ impl View {
     #[must_use]
     pub fn clusters_at(&self, prefix: ObjectPrefix) -> BTreeSet<ClusterName> {
         self.indices.ips_of(prefix).into_iter().filter(|key| !key.is_fallback()).map(|key| key.cluster).collect()
+    }
+
+    /// Every prefix that has several entries, of several clusters or of one, pod CIDRs of nodes left out, in no particular order; some that have
+    /// one, or come twice, are among them. Looks at addresses alone: some milliseconds for a million.
+    #[must_use]
+    pub fn prefixes_of_several(&self) -> Vec<ObjectPrefix> {
+        self.indices.prefixes_of_several()
     }
 
     /// The keys of the ip entries of every prefix that covers an address, most specific first, a host before a CIDR of full length.

@@ -17,6 +17,7 @@ mod derived;
 mod first;
 mod flat;
 mod fold;
+mod gist;
 mod global_services;
 mod index;
 mod ipcache;
@@ -55,6 +56,7 @@ use crate::pack::Meaning;
 
 pub use derived::{DERIVATION, entries_of};
 pub use fold::{FoldJob, Folded};
+pub use gist::Gist;
 pub use global_services::{
     Affinity, BackendPort, BackendState, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
     SelectionRule, ServiceShare, select,

@@ -203,6 +203,16 @@ impl NodeIndex {
         hosts.chain(self.pod_cidrs.within(net)).filter_map(|(prefix, number)| Some((prefix, self.names.get(number)?)))
     }
 
+    /// The addresses that entries are derived for, in order, as often as nodes have them.
+    pub(super) fn derived_ipv4(&self) -> impl Iterator<Item = u32> {
+        self.derived.ipv4.addresses()
+    }
+
+    /// Those of IPv6.
+    pub(super) fn derived_ipv6(&self) -> impl Iterator<Item = u128> {
+        self.derived.ipv6.addresses()
+    }
+
     const fn nodes(&self, bond: Bond) -> &NodesByAddress {
         match bond {
             Bond::Own => &self.own,

@@ -7,7 +7,7 @@ use super::base::PackedRow;
 use super::index::Indices;
 use super::scan::Scan;
 use super::side::Before;
-use crate::model::{EntryKey, Kind, Object, Record, Scope, SourceStamp, Version};
+use crate::model::{ClusterName, EntryKey, Kind, Object, Record, Scope, SourceStamp, Version};
 use crate::pack::{Chunk, History, Meaning};
 use crate::wire;
 
@@ -24,7 +24,7 @@ pub(super) enum Place {
 
 impl Place {
     /// The record, where it is whole.
-    fn record(&self) -> Result<&Arc<Record>, &PackedRow> {
+    pub(super) fn record(&self) -> Result<&Arc<Record>, &PackedRow> {
         match self {
             Self::Fresh(record) | Self::Replaced(_, record) => Ok(record),
             Self::Packed(at) => Err(at),
@@ -45,6 +45,10 @@ impl Place {
 
     pub(super) fn kind(&self) -> Kind {
         self.record().map_or_else(|at| at.chunk.scope(at.row).0, |record| record.key.kind)
+    }
+
+    pub(super) fn cluster(&self) -> &ClusterName {
+        self.record().map_or_else(|at| at.chunk.scope(at.row).1, |record| &record.key.cluster)
     }
 
     pub(super) fn is_rejected(&self) -> bool {

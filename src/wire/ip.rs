@@ -28,6 +28,10 @@ go_struct! {
         service_account: String = "K8sServiceAccount",
         named_ports: Vec<NamedPortJson> = "NamedPorts",
     }
+    /// The host alone.
+    struct HostJson {
+        host_ip: Address = "HostIP",
+    }
     /// A port of the pod.
     struct NamedPortJson {
         name: String = "Name",
@@ -50,6 +54,11 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
 /// The identity in a value, if it can be read at all.
 pub(super) fn identity(value: &[u8]) -> Option<u32> {
     parse("an IP identity pair", value).ok().map(|json: PairJson| json.identity)
+}
+
+/// The host in a value that was accepted.
+pub(super) fn host_ip(value: &[u8]) -> Option<IpAddr> {
+    parse("an IP identity pair", value).ok().and_then(|json: HostJson| json.host_ip.0)
 }
 
 /// Reads the value of an entry that is derived from a node; `name` is `<node>#<address or prefix>`.

@@ -19,8 +19,11 @@ mod service_export;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Object, PackedSlice};
 
@@ -94,6 +97,18 @@ fn packed_slice(value: Arc<[u8]>) -> PackedSlice {
 #[must_use]
 pub fn derived_value(entry: &IpEntry) -> Vec<u8> {
     ip::write_derived(entry)
+}
+
+/// The host that the value of an ip entry names, where [`decode`] took it: a tenth of the work.
+#[must_use]
+pub fn host_ip(value: &[u8]) -> Option<IpAddr> {
+    ip::host_ip(value)
+}
+
+/// The pod CIDRs that the value of a node names, where [`decode`] took it.
+#[must_use]
+pub fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
+    node::pod_cidrs(value)
 }
 
 /// The identity that a value names though its cluster may not have it, with those that it may have; whatever else is wrong with the value.

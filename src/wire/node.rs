@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
+
 use super::address::{Address, Prefix};
 use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
@@ -28,6 +30,13 @@ go_struct! {
         wireguard_public_key: String = "WireguardPubKey",
         boot_id: String = "BootID",
     }
+    /// Its pod CIDRs alone.
+    struct PodCidrsJson {
+        ipv4: Prefix = "IPv4AllocCIDR",
+        ipv4_secondary: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
+        ipv6: Prefix = "IPv6AllocCIDR",
+        ipv6_secondary: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
+    }
     /// One of its addresses.
     struct NodeAddressJson {
         address_type: String = "Type",
@@ -47,6 +56,13 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
     }
     context.check_cluster_id("ClusterID", json.cluster_id)?;
     Ok(json.into_node())
+}
+
+/// The pod CIDRs in a value that was accepted, as its node has them.
+pub(super) fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
+    let Ok(json) = parse::<PodCidrsJson>("a node", value) else { return Vec::new() };
+    let all = [json.ipv4, json.ipv6].into_iter().chain(json.ipv4_secondary).chain(json.ipv6_secondary);
+    all.filter_map(|prefix| prefix.0).collect()
 }
 
 impl NodeJson {

@@ -97,8 +97,6 @@ list_of! {
     ServiceList: objects::Service;
     /// A page of global services.
     GlobalServiceList: global_services::GlobalService;
-    /// A page of findings.
-    FindingList: problems::Finding;
     /// A page of service exports.
     ServiceExportList: exports::ServiceExport;
     /// A page of endpoint slices.

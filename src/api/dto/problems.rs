@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::meta::ItemMeta;
+use super::meta::{ItemMeta, ListMeta};
 use super::objects::{IpcacheEntry, Node};
 
 /// Something that looks wrong in the mesh.
@@ -27,6 +27,22 @@ pub(crate) struct Finding {
     pub(crate) key: Option<String>,
 }
 
+/// A page of findings.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FindingList {
+    /// Whether everything across keys was looked at. While it is false, after a start or while very much changes, findings may be missing, or
+    /// over already: ask again in a moment. What is listed of clusters as a whole is always complete.
+    pub(crate) complete: bool,
+    /// Findings about clusters as a whole, then those across keys, by id.
+    pub(crate) items: Vec<Finding>,
+    /// Asks for the next page as `pageToken=`; left out on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_page_token: Option<String>,
+    /// Where the list comes from and how old it is.
+    pub(crate) meta: ListMeta,
+}
+
 /// The whole story of an address.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -46,6 +62,8 @@ pub(crate) struct Explanation {
     pub(crate) services: Vec<BackedService>,
     /// What looks wrong about it.
     pub(crate) problems: Vec<Finding>,
+    /// Whether `services` and `problems` are all that there are: false in the first moments after a start, or while very much changes.
+    pub(crate) complete: bool,
     /// Where the answer comes from.
     pub(crate) meta: ItemMeta,
 }

@@ -16,6 +16,7 @@ use crate::api::findings::{about, namespace_and_name};
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::state::ApiState;
+use crate::api::surveyor::Surveyed;
 use crate::handle::{Finding, LookupMatch, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
@@ -37,7 +38,8 @@ pub(crate) async fn explain_ip(
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
     let reading = state.handle.reading().await?;
-    let survey = state.surveyor.survey(&reading).await?;
+    let Surveyed { survey, is_complete: complete } = state.surveyor.survey(&reading).await;
+    let survey = survey.as_ref();
     let found = reading.explain(ip.to_canonical());
     let winner = found.iter().find(|(_, verdict)| *verdict == Verdict::Wins).map(|(found, _)| found);
     let sources = sources(&reading, &found);
@@ -48,15 +50,16 @@ pub(crate) async fn explain_ip(
     };
     let node = winner.and_then(|winner| hosting_node(&reading, winner));
     let mut concerns = concerns(&found);
-    concerns.extend(node.iter().flat_map(|node| of_pod_cidrs(&survey, node, ip.to_canonical())));
+    concerns.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| of_pod_cidrs(survey, node, ip.to_canonical())));
     let concerns: Vec<Finding> = concerns.into_iter().collect();
     Ok(Json(Explanation {
         ip: ip.to_string(),
         found: winner.and_then(IpcacheEntry::joined),
         entries: found.iter().filter_map(|(found, verdict)| explained(&reading, found, verdict)).collect(),
         node: node.as_deref().and_then(Node::of),
-        services: backed(&survey, ip.to_canonical()),
-        problems: about(&concerns, &survey, &reading),
+        services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
+        problems: survey.map(|survey| about(&concerns, survey, &reading)).unwrap_or_default(),
+        complete,
         meta,
     }))
 }

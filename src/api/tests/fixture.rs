@@ -19,9 +19,10 @@ use crate::api::guard::{Guard, Hosts};
 use crate::api::router;
 use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
+use crate::api::surveyor::Surveyor;
 use crate::commit::{CommandSender, Committer, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication};
 use crate::feed::{Feed, Retention};
-use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
+use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport, Survey};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -125,6 +126,15 @@ impl Fixture {
         self.scans = state.scans.clone();
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         self
+    }
+
+    /// With a survey that is told what to know.
+    pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<Survey>>) {
+        let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
+        let (surveyor, sender) = Surveyor::told();
+        state.surveyor = surveyor;
+        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        (self, sender)
     }
 
     /// As it is while the store loads.

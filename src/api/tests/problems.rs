@@ -1,10 +1,12 @@
 //! Explanations of addresses, and findings that come and go with the changes that they rest on.
 
+use std::ops::ControlFlow;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::handle::Look;
 use crate::model::{
     Backend, Change, Command, Cursor, EtcdClusterId, IpEntry, Kind, Node, Object, ObjectPrefix, Revision, Scope, Sequence, Service,
 };
@@ -180,6 +182,33 @@ async fn findings_come_and_go_with_what_they_rest_on() {
     assert_eq!(ids(&overlap), ["duplicateAddress/host/10.1.2.134", "overlappingPodCIDR/paris", "overlappingPodCIDR/tokyo"]);
     assert_eq!((&overlap["items"][1]["clusters"], &overlap["items"][2]["count"]), (&json!(["paris", "tokyo"]), &json!(1)));
     assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
+}
+
+/// Nobody is told that nothing is wrong before everything was looked at, and what was known stays while that is done again.
+#[tokio::test(start_paused = true)]
+async fn an_answer_says_whether_everything_was_looked_at() {
+    let pod_of = |name: &str, host: &str| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), 1);
+    let (fixture, sender) = mesh(vec![pod_of("paris", "172.18.1.2"), pod_of("tokyo", "172.18.2.2")]).with_survey();
+    let answer = fixture.json("/v1/problems").await;
+    assert_eq!((&answer["complete"], ids(&answer).len()), (&json!(false), 0));
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    assert_eq!((&story["complete"], &story["match"]["cluster"]), (&json!(false), &json!("tokyo")));
+
+    let mut look = Look::at(fixture.handle.try_reading().unwrap());
+    let survey = loop {
+        look = match look.advance() {
+            ControlFlow::Break(survey) => break survey,
+            ControlFlow::Continue(look) => look,
+        };
+    };
+    sender.send_replace(Some(survey));
+    let answer = fixture.json("/v1/problems").await;
+    let found = ["danglingHostIP/paris/172.18.1.2", "danglingHostIP/tokyo/172.18.2.2", "duplicateAddress/host/10.1.2.40"];
+    assert_eq!((&answer["complete"], ids(&answer)), (&json!(true), found.to_vec()));
+    // what was over before the survey knows is not told of
+    fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
+    let answer = fixture.json("/v1/problems").await;
+    assert_eq!((&answer["complete"], ids(&answer)), (&json!(false), found[..2].to_vec()));
 }
 
 /// As some versions announced them on every node (cilium/cilium#46179): one fact is one finding, with what to do.

@@ -1,6 +1,7 @@
 //! A survey that follows finds what one that looks anew finds, and both what a plain search of everything does.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,8 +12,8 @@ use super::*;
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::model::{
-    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IpEntry, Kind, Node, NodeAddress, ObjectPrefix,
-    Scope, Service, SourceStamp,
+    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IpEntry, Kind, Node, NodeAddress, Object,
+    ObjectPrefix, Scope, Service, SourceStamp,
 };
 use crate::view::View;
 
@@ -69,13 +70,11 @@ impl World {
     }
 
     fn look(&self) -> Survey {
-        let mut look = FirstLook::new(self.reading());
-        loop {
-            look = match look.advance() {
-                ControlFlow::Break(survey) => return survey,
-                ControlFlow::Continue(look) => look,
-            }
-        }
+        finish(Look::at(self.reading()))
+    }
+
+    fn follow(&self, survey: Survey) -> Survey {
+        finish(Look::after(survey, self.reading()))
     }
 
     fn random_change(&mut self, random: &mut StdRng) {
@@ -136,6 +135,15 @@ fn node(host_number: u8, cidr: IpNet, secondary: IpNet) -> Object {
     Object::Node(Box::new(Node { addresses, ipv4_pod_cidr: Some(cidr), secondary_pod_cidrs: vec![secondary], ..Node::default() }))
 }
 
+fn finish(mut look: Look) -> Survey {
+    loop {
+        look = match look.advance() {
+            ControlFlow::Break(survey) => return survey,
+            ControlFlow::Continue(look) => look,
+        }
+    }
+}
+
 /// By looking at everything, the plain way.
 fn search(view: &View) -> BTreeSet<Finding> {
     let records: Vec<_> = view.records_from(&EntryKey::lowest()).collect();
@@ -188,7 +196,7 @@ fn whoever_follows_finds_what_a_search_of_everything_does() {
             for _ in 0..random.random_range(1..4) {
                 world.random_change(&mut random);
             }
-            assert!(survey.follow(&world.reading()), "the ring has everything");
+            survey = world.follow(survey);
             let found: BTreeSet<Finding> = survey.findings_from(None).cloned().collect();
             assert_eq!(found, search(&world.published.view), "seed {seed}, step {step}");
             seen.extend(found.iter().map(Finding::kind_name));
@@ -215,6 +223,64 @@ fn an_address_is_found_behind_the_services_that_it_backs() {
     let backed = |survey: &Survey, number| survey.backed_by(host(number)).map(|key| key.cluster.to_string()).collect::<Vec<_>>();
     assert_eq!([backed(&survey, 1), backed(&survey, 2)], [vec!["paris".to_owned()], vec!["paris".to_owned(), "tokyo".to_owned()]]);
     world.change("paris", "shop/cart", Kind::Service, Some(service(&[1])));
-    assert!(survey.follow(&world.reading()));
+    survey = world.follow(survey);
     assert_eq!(backed(&survey, 2), ["tokyo"]);
+}
+
+fn found(survey: &Survey) -> BTreeSet<Finding> {
+    survey.findings_from(None).cloned().collect()
+}
+
+/// Twice as many addresses as a piece has, each behind another of 200 hosts, of two clusters.
+fn many(world: &mut World) {
+    for number in 0..2 * 4_096_u32 {
+        let name = format!("10.9.{}.{}", number / 250, number % 250 + 1);
+        world.change(CLUSTERS[usize::from(number > 4_096)], &name, Kind::Ip, Some(Object::Ip(ip(&name, 300 + number % 7, 200))));
+    }
+}
+
+#[test]
+fn what_changes_while_everything_is_looked_at_for_the_first_time_is_taken_in_behind_it() {
+    let mut random = StdRng::seed_from_u64(1);
+    let mut world = World::new();
+    many(&mut world);
+    let mut look = Look::at(world.reading());
+    let mut pieces = 0;
+    let first = loop {
+        for _ in 0..5 {
+            world.random_change(&mut random);
+        }
+        world.change("oslo", &format!("10.9.0.{}", pieces + 1), Kind::Ip, None);
+        look = match look.advance() {
+            ControlFlow::Break(survey) => break survey,
+            ControlFlow::Continue(look) => look,
+        };
+        pieces += 1;
+    };
+    assert!(pieces > 2 && first.position() < world.reading().position().sequence);
+    assert_eq!(found(&world.follow(first)), search(&world.published.view));
+}
+
+#[test]
+fn whoever_falls_out_of_the_ring_or_behind_the_tombstones_still_finds_everything() {
+    let mut random = StdRng::seed_from_u64(2);
+    let mut world = World::new();
+    let mut survey = world.look();
+    many(&mut world);
+    for number in 0..9_000_u32 {
+        world.change("tokyo", "10.9.0.1", Kind::Ip, Some(Object::Ip(ip("10.9.0.1", 300 + number % 2, 1))));
+        if number % 100 == 0 {
+            world.random_change(&mut random);
+        }
+    }
+    assert!(world.published.feed.ring_after(survey.position()).is_none() && world.published.feed.floor() <= survey.position());
+    survey = world.follow(survey);
+    assert_eq!(found(&survey), search(&world.published.view));
+    // more deletes than are remembered
+    for number in 0..1_200_u32 {
+        world.change("oslo", &format!("10.9.{}.{}", number / 250, number % 250 + 1), Kind::Ip, None);
+    }
+    assert!(world.published.feed.floor() > survey.position());
+    survey = world.follow(survey);
+    assert_eq!((found(&survey), survey.naming), (search(&world.published.view), world.look().naming));
 }

@@ -291,6 +291,9 @@ impl Pair {
             assert_eq!(view.generation(&record.key), Some(record.generation));
             assert_eq!(view.is_confirmed(record), naive.is_confirmed(record));
         }
+        for record in held.iter().filter(|record| record.last_sequence.0 % 4 == 0) {
+            assert_eq!(view.gist(&record.key), record.object.as_deref().map(|object| Gist::of(record.key.kind, object)));
+        }
         for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..4).map(move |number| (kind, number))) {
             let scope = Scope { cluster: cluster(number), kind };
             assert_eq!((view.scope(&scope), view.cursor(&scope)), (naive.scope(&scope), naive.cursor(&scope)));
@@ -305,6 +308,7 @@ impl Pair {
             );
         }
         self.compare_lookups(random);
+        self.compare_prefixes();
         self.compare_order(random);
     }
 
@@ -319,6 +323,20 @@ impl Pair {
             let net = ipnet::IpNet::new(ip, length).unwrap().trunc();
             assert_eq!(view.ips_at(net).collect::<Vec<_>>(), naive.ips_at(net).cloned().collect::<Vec<_>>());
         }
+    }
+
+    fn compare_prefixes(&self) {
+        let mut counts = BTreeMap::<ObjectPrefix, usize>::new();
+        for record in self.naive.records_from(&EntryKey::lowest()) {
+            if let Some(Object::Ip(entry)) = record.object.as_deref()
+                && (record.key.kind == Kind::Ip || entry.prefix.host)
+            {
+                *counts.entry(entry.prefix).or_default() += 1;
+            }
+        }
+        let found = self.view.prefixes_of_several();
+        assert!(found.iter().all(|prefix| counts.contains_key(prefix)), "{counts:?}, {found:?}");
+        assert!(counts.iter().filter(|(_, count)| **count > 1).all(|(prefix, _)| found.contains(prefix)), "{counts:?}, {found:?}");
     }
 
     fn compare_order(&self, random: &mut StdRng) {
