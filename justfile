@@ -47,3 +47,7 @@ soak *events:
 # damaged bytes for every decoder, for so many seconds each
 fuzz *seconds:
     scripts/fuzz {{ seconds }}
+
+# the attacks at full size: 12,400 strangers that hold every connection, or as many as given
+attack *strangers:
+    scripts/attack {{ strangers }}

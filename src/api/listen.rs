@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use super::ApiOptions;
@@ -27,8 +27,9 @@ const SOCKET_MODE: u32 = 0o660;
 /// is there when another was sent. What more it would take (4 MB by Linux' default) is old by the time a slow reader gets it, and memory.
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// How many connections may wait to be accepted: tokio's own number for TCP.
-const BACKLOG: i32 = 1_024;
+/// How many connections may wait to be accepted: what Linux allows at most unless told otherwise (`net.core.somaxconn`). Above it the kernel
+/// drops what comes, and whoever came tries again a second later: strangers that come back at once must be many more to bring that about.
+const BACKLOG: u32 = 4_096;
 
 /// Why the face cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +165,7 @@ impl Listener {
         let failed = |cause| BindError::Address { address: address.clone(), cause };
         match address {
             ListenAddress::Tcp(wanted) => {
-                let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+                let listener = bind_tcp(*wanted).map_err(failed)?;
                 let bound = listener.local_addr().map_err(failed)?;
                 Ok(Self::Tcp(listener, bound))
             }
@@ -198,13 +199,21 @@ impl Listener {
     }
 }
 
+/// As tokio's own `bind`, but with our backlog.
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// A unix socket at a path where nothing is. Nobody can connect before its mode is set, for it listens only then.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.bind(&socket2::SockAddr::unix(path)?)?;
     let file = SocketFile::made(path);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
-    socket.listen(BACKLOG)?;
+    socket.listen(BACKLOG.cast_signed())?;
     socket.set_nonblocking(true)?;
     Ok((UnixListener::from_std(socket.into())?, file))
 }

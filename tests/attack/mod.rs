@@ -1,0 +1,3 @@
+//! Attacks that `scripts/attack` runs at full size, and the tests as small ones.
+
+mod strangers;
