@@ -1,12 +1,21 @@
 //! Label selectors in kubectl's syntax: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a>1`, `a<1`, `a`, `!a`, joined by commas.
 //!
 //! The rules are those of `k8s.io/apimachinery/pkg/labels`: `!=` and `notin` also match where the label is missing,
-//! `>` and `<` compare whole numbers and match nothing else.
+//! `>` and `<` compare whole numbers and match nothing else; keys and values are checked as there.
 
 use crate::model::LabelSet;
 
 /// How many requirements one selector may have: far more than people write, few enough to match quickly.
 const REQUIREMENTS_MAX: usize = 32;
+
+/// How long the name of a key, or a value, may be (`k8s.io/apimachinery/pkg/util/validation`).
+const NAME_LENGTH_MAX: usize = 63;
+
+/// How long what stands before the slash of a key may be (RFC 1123).
+const SUBDOMAIN_LENGTH_MAX: usize = 253;
+
+/// What a name or value is made of.
+const WORD: &str = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
 
 /// A selector: every requirement must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
@@ -32,8 +41,11 @@ enum Test {
 
 /// Why a text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a label selector: write a=b, a!=b, a in (b,c), a notin (b,c), a>1, a<1, a or !a, joined by commas")]
-pub struct MalformedSelector(String);
+#[error("{requirement:?} is not of a label selector: {reason}")]
+pub struct MalformedSelector {
+    requirement: String,
+    reason: String,
+}
 
 impl LabelSelector {
     /// Reads a selector. An empty one matches everything.
@@ -41,16 +53,16 @@ impl LabelSelector {
     /// # Errors
     /// [`MalformedSelector`] with the requirement that could not be read.
     pub fn parse(text: &str) -> Result<Self, MalformedSelector> {
-        let mut requirements = Vec::new();
-        for part in split_outside_parentheses(text) {
-            let part = part.trim();
-            if part.is_empty() && text.trim().is_empty() {
-                continue;
-            }
-            requirements.push(Requirement::parse(part).ok_or_else(|| MalformedSelector(part.to_owned()))?);
+        if text.trim().is_empty() {
+            return Ok(Self::default());
         }
-        if requirements.len() > REQUIREMENTS_MAX {
-            return Err(MalformedSelector(format!("{} requirements (at most {REQUIREMENTS_MAX})", requirements.len())));
+        let malformed = |part: &str, reason: String| MalformedSelector { requirement: part.to_owned(), reason };
+        let mut requirements = Vec::new();
+        for part in split_outside_parentheses(text).map(str::trim) {
+            if requirements.len() == REQUIREMENTS_MAX {
+                return Err(malformed(part, format!("{REQUIREMENTS_MAX} requirements stand before it, which is as many as are taken")));
+            }
+            requirements.push(Requirement::parse(part).map_err(|reason| malformed(part, reason))?);
         }
         Ok(Self { requirements })
     }
@@ -81,41 +93,52 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("nothing stands there: is there a comma too many?".to_owned());
+        }
         if let Some(key) = text.strip_prefix('!') {
             return Self::new(key, Test::Missing);
         }
-        if let Some((key, list)) = text.strip_suffix(')').and_then(|text| text.split_once('(')) {
-            let (key, operator) = key.trim().rsplit_once(char::is_whitespace)?;
-            let values: Vec<String> = list.split(',').map(|value| value.trim().to_owned()).collect();
-            if !values.iter().all(|value| is_value(value)) {
-                return None;
-            }
-            return match operator {
-                "in" => Self::new(key, Test::In(values)),
-                "notin" => Self::new(key, Test::NotIn(values)),
-                _ => None,
-            };
+        if let Some((before, list)) = text.split_once('(') {
+            let list = list.strip_suffix(')').ok_or("its parenthesis is not closed")?;
+            return Self::of_set(before, list);
         }
+        let exactly = |value: &str| checked_value(value).map(|value| vec![value]);
         if let Some((key, value)) = text.split_once("!=") {
-            return is_value(value.trim()).then(|| Self::new(key, Test::NotIn(vec![value.trim().to_owned()])))?;
+            return Self::new(key, Test::NotIn(exactly(value)?));
         }
         if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-            return is_value(value.trim()).then(|| Self::new(key, Test::In(vec![value.trim().to_owned()])))?;
+            return Self::new(key, Test::In(exactly(value)?));
         }
         if let Some((key, number)) = text.split_once('>') {
-            return Self::new(key, Test::Greater(number.trim().parse().ok()?));
+            return Self::new(key, Test::Greater(whole_number(number)?));
         }
         if let Some((key, number)) = text.split_once('<') {
-            return Self::new(key, Test::Less(number.trim().parse().ok()?));
+            return Self::new(key, Test::Less(whole_number(number)?));
         }
         Self::new(text, Test::Exists)
     }
 
-    fn new(key: &str, test: Test) -> Option<Self> {
+    /// `key in (values)` or `key notin (values)`, of what stands before the parenthesis and in it.
+    fn of_set(before: &str, list: &str) -> Result<Self, String> {
+        let operator = || format!("{:?} stands before the values, expected a key and in or notin", before.trim());
+        let (key, word) = before.trim().rsplit_once(char::is_whitespace).ok_or_else(operator)?;
+        if list.trim().is_empty() {
+            return Err(format!("{word} needs a value, which may be empty: write (,) for that"));
+        }
+        let values = list.split(',').map(checked_value).collect::<Result<_, _>>()?;
+        match word {
+            "in" => Self::new(key, Test::In(values)),
+            "notin" => Self::new(key, Test::NotIn(values)),
+            _ => Err(operator()),
+        }
+    }
+
+    fn new(key: &str, test: Test) -> Result<Self, String> {
         let key = key.trim();
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./:".contains(c);
-        (!key.is_empty() && key.chars().all(allowed)).then(|| Self { key: key.to_owned(), test })
+        check_key(key)?;
+        Ok(Self { key: key.to_owned(), test })
     }
 
     fn holds<'a>(&self, mut values: impl Iterator<Item = &'a String>) -> bool {
@@ -130,9 +153,56 @@ impl Requirement {
     }
 }
 
-/// Cilium's label values are freer than Kubernetes' own; only what would be ambiguous in a selector is refused.
-fn is_value(text: &str) -> bool {
-    !text.chars().any(|c| c.is_whitespace() || "()=!,<>".contains(c))
+/// Checks a key as Kubernetes does (`IsQualifiedName`, `k8s.io/apimachinery/pkg/util/validation`): a name, behind a DNS subdomain and a
+/// slash if there are any. Labels of identities have a source before that, and a colon (`pkg/labels`).
+fn check_key(key: &str) -> Result<(), String> {
+    let qualified = match key.split_once(':') {
+        Some((source, rest)) if is_word(source) => rest,
+        Some((source, _)) => return Err(format!("{source:?} before the colon is not the source of a label")),
+        None => key,
+    };
+    let (prefix, name) = qualified.split_once('/').map_or((None, qualified), |(prefix, name)| (Some(prefix), name));
+    if let Some(prefix) = prefix
+        && !is_subdomain(prefix)
+    {
+        return Err(format!(
+            "{prefix:?} before the slash of a key is not a DNS subdomain: lower-case letters, digits, - and . up to {SUBDOMAIN_LENGTH_MAX}"
+        ));
+    }
+    if name.is_empty() {
+        return Err("the name of the key is empty".to_owned());
+    }
+    if name.len() > NAME_LENGTH_MAX || !is_word(name) {
+        return Err(format!("{name:?} is not the name of a key: {WORD}"));
+    }
+    Ok(())
+}
+
+/// A value as Kubernetes has them (`IsValidLabelValue`): empty, or as the name of a key.
+fn checked_value(text: &str) -> Result<String, String> {
+    let value = text.trim();
+    if value.is_empty() || (value.len() <= NAME_LENGTH_MAX && is_word(value)) {
+        return Ok(value.to_owned());
+    }
+    Err(format!("{value:?} is not a value: {WORD}"))
+}
+
+/// What is compared by `>` and `<`: a value, and a number. A sign is in no value.
+fn whole_number(text: &str) -> Result<i64, String> {
+    let value = checked_value(text)?;
+    value.parse().map_err(|_| format!("{value:?} is not a whole number, which > and < compare with"))
+}
+
+/// Letters, digits, and between them `-`, `_` and `.`, one character at least.
+fn is_word(text: &str) -> bool {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    ends(text.chars().next()) && ends(text.chars().next_back()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// `IsDNS1123Subdomain`: parts of lower-case letters, digits, and between them `-`, joined by `.`.
+fn is_subdomain(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.len() <= SUBDOMAIN_LENGTH_MAX && text.split('.').all(|part| is_word(part) && part.chars().all(allowed))
 }
 
 fn split_outside_parentheses(text: &str) -> impl Iterator<Item = &str> {
@@ -182,12 +252,15 @@ mod tests {
             ("size > 12", false),
             ("size<13", true),
             ("size<12", false),
-            ("size>-1", true),
+            ("size>0", true),
+            (" app = cart , ! missing ", true),
+            ("app=cart,tier in (web,api),example.com/a.b_c!=x", true),
             ("app>1", false),
             ("missing<1", false),
-            ("empty in ()", true),
-            ("app in ()", false),
-            ("missing notin ()", true),
+            ("empty in (,)", true),
+            ("empty in (x,)", true),
+            ("app in (,)", false),
+            ("missing notin (,)", true),
         ];
         for (text, expected) in cases {
             assert_eq!(LabelSelector::parse(text).unwrap().matches(&cart), expected, "{text}");
@@ -233,11 +306,62 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
-        for text in
-            [",", "a,", "a in", "a in x", "a in (b", "=b", "!", "a b", "a=b c", "a like (b)", "a=(b)", "a>b", "a>", ">1", "a<1.5", "a=>1"]
-        {
-            assert!(LabelSelector::parse(text).is_err(), "{text}");
+    fn other_texts_are_refused_as_by_kubectl_and_said_why() {
+        let long = "a".repeat(64);
+        let cases = [
+            (",", "nothing stands there"),
+            ("a,", "nothing stands there"),
+            ("a,,b", "nothing stands there"),
+            ("=b", "the name of the key is empty"),
+            ("!", "the name of the key is empty"),
+            (">1", "the name of the key is empty"),
+            ("example.com/=b", "the name of the key is empty"),
+            ("k8s:=b", "the name of the key is empty"),
+            ("a in", r#""a in" is not the name of a key"#),
+            ("a in x", r#""a in x" is not the name of a key"#),
+            ("a b", r#""a b" is not the name of a key"#),
+            ("-a=b", r#""-a" is not the name of a key"#),
+            ("a.=b", r#""a." is not the name of a key"#),
+            ("ä=b", r#""ä" is not the name of a key"#),
+            ("!a=b", r#""a=b" is not the name of a key"#),
+            (&long, "is not the name of a key"),
+            ("a/b/c", r#""b/c" is not the name of a key"#),
+            ("A.example/b", r#""A.example" before the slash of a key is not a DNS subdomain"#),
+            ("/b", r#""" before the slash of a key is not a DNS subdomain"#),
+            ("a_b/c=d", r#""a_b" before the slash of a key is not a DNS subdomain"#),
+            ("a..b/c=d", r#""a..b" before the slash of a key is not a DNS subdomain"#),
+            (":a=b", r#""" before the colon is not the source of a label"#),
+            ("k8s:a:b", r#""a:b" is not the name of a key"#),
+            ("a=b c", r#""b c" is not a value"#),
+            ("a=-b", r#""-b" is not a value"#),
+            ("a=b/c", r#""b/c" is not a value"#),
+            ("a=b=c", r#""b=c" is not a value"#),
+            ("a=>1", r#"">1" is not a value"#),
+            ("a in (b c)", r#""b c" is not a value"#),
+            ("a in (b", "its parenthesis is not closed"),
+            ("a=(b)", r#""a=" stands before the values, expected a key and in or notin"#),
+            ("a like (b)", r#""a like" stands before the values, expected a key and in or notin"#),
+            ("in (b)", r#""in" stands before the values, expected a key and in or notin"#),
+            ("a in ()", "in needs a value, which may be empty: write (,) for that"),
+            ("a notin ( )", "notin needs a value, which may be empty: write (,) for that"),
+            ("a>b", r#""b" is not a whole number, which > and < compare with"#),
+            ("a>", r#""" is not a whole number, which > and < compare with"#),
+            ("a<1.5", r#""1.5" is not a whole number, which > and < compare with"#),
+            ("a<-1", r#""-1" is not a value"#),
+            ("a>9223372036854775808", r#""9223372036854775808" is not a whole number, which > and < compare with"#),
+        ];
+        for (text, reason) in cases {
+            let error = LabelSelector::parse(text).unwrap_err();
+            assert!(error.reason.starts_with(reason) || text == long, "{text}: {error}");
         }
+        for (length, what) in [(63, "{}"), (63, "a={}"), (63, "k8s:{}"), (253, "{}/a")] {
+            let of = |length: usize| LabelSelector::parse(&what.replace("{}", &"b".repeat(length))).is_ok();
+            assert_eq!((of(length), of(length + 1)), (true, false), "{what}");
+        }
+        let many = vec!["a"; REQUIREMENTS_MAX].join(",");
+        assert!(LabelSelector::parse(&many).is_ok() && LabelSelector::parse(&(many + ",a")).is_err());
+        let error = LabelSelector::parse("app=cart,a=b c").unwrap_err().to_string();
+        let word = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
+        assert_eq!(error, format!(r#""a=b c" is not of a label selector: "b c" is not a value: {word}"#));
     }
 }

@@ -35,7 +35,7 @@ async fn a_bad_parameter_is_named() {
         ("/v1/nodes?ip=10.0.0", "ip: \"10.0.0\" is not an IP address"),
         (
             "/v1/nodes?labelSelector=a%20b",
-            "labelSelector: \"a b\" is not a label selector: write a=b, a!=b, a in (b,c), a notin (b,c), a>1, a<1, a or !a, joined by commas",
+            "labelSelector: \"a b\" is not of a label selector: \"a b\" is not the name of a key: at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit",
         ),
         ("/v1/nodes?pageToken=zzz", "pageToken: is not of this list (other filter, or meshkeep started anew): begin again without it"),
         ("/v1/services?shared=maybe", "shared: provided string was not `true` or `false`"),
