@@ -97,6 +97,6 @@ pub struct SlicePort {
     pub name: String,
     /// `TCP`, `UDP`, `SCTP` …; empty if not given.
     pub protocol: String,
-    /// 0 to 65,535; `None` is every port.
-    pub port: Option<u16>,
+    /// As the source has it, which agents take modulo 65,536; `None` is every port.
+    pub port: Option<i32>,
 }

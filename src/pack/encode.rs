@@ -85,7 +85,7 @@ fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
     let known = match (record.key.kind, meaning) {
         (_, Meaning::Nothing) => return flag::NOTHING,
         (kind @ (Kind::Ip | Kind::NodeIp), Meaning::Ip { prefix, .. }) => prefix_of_name(kind, name) == Some(*prefix),
-        (Kind::Identity, Meaning::Identity(id)) => id.to_string() == name,
+        (Kind::Identity, Meaning::Identity(id)) => name.parse() == Ok(*id),
         (Kind::Node, Meaning::Node { .. }) | (Kind::EndpointSlice | Kind::ServiceExport | Kind::Service, Meaning::Service(_)) => true,
         (
             Kind::Ip

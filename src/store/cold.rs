@@ -184,8 +184,13 @@ impl Early {
             Wanted::Covering(ip) => Box::new(self.ips(KeyEnd::of(IpNet::from(*ip)), |name| name_covers(name, *ip))),
             Wanted::Net(net) => Box::new(self.ips(KeyEnd::of(*net), |name| name_is(name, *net))),
             Wanted::Identity(id) => {
-                let end = format!("/{id}");
-                Box::new(self.put(Kind::Identity).filter(move |change| change.key.ends_with(end.as_bytes())))
+                let digits = id.to_string().into_bytes();
+                // zeros may lead
+                let is_meant = move |key: &[u8]| {
+                    let before = key.strip_suffix(&*digits).and_then(|rest| rest.iter().rfind(|byte| **byte != b'0'));
+                    before == Some(&b'/')
+                };
+                Box::new(self.put(Kind::Identity).filter(move |change| is_meant(change.key)))
             }
             Wanted::NodeAt(ip) => {
                 let searched = NodeText::new(*ip);

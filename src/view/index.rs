@@ -32,8 +32,10 @@ pub(super) struct Indices {
     clusters: ClusterNumbers,
     /// Usable ip entries by prefix.
     ipcache: IpIndex,
-    /// Usable identities: numeric id and cluster. The id is the name in the key.
+    /// Usable identities: numeric id and cluster. The id is the name in the key, but for the odd ones.
     identities: OrdSet<(u32, u32)>,
+    /// Those whose names have leading zeros, so that a cluster may have several of one number.
+    odd_identities: OrdSet<(u32, EntryKey)>,
     /// Nodes by each of their addresses, and by those and the pod CIDRs that entries are derived for.
     nodes: NodeIndex,
     /// Who has a share in which global service.
@@ -66,6 +68,7 @@ impl Indices {
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
+            Meaning::Identity(id) if key.name.starts_with('0') => drop(self.odd_identities.insert((*id, key.clone()))),
             Meaning::Identity(id) => drop(self.identities.insert((*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
@@ -91,6 +94,7 @@ impl Indices {
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
+            Meaning::Identity(id) if key.name.starts_with('0') => drop(self.odd_identities.remove(&(*id, key.clone()))),
             Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
@@ -142,11 +146,13 @@ impl Indices {
         self.rejected.len()
     }
 
-    /// The keys of the identities of a number, in order.
+    /// The keys of the identities of a number, in order: several of a cluster only where zeros lead.
     pub(super) fn identities(&self, id: u32) -> Vec<EntryKey> {
         let clusters = self.identities.range((id, 0)..=(id, u32::MAX)).filter_map(|(_, cluster)| self.clusters.name(*cluster));
         let name = SmolStr::from(id.to_string());
         let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Identity, cluster.clone(), name.clone())).collect();
+        let odd = self.odd_identities.range((id, EntryKey::lowest())..).take_while(|(other, _)| *other == id);
+        keys.extend(odd.map(|(_, key)| key.clone()));
         keys.sort();
         keys
     }

@@ -173,9 +173,14 @@ impl View {
         wire::identity_out_of_range(key, &self.record(key)?.value, &context)
     }
 
-    /// The identities of that number, one for each cluster that has it.
+    /// The identities of that number, one for each cluster that has it: of several keys that mean it the one that the source wrote last.
     pub fn identities(&self, id: u32) -> impl Iterator<Item = Arc<Record>> {
-        self.indices.identities(id).into_iter().filter_map(|key| self.record(&key))
+        let keys = self.indices.identities(id);
+        let newest = |keys: &[EntryKey]| {
+            let records = keys.iter().filter_map(|key| self.record(key));
+            records.max_by_key(|record| (record.source.mod_revision, record.last_sequence))
+        };
+        keys.chunk_by(|left, right| left.cluster == right.cluster).filter_map(newest).collect::<Vec<_>>().into_iter()
     }
 
     /// The ip entries that name an identity, from a key on.
@@ -246,8 +251,12 @@ impl View {
     /// The labels of an identity: of the same cluster if it is there.
     fn labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<LabelSet> {
         let keys = self.indices.identities(identity);
-        let key = keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?;
-        self.record(key)?.object.as_deref()?.as_identity().map(|identity| identity.labels.clone())
+        let cluster = &keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?.cluster;
+        let record = match keys.iter().filter(|key| key.cluster == *cluster).collect::<Vec<_>>()[..] {
+            [key] => self.record(key),
+            _ => self.identities(identity).find(|record| record.key.cluster == *cluster),
+        };
+        record?.object.as_deref()?.as_identity().map(|identity| identity.labels.clone())
     }
 
     /// The keys, those of clusters included, that exist and last changed after a position, `count` of them at most, in order of sequence.

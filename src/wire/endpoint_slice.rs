@@ -6,7 +6,6 @@ use std::net::IpAddr;
 
 use zstd::zstd_safe;
 
-use super::address::parse_ip;
 use super::protobuf::{Budget, Field, read_message};
 use super::{Context, quoted};
 use crate::model::{EndpointSlice, SliceEndpoint, SlicePort};
@@ -52,7 +51,8 @@ pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     };
     for (mut endpoint, addresses) in endpoints {
         for text in addresses {
-            let address = parse_ip(&text).map_err(|reason| format!("endpoints: {reason}"))?;
+            // an IPv4-mapped one is of IPv6, as `netip.Addr` has it
+            let address: IpAddr = text.parse().map_err(|_| format!("endpoints: {} is not an IP address", quoted(&text)))?;
             if !is_of_family(&address) {
                 return Err(format!("endpoints: {address} is not an address of the slice's family, {}", slice.address_type));
             }
@@ -158,8 +158,7 @@ fn port(bytes: &[u8], budget: &mut Budget) -> Result<SlicePort, String> {
             1 => port.name = field.text("ports.name")?,
             2 => port.protocol = field.text("ports.protocol")?,
             3 => {
-                let number = field.integer("ports.port")?;
-                port.port = Some(u16::try_from(number).map_err(|_| format!("ports.port is {number}, expected 0 to 65535"))?);
+                port.port = Some(field.integer("ports.port")?.cast_signed());
             }
             _ => {}
         }

@@ -1,10 +1,9 @@
 //! JSON as Go's `encoding/json` reads it, which is how every agent reads these values.
 //!
-//! Struct keys match exactly or else without regard to case (ASCII only: Go also folds two rare letters), map keys exactly; unknown
-//! keys are skipped; `null` leaves or makes a zero value of any type; a key that comes again is read into what is already there, so
-//! that scalars and lists are replaced, maps and structs merged; bytes that are not UTF-8 become U+FFFD. serde's derive refuses the
-//! repeated keys and cannot match without regard to case, hence a small trait and a macro in its place. Deliberately lacks: Go's
-//! repair of lone surrogates, which no Go program writes.
+//! Struct keys match exactly or else without regard to case, map keys exactly; unknown keys are skipped; `null` leaves or makes a zero
+//! value of any type; a key that comes again is read into what is already there, so that scalars and lists are replaced, maps and structs
+//! merged; bytes that are not UTF-8 and escapes of lone surrogates become U+FFFD. serde's derive refuses the repeated keys and cannot match
+//! without regard to case, hence a small trait and a macro in its place.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,6 +11,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// How long `\uXXXX` is.
+const ESCAPE_LENGTH: usize = 6;
 
 /// A value that JSON can be read into.
 pub(super) trait GoValue: Default {
@@ -53,7 +55,7 @@ macro_rules! go_struct {
                 fn field(key: &str) -> Option<Known> {
                     match key {
                         $($json => Some(Known::$field),)+
-                        _ => [$(($json, Known::$field)),+].into_iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, field)| field),
+                        _ => [$(($json, Known::$field)),+].into_iter().find(|(name, _)| $crate::wire::go_json::is_name(name, key)).map(|(_, field)| field),
                     }
                 }
 
@@ -81,10 +83,48 @@ macro_rules! go_struct {
 }
 pub(super) use go_struct;
 
+/// Whether a key means the field of a name: without regard to case, in which Go has `ſ` for `s` and the Kelvin sign for `k` too (`foldName`,
+/// `encoding/json/fold.go`).
+pub(super) fn is_name(name: &str, key: &str) -> bool {
+    let folded = |c: char| match c {
+        'ſ' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    };
+    name.eq_ignore_ascii_case(key) || (!key.is_ascii() && key.chars().map(folded).eq(name.chars().map(folded)))
+}
+
+/// A text of JSON in which every escape of a lone surrogate is that of U+FFFD, as Go reads it (`unquoteBytes`, `encoding/json/decode.go`).
+fn paired(text: Cow<'_, str>) -> Cow<'_, str> {
+    let mut lone = Vec::new();
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'\\', &text.as_bytes()[at..]) {
+        at += found;
+        let unit = |at: usize| text.get(at..at + ESCAPE_LENGTH)?.strip_prefix("\\u").and_then(|hex| u16::from_str_radix(hex, 16).ok());
+        at += match (unit(at), unit(at + ESCAPE_LENGTH)) {
+            (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 2 * ESCAPE_LENGTH,
+            (Some(0xd800..0xe000), _) => {
+                lone.push(at);
+                ESCAPE_LENGTH
+            }
+            // the escaped character is none that begins an escape
+            _ => 2,
+        };
+        at = at.min(text.len());
+    }
+    if lone.is_empty() {
+        return text;
+    }
+    let mut text = text.into_owned();
+    lone.into_iter().for_each(|at| text.replace_range(at..at + ESCAPE_LENGTH, "\\ufffd"));
+    Cow::Owned(text)
+}
+
 /// Reads a whole value. `what` names it in errors.
 pub(super) fn parse<T: GoValue>(what: &str, bytes: &[u8]) -> Result<T, String> {
     // as `from_utf8_lossy`, which looks at single bytes even where all are right
     let text = str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
+    let text = paired(text);
     let mut input = serde_json::Deserializer::from_str(&text);
     let mut value = T::default();
     value.read(&mut input).and_then(|()| input.end()).map_err(|error| format!("value is not the JSON of {what}: {error}"))?;
@@ -397,6 +437,18 @@ mod tests {
         same(r#"{"list":[{"a":1},null],"list":[{"A":2}]}"#, r#"{"list":[{"A":2}]}"#);
         same(r#"{"list":[null],"map":{"x":null}}"#, r#"{"list":[{}],"map":{"x":{}}}"#);
         same(r#"{"text":"\u003c\u00e9"}"#, r#"{"text":"<é"}"#);
+        // Go folds two letters that are not of ASCII
+        same(r#"{"liſt":[{"a":1}],"entrieſ":{"x":{}}}"#, r#"{"list":[{"a":1}],"entries":{"x":{}}}"#);
+        same(r#"{"LIſT":[{"a":1}],"líst":3}"#, r#"{"list":[{"a":1}]}"#);
+        for (name, key, same) in
+            [("backends", "bac\u{212a}ends", true), ("backends", "BAC\u{212a}ENDſ", true), ("a", "á", false), ("a", "aſ", false)]
+        {
+            assert_eq!(is_name(name, key), same, "{key}");
+        }
+        // a surrogate without its other half, in a value or a key, known or not
+        same(r#"{"text":"a\ud800b\udc00\ud800"}"#, "{\"text\":\"a\u{fffd}b\u{fffd}\u{fffd}\"}");
+        same(r#"{"text":"\uD800\uD83D\uDE00\\ud800"}"#, "{\"text\":\"\u{fffd}\u{1f600}\\\\ud800\"}");
+        same(r#"{"other":"\udfff","map":{"\ud800\u0041":{}}}"#, "{\"map\":{\"\u{fffd}A\":{}}}");
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
     if let Some(range) = context.range_without(id) {
         return Err(format!("identity {id} in the key is outside {} to {} of cluster {}", range.start(), range.end(), context.cluster));
     }
-    let text = str::from_utf8(value).map_err(|_| "labels are not UTF-8")?;
-    let labels = parse_labels(text);
+    // Go takes them as they are; what is no text cannot be shown as one
+    let labels = parse_labels(&String::from_utf8_lossy(value));
     if labels.is_empty() {
         return Err("labels are empty".into());
     }
@@ -32,10 +32,11 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
     Ok(Identity { id, labels })
 }
 
-/// A number as Cilium prints it, so that no two keys mean one identity.
+/// A number in decimal digits, as `strconv.ParseUint` reads it: zeros may lead, so that several keys may mean one identity (`keyToID`,
+/// `pkg/kvstore/allocator/allocator.go`).
 pub(super) fn parse_number(text: &str) -> Result<u32, String> {
-    let canonical = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
-    let number = if canonical { text.parse().ok() } else { None };
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = if digits { text.parse().ok() } else { None };
     number.ok_or_else(|| format!("{} in the key is not an identity's number", quoted(text)))
 }
 

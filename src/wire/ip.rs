@@ -15,13 +15,14 @@ use crate::model::{IDENTITY_REMOTE_NODE, IpEntry, NamedPort, ObjectPrefix};
 const IDENTITY_HOST: u32 = 1;
 
 go_struct! {
-    /// An address and its identity. `Metadata` is always empty.
+    /// An address and its identity. `Metadata` is not used, but it must be a text.
     struct PairJson {
         ip: Address = "IP",
         mask: Mask = "Mask",
         host_ip: Address = "HostIP",
         identity: u32 = "ID",
         encryption_key: u8 = "Key",
+        metadata: String = "Metadata",
         namespace: String = "K8sNamespace",
         pod_name: String = "K8sPodName",
         pod_uid: String = "K8sPodUID",

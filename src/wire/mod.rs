@@ -18,6 +18,7 @@ mod service;
 mod service_export;
 #[cfg(test)]
 pub(crate) mod tests;
+mod time;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

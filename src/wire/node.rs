@@ -10,7 +10,7 @@ use super::{Context, quoted};
 use crate::model::{Node, NodeAddress};
 
 go_struct! {
-    /// A node as agents and the clustermesh-apiserver write it. `Source` is the writer's view, which readers overwrite.
+    /// A node as agents and the clustermesh-apiserver write it. `Source` is the writer's view, which readers overwrite, but it must be a text.
     struct NodeJson {
         name: String = "Name",
         cluster: String = "Cluster",
@@ -24,6 +24,7 @@ go_struct! {
         ipv4_ingress_ip: Address = "IPv4IngressIP",
         ipv6_ingress_ip: Address = "IPv6IngressIP",
         cluster_id: u32 = "ClusterID",
+        source: String = "Source",
         encryption_key: u8 = "EncryptionKey",
         labels: BTreeMap<String, String> = "Labels",
         annotations: BTreeMap<String, String> = "Annotations",

@@ -19,6 +19,8 @@ pub(super) enum Field<'a> {
     Bytes(&'a [u8]),
     /// A fixed-width number: no field here is one.
     Fixed,
+    /// A group, deprecated since proto2 began: no field here is one.
+    Group,
 }
 
 /// What is left of the elements that a value may have.
@@ -50,9 +52,9 @@ pub(super) fn read_message<'a>(
                 let length = usize::try_from(varint(&mut bytes)?).map_err(|_| truncated())?;
                 Field::Bytes(take(&mut bytes, length)?)
             }
+            3 => skip_group(&mut bytes).map(|()| Field::Group)?,
             5 => take(&mut bytes, 4).map(|_| Field::Fixed)?,
-            // groups (3 and 4) are deprecated since proto2 began, and no generator writes them
-            other => return Err(format!("protobuf field {number} has the wire type {other}, which is not read")),
+            other => return Err(format!("protobuf field {number} has the wire type {other}, which does not begin a field")),
         };
         if matches!(content, Field::Bytes(_)) {
             budget.0 = budget.0.checked_sub(1).ok_or_else(|| format!("more than {ELEMENTS_MAX} elements"))?;
@@ -67,7 +69,7 @@ impl<'a> Field<'a> {
     pub(super) fn bytes(self, name: &str) -> Result<&'a [u8], String> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            Self::Varint(_) | Self::Fixed => Err(format!("{name} has the wrong wire type")),
+            Self::Varint(_) | Self::Fixed | Self::Group => Err(format!("{name} has the wrong wire type")),
         }
     }
 
@@ -80,7 +82,7 @@ impl<'a> Field<'a> {
     pub(super) fn integer(self, name: &str) -> Result<u32, String> {
         match self {
             Self::Varint(number) => Ok(u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default()),
-            Self::Bytes(_) | Self::Fixed => Err(format!("{name} has the wrong wire type")),
+            Self::Bytes(_) | Self::Fixed | Self::Group => Err(format!("{name} has the wrong wire type")),
         }
     }
 
@@ -88,7 +90,7 @@ impl<'a> Field<'a> {
     pub(super) fn boolean(self, name: &str) -> Result<bool, String> {
         match self {
             Self::Varint(number) => Ok(number != 0),
-            Self::Bytes(_) | Self::Fixed => Err(format!("{name} has the wrong wire type")),
+            Self::Bytes(_) | Self::Fixed | Self::Group => Err(format!("{name} has the wrong wire type")),
         }
     }
 
@@ -105,6 +107,27 @@ impl<'a> Field<'a> {
         })?;
         Ok((key, value))
     }
+}
+
+/// Passes the fields of a group and its end, and those of the groups in it. As in Go's generated code (`skipGenerated`) an end is that of the
+/// last group that began, whatever its number.
+fn skip_group(bytes: &mut &[u8]) -> Result<(), String> {
+    let mut depth = 1_usize;
+    while depth > 0 {
+        match varint(bytes)? & 7 {
+            0 => drop(varint(bytes)?),
+            1 => drop(take(bytes, 8)?),
+            2 => {
+                let length = usize::try_from(varint(bytes)?).map_err(|_| truncated())?;
+                take(bytes, length)?;
+            }
+            3 => depth += 1,
+            4 => depth -= 1,
+            5 => drop(take(bytes, 4)?),
+            other => return Err(format!("a protobuf group has the wire type {other}, which there is not")),
+        }
+    }
+    Ok(())
 }
 
 fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
@@ -147,13 +170,20 @@ mod tests {
     fn fields_are_read_by_their_wire_types() {
         assert_eq!(read(b"\x08\x96\x01\x12\x02hi"), Ok(vec![(1, Field::Varint(150)), (2, Field::Bytes(b"hi"))]));
         assert_eq!(read(b"\x09\0\0\0\0\0\0\0\0\x15\0\0\0\0"), Ok(vec![(1, Field::Fixed), (2, Field::Fixed)]));
+        // groups with each sort of field in them, one within another
+        let groups = b"\x5b\x08\x96\x01\x09\0\0\0\0\0\0\0\0\x12\x02hi\x15\0\0\0\0\x63\x64\x5c\x08\x01";
+        assert_eq!(read(groups), Ok(vec![(11, Field::Group), (1, Field::Varint(1))]));
         assert_eq!(read(b""), Ok(vec![]));
         for (bytes, reason) in [
             (&b"\x08"[..], "the protobuf message is cut off"),
             (b"\x12\x05hi", "the protobuf message is cut off"),
             (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "the protobuf message is cut off"),
             (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a protobuf number is too long"),
-            (b"\x0b", "protobuf field 1 has the wire type 3, which is not read"),
+            (b"\x0b", "the protobuf message is cut off"),
+            (b"\x0b\x13\x0c", "the protobuf message is cut off"),
+            (b"\x0c", "protobuf field 1 has the wire type 4, which does not begin a field"),
+            (b"\x0f", "protobuf field 1 has the wire type 7, which does not begin a field"),
+            (b"\x0b\x0e\x0c", "a protobuf group has the wire type 6, which there is not"),
             (b"\x00\x00", "protobuf field 0 does not exist"),
         ] {
             assert_eq!(read(bytes), Err(reason.to_owned()));

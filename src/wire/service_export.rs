@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use serde::Deserializer;
 
 use super::go_json::{GoValue, go_struct, parse, read_text};
+use super::time::{parse_time, zero_time};
 use super::{Context, quoted};
 use crate::model::{ExportPort, ServiceExport};
 
@@ -14,6 +15,10 @@ use crate::model::{ExportPort, ServiceExport};
 const SERVICE_TYPES: [&str; 2] = ["ClusterSetIP", "Headless"];
 /// `SessionAffinity`; headless services of newer releases have an empty one.
 const SESSION_AFFINITIES: [&str; 3] = ["ClientIP", "None", ""];
+
+/// `InternalTrafficPolicy` and `TrafficDistribution`, where they are given at all.
+const TRAFFIC_POLICIES: [&str; 2] = ["Cluster", "Local"];
+const TRAFFIC_DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 
 go_struct! {
     /// A service export. `Labels` and `Annotations` of older releases are read into the same fields, as Go ignores case.
@@ -55,10 +60,7 @@ pub(super) struct Timestamp(Option<SystemTime>);
 
 impl GoValue for Timestamp {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
-        let parse = |text: &str| {
-            let time = text.parse::<jiff::Timestamp>().map_err(|_| format!("{} is not a time as in RFC 3339", quoted(text)))?;
-            Ok(SystemTime::from(time))
-        };
+        let parse = |text: &str| parse_time(text).ok_or_else(|| format!("{} is not a time as in RFC 3339", quoted(text)));
         self.0 = read_text(input, "a time", parse)?;
         Ok(())
     }
@@ -74,6 +76,14 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
         [("type", &json.service_type, &SERVICE_TYPES[..]), ("sessionAffinity", &json.session_affinity, &SESSION_AFFINITIES)]
     {
         if !known.contains(&text.as_str()) {
+            return Err(format!("{field} is {}, expected one of {known:?}", quoted(text)));
+        }
+    }
+    for (field, given, known) in [
+        ("internalTrafficPolicy", &json.internal_traffic_policy, &TRAFFIC_POLICIES[..]),
+        ("trafficDistribution", &json.traffic_distribution, &TRAFFIC_DISTRIBUTIONS),
+    ] {
+        if let Some(text) = given.as_ref().filter(|text| !known.contains(&text.as_str())) {
             return Err(format!("{field} is {}, expected one of {known:?}", quoted(text)));
         }
     }
@@ -99,9 +109,4 @@ impl PortJson {
         let app_protocol = self.app_protocol.unwrap_or_default();
         ExportPort { name: self.name, protocol: self.protocol, app_protocol, port: self.port }
     }
-}
-
-/// Go's zero time, the start of the year 1, which `metav1.Time` would write as `null`.
-fn zero_time() -> SystemTime {
-    "0001-01-01T00:00:00Z".parse::<jiff::Timestamp>().map_or(SystemTime::UNIX_EPOCH, SystemTime::from)
 }

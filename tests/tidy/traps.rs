@@ -15,7 +15,7 @@ const WIRE: &str = "src/wire/tests/traps.rs";
 const LOSSES: &str = "tests/e2e/losses.rs";
 
 /// Every trap: its number, what it is, and its tests.
-const TRAPS: [(u8, &str, Covered); 34] = [
+const TRAPS: [(u8, &str, Covered); 35] = [
     (1, "canaries are named after base prefixes", Covered::By(&[(WIRE, "trap_1_canaries_are_named_after_base_prefixes")])),
     (2, "a copy moves the cluster within the key", Covered::By(&[(WIRE, "trap_2_cache_prefixes_move_the_cluster")])),
     (
@@ -164,6 +164,16 @@ const TRAPS: [(u8, &str, Covered); 34] = [
         33,
         "a namespace is taken out of the mesh",
         Covered::By(&[("tests/e2e/namespaces.rs", "a_namespace_that_is_taken_out_of_the_mesh_goes_at_once_and_nothing_is_held")]),
+    ),
+    (
+        34,
+        "Go's readers take and refuse what no writer of Cilium writes",
+        Covered::By(&[
+            ("src/wire/tests/go_corners.rs", "field_names_match_without_case_also_in_two_letters_of_other_scripts"),
+            ("src/wire/tests/go_corners.rs", "an_escape_of_a_lone_surrogate_is_the_replacement_character"),
+            ("src/wire/tests/go_corners.rs", "a_known_field_of_a_wrong_type_refuses_the_value_used_or_not"),
+            ("src/wire/tests/exports.rs", "a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups"),
+        ]),
     ),
     (
         36,

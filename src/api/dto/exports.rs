@@ -138,9 +138,9 @@ pub(crate) struct SlicePort {
     /// `TCP`, `UDP`, `SCTP` …
     #[serde(skip_serializing_if = "Option::is_none")]
     protocol: Option<String>,
-    /// The number; left out where it is every port.
+    /// The number as the source has it, also where no port has it; left out where it is every port.
     #[serde(skip_serializing_if = "Option::is_none")]
-    port: Option<u16>,
+    port: Option<i32>,
 }
 
 impl ServiceExport {

@@ -45,7 +45,7 @@ fn random_entry(random: &mut StdRng, seed: u64, width: u32) -> Arc<Record> {
     let cluster = CLUSTERS[random.random_range(0..3)];
     let (a, b) = (random.random_range(0..width), random.random_range(0..3_usize));
     match random.random_range(0..8) {
-        0 => known(key(Kind::Identity, cluster, &(256 + a).to_string()), seed, "k8s:a=b;"),
+        0 => known(key(Kind::Identity, cluster, &format!("{}{}", ["", "0", "00"][b], 256 + a)), seed, "k8s:a=b;"),
         1 | 2 => {
             let addresses = format!(r#"{{"Type":"InternalIP","IP":"172.16.{b}.{a}"}},{{"Type":"InternalIP","IP":"fd00::{b}:{a}"}}"#);
             let value = format!(r#"{{"Name":"n{a}","Cluster":"{cluster}","IPAddresses":[{addresses}],"ClusterID":1}}"#);

@@ -230,7 +230,9 @@ fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     for (ip, sliced) in by_address(slices) {
         let ports = sliced.iter().flat_map(|one| &one.slice.ports).filter_map(|port| {
             let protocol = if port.protocol.is_empty() { DEFAULT_PROTOCOL } else { &port.protocol };
-            Some((port.name.as_str(), protocol, port.port?)).filter(|(.., number)| (ip, *number) != INGRESS_DUMMY)
+            // `uint16(*port.Port)`
+            let number = u16::try_from(port.port? & i32::from(u16::MAX)).ok()?;
+            Some((port.name.as_str(), protocol, number)).filter(|(.., number)| (ip, *number) != INGRESS_DUMMY)
         });
         let zoned = sliced.iter().map(|one| one.endpoint).find(|endpoint| !endpoint.zone.is_empty());
         let zone = zoned.map(|endpoint| BackendZone { zone: endpoint.zone.clone(), for_zones: endpoint.for_zones.clone() });

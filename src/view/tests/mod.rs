@@ -91,7 +91,12 @@ fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
         }
         Kind::Identity => {
             let id = 300 + number % 4;
-            (id.to_string(), format!("k8s:app=app-{};k8s:io.cilium.k8s.policy.cluster={cluster};", random.random_range(0..3)).into_bytes())
+            // some with leading zeros, which are other keys of the same number
+            let zeros = ["", "", "0", "00"][random.random_range(0..4)];
+            (
+                format!("{zeros}{id}"),
+                format!("k8s:app=app-{};k8s:io.cilium.k8s.policy.cluster={cluster};", random.random_range(0..3)).into_bytes(),
+            )
         }
         Kind::Node => {
             let name = format!("worker-{number}");

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{Lists, ServiceJson, Spelt, ports_of};
 use crate::wire::address::parse_ip;
-use crate::wire::go_json::parse;
+use crate::wire::go_json::{is_name, parse};
 
 /// The name of the backends in JSON.
 const BACKENDS: &str = "backends";
@@ -23,7 +23,7 @@ pub(super) fn read(value: &[u8]) -> Option<(ServiceJson, Vec<Spelt<'_>>)> {
     let text = str::from_utf8(value).ok()?;
     let mut found = None;
     Walk(text).members(|key, walk| {
-        if !key.eq_ignore_ascii_case(BACKENDS) {
+        if !is_name(BACKENDS, key) {
             return walk.value().map(drop);
         }
         if found.is_some() {

@@ -146,12 +146,44 @@ fn a_slice_is_read_in_full() {
     assert_eq!(slice(&message.concat()), Ok(expected));
 }
 
+/// As `ClusterEndpointSlice.validate` and Go's generated code take them.
+#[test]
+fn a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups() {
+    let plain = |address_type: &str| EndpointSlice {
+        namespace: "s".into(),
+        name: "n-1".into(),
+        cluster_id: 1,
+        address_type: address_type.into(),
+        ..EndpointSlice::default()
+    };
+    let mapped = SliceEndpoint { addresses: vec!["::ffff:1.2.3.4".parse().unwrap()], ..SliceEndpoint::default() };
+    let expected = EndpointSlice { endpoints: vec![mapped], ..plain("IPv6") };
+    assert_eq!(slice(&[named("IPv6"), endpoint("::ffff:1.2.3.4")].concat()), Ok(expected));
+    let refused = slice(&[named("IPv4"), endpoint("::ffff:1.2.3.4")].concat()).unwrap_err();
+    assert_eq!(refused, "endpoints: ::ffff:1.2.3.4 is not an address of the slice's family, IPv4");
+    assert!(slice(&[named("IPv6"), endpoint("fe80::1%eth0")].concat()).is_err());
+    let port = |number: i32, bytes: &[u8]| {
+        let expected = EndpointSlice { ports: vec![SlicePort { port: Some(number), ..SlicePort::default() }], ..plain("IPv4") };
+        assert_eq!(slice(&[named("IPv4"), field(9, &[&[3 << 3][..], bytes].concat())].concat()), Ok(expected), "{number}");
+    };
+    port(65_535, b"\xff\xff\x03");
+    port(65_536, b"\x80\x80\x04");
+    port(-1, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");
+    port(i32::MIN, b"\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x01");
+    // an unknown group, with one in it, at the top and in an endpoint; a known field is none
+    let group = [vec![15 << 3 | 3], field(1, b"x"), vec![2 << 3 | 3, 2 << 3 | 4, 15 << 3 | 4]].concat();
+    let with_groups = [group.clone(), named("IPv4"), field(8, &group), group].concat();
+    assert_eq!(slice(&with_groups), Ok(EndpointSlice { endpoints: vec![SliceEndpoint::default()], ..plain("IPv4") }));
+    assert_eq!(slice(&[named("IPv4"), vec![8 << 3 | 3, 8 << 3 | 4]].concat()).unwrap_err(), "endpoints has the wrong wire type");
+}
+
 #[test]
 fn slices_are_refused() {
     let refused = |message: &[u8]| slice(message).unwrap_err();
-    assert_eq!(refused(&field(1, b"tokyo")), r#"cluster is "tokyo", expected "paris""#);
-    assert_eq!(refused(&[field(1, b"paris"), field(3, b"s")].concat()), "name is empty");
-    let other = [field(1, b"paris"), field(3, b"s"), field(4, b"n-2")].concat();
+    let ipv4 = || field(7, b"IPv4");
+    assert_eq!(refused(&[ipv4(), field(1, b"tokyo")].concat()), r#"cluster is "tokyo", expected "paris""#);
+    assert_eq!(refused(&[ipv4(), field(1, b"paris"), field(3, b"s")].concat()), "name is empty");
+    let other = [ipv4(), field(1, b"paris"), field(3, b"s"), field(4, b"n-2")].concat();
     assert_eq!(refused(&other), r#"namespace and name are "s" and "n-2", but the key says "s/n-1""#);
     assert_eq!(refused(&[named("IPv4"), varint(2, 9)].concat()), "clusterID is 9, expected 1, the id in the cluster config of paris");
     assert_eq!(refused(&named("FQDN")), r#"addressType is "FQDN", expected IPv4 or IPv6"#);

@@ -1,6 +1,7 @@
 //! What the formats must mean: the samples, every refusal and the traps of the protocol that belong to this room.
 
 mod exports;
+mod go_corners;
 mod refusals;
 mod samples;
 mod traps;

@@ -36,13 +36,16 @@ fn endpoint(endpoint: &SliceEndpoint) -> Vec<u8> {
     let conditions = [(1, endpoint.ready), (2, endpoint.serving), (3, endpoint.terminating)];
     let conditions: Vec<u8> = conditions.into_iter().filter_map(|(field, is)| Some(integer(field, is?.into()))).flatten().collect();
     let hints: Vec<u8> = endpoint.for_zones.iter().flat_map(|zone| bytes(1, &text(1, zone))).collect();
-    let rest =
-        [bytes(2, &conditions), entries(5, &endpoint.topology), text(6, &endpoint.node_name), text(7, &endpoint.zone), bytes(8, &hints)];
+    // an endpoint of nothing is one element of those that a value may have
+    let message = |field: u8, content: &[u8]| if content.is_empty() { Vec::new() } else { bytes(field, content) };
+    let names = [text(6, &endpoint.node_name), text(7, &endpoint.zone)].concat();
+    let rest = [message(2, &conditions), entries(5, &endpoint.topology), names, message(8, &hints)];
     addresses.chain(rest.concat()).collect()
 }
 
 fn port(port: &SlicePort) -> Vec<u8> {
-    [text(1, &port.name), text(2, &port.protocol), port.port.map(|port| integer(3, port.into())).unwrap_or_default()].concat()
+    [text(1, &port.name), text(2, &port.protocol), port.port.map(|port| integer(3, i64::from(port).cast_unsigned())).unwrap_or_default()]
+        .concat()
 }
 
 /// The object of a slice, as the mirror holds it.

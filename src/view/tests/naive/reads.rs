@@ -41,7 +41,15 @@ impl Naive {
 
     /// The identities of that number, one for each cluster that has it.
     pub(in crate::view::tests) fn identities(&self, id: u32) -> impl Iterator<Item = &Arc<Record>> {
-        self.identities.range((id, EntryKey::lowest())..).take_while(move |(at, _)| *at == id).filter_map(|(_, key)| self.entries.get(key))
+        let of_number = move || {
+            let keys = self.identities.range((id, EntryKey::lowest())..).take_while(move |(at, _)| *at == id);
+            keys.filter_map(|(_, key)| self.entries.get(key))
+        };
+        // of several of a cluster, whose keys have leading zeros, the one that was written last
+        let place = |record: &Record| (record.source.mod_revision, record.last_sequence);
+        let is_newest =
+            move |record: &&Arc<Record>| of_number().all(|other| other.key.cluster != record.key.cluster || place(other) <= place(record));
+        of_number().filter(is_newest)
     }
 
     /// The ip entries that name an identity, from a key on.
