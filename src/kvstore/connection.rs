@@ -3,10 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbResponseHeader, PbTxnOpResponse};
-use etcd_client::{Channel, Client, ConnectOptions, GetOptions, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient};
+use etcd_client::{
+    Channel, Client, ConnectOptions, GetOptions, GetStreamResponse, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient,
+};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -40,6 +42,8 @@ struct Shared {
     etcd_cluster_id: EtcdClusterId,
     /// The newest revision of a reply to a single call.
     newest: AtomicI64,
+    /// Whether lists may come as a stream: the server is not known to lack it.
+    range_stream: AtomicBool,
     has_user: bool,
     pace: Pace,
     in_flight: Semaphore,
@@ -75,6 +79,7 @@ impl Connection {
             options: options.clone(),
             etcd_cluster_id: EtcdClusterId(0),
             newest: AtomicI64::new(0),
+            range_stream: AtomicBool::new(options.range_stream),
             has_user,
             pace: Pace::new(options.requests_per_second_max),
             in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
@@ -161,6 +166,41 @@ impl Connection {
     /// One `Range` call, checked, and etcd's newest revision.
     pub(super) async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         self.shared.range(key, options).await
+    }
+
+    /// Whether the server is not known to lack `RangeStream`.
+    pub(super) fn has_range_stream(&self) -> bool {
+        self.shared.range_stream.load(Ordering::Relaxed)
+    }
+
+    /// The server was asked for one and has none.
+    pub(super) fn lacks_range_stream(&self) {
+        self.shared.range_stream.store(false, Ordering::Relaxed);
+    }
+
+    /// Opens a `RangeStream`. A server that has none says so at the first read.
+    pub(super) async fn range_stream(&self, key: &[u8], options: GetOptions) -> Result<GetStreamResponse, KvstoreError> {
+        let mut kv = self.shared.kv.clone();
+        self.shared.unary(|| format!("reading {}", printable(key)), Box::pin(kv.get_stream(key, Some(options)))).await
+    }
+
+    /// The next part of a `RangeStream`; only the last one has a header, with the revision at which the server began.
+    pub(super) async fn next_part(
+        &self,
+        stream: &mut GetStreamResponse,
+        key: &[u8],
+        pinned: Revision,
+    ) -> Result<PbRangeResponse, KvstoreError> {
+        let what = || format!("reading {}", printable(key));
+        let part = self.shared.unary(what, Box::pin(stream.message())).await?;
+        let part = part.ok_or_else(|| KvstoreError::Malformed { reason: "a list that ends before its last part".into() })?.0;
+        if part.header.is_some() {
+            let (_, revision) = check_header(Some(self.shared.etcd_cluster_id), part.header.as_ref())?;
+            if revision < pinned {
+                return Err(KvstoreError::WentBack { what: what(), from: pinned, to: revision });
+            }
+        }
+        Ok(part)
     }
 
     pub(super) fn options(&self) -> &ClientOptions {

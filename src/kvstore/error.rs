@@ -201,6 +201,16 @@ impl KvstoreError {
         cancelled || matches!(self, Self::PermissionDenied { .. } | Self::Rpc { code: Code::Unauthenticated, .. })
     }
 
+    /// Whether the server does not know the call.
+    pub(super) fn is_about_a_missing_call(&self) -> bool {
+        matches!(self, Self::Rpc { code: Code::Unimplemented, .. })
+    }
+
+    /// Whether etcd refused the call, or could not carry it out.
+    pub(super) fn is_a_failed_call(&self) -> bool {
+        matches!(self, Self::Rpc { .. } | Self::PermissionDenied { .. })
+    }
+
     /// Reads an error of the client crate. The messages are etcd's (`api/v3rpc/rpctypes/error.go`) and tonic's.
     pub(super) fn from_call(what: String, bytes_max: usize, error: &etcd_client::Error) -> Self {
         let etcd_client::Error::GRpcStatus(status) = error else {

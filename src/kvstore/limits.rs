@@ -23,6 +23,9 @@ pub struct ClientOptions {
     pub progress_interval: Duration,
     /// Keys per page of a list; 0 is unlimited. Cilium (`etcd.limit`): 256.
     pub page_limit: i64,
+    /// Whether lists come as a stream where the server has it (etcd 3.7, `KV/RangeStream`): pages make etcd count the rest of the range for
+    /// each, a stream once.
+    pub range_stream: bool,
     /// Lists and new watches per second, with a burst of as many. Cilium (`etcd.qps`): 20.
     pub requests_per_second_max: u32,
     /// Calls waiting for their reply at once. Cilium (`etcd.maxInflight`): as many as `etcd.qps`.
@@ -42,6 +45,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(30),
             progress_interval: Duration::from_secs(10),
             page_limit: 256,
+            range_stream: true,
             requests_per_second_max: 20,
             requests_in_flight_max: 20,
             message_bytes_max: 32 << 20,

@@ -1,7 +1,7 @@
-//! A list in pages, all of one revision.
+//! A list in pages, all of one revision: each asked for, or all but the first as a stream where the server has it (etcd 3.7).
 
-use etcd_client::GetOptions;
 use etcd_client::proto::PbRangeResponse;
+use etcd_client::{GetOptions, GetStreamResponse};
 
 use super::error::printable;
 use super::tally::Tally;
@@ -25,6 +25,10 @@ pub struct PagedList {
     keys_only: bool,
     /// Set by the first page, unless the list is of an older revision.
     tally: Option<Tally>,
+    /// The rest of the list, where it comes as a stream.
+    stream: Option<GetStreamResponse>,
+    /// The rest has to be asked for page by page.
+    in_pages: bool,
     /// The first page has been asked for.
     begun: bool,
     done: bool,
@@ -83,7 +87,18 @@ impl PagedList {
         // etcd refuses an empty key; the first of all is \0
         let start = if prefix.is_empty() { vec![0] } else { prefix.to_vec() };
         let limit = connection.options().page_limit.max(0);
-        Self { connection, start, end: prefix_end(prefix), limit, keys_only: false, tally: None, begun: false, done: false }
+        Self {
+            connection,
+            start,
+            end: prefix_end(prefix),
+            limit,
+            keys_only: false,
+            tally: None,
+            stream: None,
+            in_pages: false,
+            begun: false,
+            done: false,
+        }
     }
 
     /// The same without values, as of a revision that is known to have this many keys.
@@ -106,6 +121,9 @@ impl PagedList {
         if !std::mem::replace(&mut self.begun, true) {
             self.connection.pace().await;
         }
+        if let Some(page) = self.next_of_stream().await? {
+            return Ok(Some(page));
+        }
         loop {
             let (start, revision) = self.tally.as_ref().map_or((&*self.start, 0), |tally| (tally.next(), tally.revision().0));
             let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
@@ -120,6 +138,46 @@ impl PagedList {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The next part of the stream, once it is known that there is more than a page; `None` where it has to be asked for as a page.
+    async fn next_of_stream(&mut self) -> Result<Option<Page>, KvstoreError> {
+        if self.in_pages || self.tally.is_none() || !self.connection.has_range_stream() {
+            return Ok(None);
+        }
+        let is_new = self.stream.is_none();
+        match self.next_part().await {
+            Ok(page) => return Ok(Some(page)),
+            Err(error) if is_new && error.is_about_a_missing_call() => self.connection.lacks_range_stream(),
+            // a part may be larger than a page; and of a new stream the page says what is wrong, or renews the token
+            Err(error) if matches!(error, KvstoreError::TooLarge { .. }) || (is_new && error.is_a_failed_call()) => {
+                self.in_pages = true;
+            }
+            Err(error) => {
+                self.stream = None;
+                return Err(error);
+            }
+        }
+        self.stream = None;
+        Ok(None)
+    }
+
+    async fn next_part(&mut self) -> Result<Page, KvstoreError> {
+        let no_list = || malformed("a part without a page before it");
+        let tally = self.tally.as_mut().ok_or_else(no_list)?;
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let mut options = GetOptions::new().with_range(self.end.clone()).with_revision(tally.revision().0);
+                if self.keys_only {
+                    options = options.with_keys_only();
+                }
+                self.stream.insert(self.connection.range_stream(tally.next(), options).await?)
+            }
+        };
+        let part = self.connection.next_part(stream, tally.next(), tally.revision()).await?;
+        self.done = part.header.is_some();
+        tally.take(part.kvs, self.done)
     }
 
     fn accept(&mut self, reply: PbRangeResponse, newest: Revision) -> Result<Page, KvstoreError> {

@@ -1,6 +1,6 @@
 //! Paged lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use etcd_client::PutOptions;
 use meshkeep::kvstore::{ClientOptions, Disposition, Page, PagedList};
@@ -38,7 +38,7 @@ async fn a_list_is_of_one_revision_while_changes_go_on() {
         let revision = etcd.put_many(put.clone()).await;
         etcd.put("cilium/state/nodes/v10", "beside the prefix").await;
         etcd.put("cilium/state/nodes/v1", "beside the prefix too").await;
-        let connection = open(&etcd).await;
+        let connection = open_with(&etcd, &ClientOptions { range_stream: false, ..ClientOptions::default() }).await;
         let mut list = connection.list(b"cilium/state/nodes/v1/");
         let mut pages = vec![list.next_page().await.unwrap().unwrap()];
         etcd.delete("cilium/state/nodes/v1/00900").await;
@@ -50,6 +50,52 @@ async fn a_list_is_of_one_revision_while_changes_go_on() {
             assert_eq!((page.revision, page.total_count), (Revision(revision + 2), 1000));
         }
         assert!(contents(&pages) == put);
+    }
+}
+
+/// Only etcd 3.7 has `RangeStream`; the others say so at the first read, and the rest comes in pages.
+#[tokio::test]
+async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
+    let mut lengths = BTreeSet::new();
+    for binary in etcd_binaries() {
+        let mut etcd = Etcd::builder().binary(binary).start().await;
+        etcd.enable_auth("meshkeep", "secret").await;
+        let put = entries(1000, |i| format!("value {i}").into_bytes());
+        let revision = etcd.put_many(put.clone()).await;
+        let connection = open(&etcd).await;
+        for turn in 0..2 {
+            let mut list = connection.list(b"cilium/state/nodes/v1/");
+            let mut pages = vec![list.next_page().await.unwrap().unwrap()];
+            etcd.put("cilium/state/nodes/v1/00901", "value 901").await;
+            etcd.put("cilium/state/nodes/v1/00901a", "new").await;
+            etcd.delete("cilium/state/nodes/v1/00901a").await;
+            pages.extend(remaining_pages(&mut list).await);
+            for page in &pages {
+                assert_eq!((page.revision, page.total_count), (Revision(revision + 3 * turn), 1000));
+            }
+            assert!(contents(&pages) == put);
+            lengths.insert(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>());
+        }
+    }
+    // a stream begins with ten keys and doubles (`initialStreamChunkLimit` of etcd's `v3_server.go`)
+    let (in_pages, as_stream) = (vec![256, 256, 256, 232], vec![256, 10, 20, 40, 80, 160, 320, 114]);
+    let expected = if etcd_binaries().len() > 2 { BTreeSet::from([in_pages, as_stream]) } else { BTreeSet::from([in_pages]) };
+    assert_eq!(lengths, expected);
+}
+
+/// A part of a stream may be twice as large as etcd's largest request; what no message takes is asked for in pages.
+#[tokio::test]
+async fn a_stream_whose_parts_are_too_large_goes_on_in_pages() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let size = 700 << 10;
+        let put = entries(300, |i| if i < 256 { b"small".to_vec() } else { vec![u8::try_from(i % 256).unwrap(); size] });
+        for (key, value) in &put {
+            etcd.put(key.clone(), value.clone()).await;
+        }
+        let options = ClientOptions { message_bytes_max: 2 * MIB, ..ClientOptions::default() };
+        let connection = open_with(&etcd, &options).await;
+        assert!(contents(&remaining_pages(&mut connection.list(b"cilium/")).await) == put);
     }
 }
 
@@ -67,17 +113,19 @@ async fn an_empty_list_has_one_empty_page_and_no_limit_means_one_page() {
 
 #[tokio::test]
 async fn a_list_that_outlives_its_history_says_so_and_the_connection_stays_good() {
-    let etcd = Etcd::start().await;
-    etcd.put_many(entries(300, |_| vec![])).await;
-    let connection = open(&etcd).await;
-    let mut list = connection.list(b"cilium/");
-    list.next_page().await.unwrap();
-    let newest = etcd.put("cilium/z", "1").await;
-    etcd.compact(newest).await;
-    let error = list.next_page().await.unwrap_err();
-    assert_eq!(error.disposition(), Disposition::Resync, "{error}");
-    assert!(error.to_string().contains("the revision is compacted"), "{error}");
-    assert_eq!(remaining_pages(&mut connection.list(b"cilium/")).await.len(), 2);
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        etcd.put_many(entries(300, |_| vec![])).await;
+        let connection = open(&etcd).await;
+        let mut list = connection.list(b"cilium/");
+        list.next_page().await.unwrap();
+        let newest = etcd.put("cilium/z", "1").await;
+        etcd.compact(newest).await;
+        let error = list.next_page().await.unwrap_err();
+        assert_eq!(error.disposition(), Disposition::Resync, "{error}");
+        assert!(error.to_string().contains("the revision is compacted"), "{error}");
+        assert_eq!(contents(&remaining_pages(&mut connection.list(b"cilium/")).await).len(), 301);
+    }
 }
 
 /// etcd's own limit of a request is 1.5 MiB, and a page of 256 such values would be 360 MiB.
@@ -92,12 +140,12 @@ async fn pages_too_large_for_a_message_are_halved_and_grow_again() {
             client.put(key.clone(), value.clone(), None::<PutOptions>).await.unwrap();
         }
         for (options, lengths) in [
-            (ClientOptions { message_bytes_max: 2 * MIB, page_limit: 64, ..ClientOptions::default() }, {
+            (ClientOptions { message_bytes_max: 2 * MIB, page_limit: 64, range_stream: false, ..ClientOptions::default() }, {
                 let mut lengths = vec![1; 40];
                 lengths.extend([1, 2, 4, 8, 16, 32, 64, 64, 64, 45]);
                 lengths
             }),
-            (ClientOptions::default(), vec![16, 16, 16, 16, 32, 64, 128, 52]),
+            (ClientOptions { range_stream: false, ..ClientOptions::default() }, vec![16, 16, 16, 16, 32, 64, 128, 52]),
         ] {
             let connection = open_with(&etcd, &options).await;
             let pages = remaining_pages(&mut connection.list(b"cilium/")).await;
