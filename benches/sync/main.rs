@@ -163,17 +163,18 @@ async fn cold(keys: u32) -> Outcome<()> {
         let (meshkeep, address) = start_meshkeep(home.path())?;
         until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
         let synced = began.elapsed();
-        let resident = meshkeep.resident_mb()?;
+        let (resident, busy) = (meshkeep.resident_mb()?, meshkeep.busy()?);
         let ended = Instant::now();
         meshkeep.terminate()?;
         let stored = ended.elapsed();
         println!(
-            "  bare list of {found} keys into nothing: {:.2} s; meshkeep: all served {:.2} s after exec (ratio {:.2}), and stored at most {:.2} s later (ratio {:.2}); {resident} MB",
+            "  bare list of {found} keys into nothing: {:.2} s; meshkeep: all served {:.2} s after exec (ratio {:.2}), and stored at most {:.2} s later (ratio {:.2}); {resident} MB; {:.2} s of a processor until served",
             listed.as_secs_f64(),
             synced.as_secs_f64(),
             listed.as_secs_f64() / synced.as_secs_f64(),
             stored.as_secs_f64(),
-            listed.as_secs_f64() / (synced + stored).as_secs_f64()
+            listed.as_secs_f64() / (synced + stored).as_secs_f64(),
+            busy.as_secs_f64()
         );
     }
     Ok(())
