@@ -20,9 +20,10 @@ use hyper_util::server::graceful::GracefulConnection;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::events::Client;
@@ -101,7 +102,9 @@ impl Bound {
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let seats = Seats::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone()).with_files(self.files.clone()).with_seats(seats.clone());
-        let watching = AbortOnDropHandle::new(tokio::spawn(self.files.watch(self.reread)));
+        // ends with this future
+        let mut watching = JoinSet::new();
+        watching.spawn(self.files.watch(self.reread));
         let server = Server {
             router: super::router(state, self.guard),
             tls: self.tls,

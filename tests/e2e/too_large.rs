@@ -14,8 +14,7 @@ const STAMP: &str = "2026-01-12T09:31:07Z";
 
 async fn finding(meshkeep: &Meshkeep) -> Option<Value> {
     let problems = meshkeep.get("/v1/problems?limit=1000").await;
-    let found = problems["items"].as_array().unwrap().iter().find(|finding| finding["kind"] == "clusterTooLarge").cloned();
-    found
+    problems["items"].as_array().unwrap().iter().find(|finding| finding["kind"] == "clusterTooLarge").cloned()
 }
 
 /// Waits until the cluster is left alone, and says why.

@@ -70,9 +70,11 @@ async fn until_closed(wire: Box<dyn Wire>, said: Vec<u8>, drips: bool) {
         writer.write_all(&said).await?;
         writer.flush().await?;
         let mut ticks = tokio::time::interval(Duration::from_millis(50));
-        while drips {
-            ticks.tick().await;
-            writer.write_all(b"a").await?;
+        if drips {
+            loop {
+                ticks.tick().await;
+                writer.write_all(b"a").await?;
+            }
         }
         std::future::pending::<std::io::Result<()>>().await
     };
