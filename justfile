@@ -48,6 +48,6 @@ soak *events:
 fuzz *seconds:
     scripts/fuzz {{ seconds }}
 
-# the attacks at full size: 12,400 strangers that hold every connection, or as many as given
+# the attacks at full size: 12,000 strangers that hold every connection, or as many as given
 attack *strangers:
     scripts/attack {{ strangers }}

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
-/// How many hold connections unless `MESHKEEP_ATTACK_STRANGERS` says otherwise: some for a test, 400 more than there are places for the attack.
+/// How many hold connections unless `MESHKEEP_ATTACK_STRANGERS` says otherwise: some for a test, 12,000, as many as there are places, for the attack.
 const STRANGERS: usize = 400;
 
 /// How many share an address: half of what one client may have.
