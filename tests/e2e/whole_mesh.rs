@@ -201,8 +201,9 @@ async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
     scene.settles("the first loading").await;
     let counts = scene.meshkeep().get("/v1/status").await["counts"].clone();
     assert_eq!((counts["nodes"].as_u64(), counts["identities"].as_u64()), (Some(200), Some(1000)), "{counts}");
-    // beside those that are announced, four of each node, and one more of every second: of its ingress, or a second one of its health
-    assert_eq!((counts["ipcache"].as_u64(), counts["services"].as_u64()), (Some(2500 + 200 * 4 + 100), Some(200)), "{counts}");
+    // beside those that are announced, five of each node (one of them its pod CIDR), one more of every second (of its ingress, or a second
+    // one of its health), and a second pod CIDR of 13 of the 20 of each cluster
+    assert_eq!((counts["ipcache"].as_u64(), counts["services"].as_u64()), (Some(2500 + 200 * 5 + 100 + 130), Some(200)), "{counts}");
     assert_eq!(counts["entries"].as_u64(), Some(3900), "what is derived is no mirrored key: {counts}");
     change_and_delete_one_percent(&mut scene).await;
     compact_while_cut_off(&mut scene).await;

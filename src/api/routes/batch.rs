@@ -12,7 +12,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -108,7 +108,8 @@ pub(crate) async fn lookup_ips(
         check_age(query.values.max_age, &sources)?;
     }
     let sending = Sending { scanner, _held: held, batch: Some(batch()) };
-    Ok(json(Body::from_stream(stream::unfold(sending, Sending::next))))
+    // fused, for the layer that compresses asks once more after the end
+    Ok(json(Body::from_stream(stream::unfold(sending, Sending::next).fuse())))
 }
 
 impl Batch {
