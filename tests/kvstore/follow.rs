@@ -33,7 +33,7 @@ async fn compact_for_ever(etcd: etcd_client::Client) {
     loop {
         let revision = puts.put("elsewhere", "1", None).await.unwrap().header().unwrap().revision();
         compactions.compact(revision, None).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
     }
 }
 
