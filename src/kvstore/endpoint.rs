@@ -10,7 +10,7 @@ use super::KvstoreError;
 const PORT_DEFAULT: u16 = 2379;
 
 /// An endpoint as the client file has it. User, password and query go to nobody: what it shows has `…` in their place, and only
-/// [`Address::parse`] reads the rest.
+/// `Address::parse` reads the rest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint(String);
 
