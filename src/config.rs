@@ -132,7 +132,7 @@ pub struct SecuritySettings {
     pub insecure: bool,
 }
 
-/// Waits and intervals with values that protocol.md gives. They are options, though hidden ones, because a test that waits
+/// Waits and intervals with values that docs/protocol.md gives. They are options, though hidden ones, because a test that waits
 /// three minutes is not run.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TimingSettings {
@@ -141,12 +141,12 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "180s", value_parser = parse_duration)]
     pub legacy_wait: Duration,
 
-    /// Without canaries: how long no restored key may have been put again before leftovers are pruned (design.md, invariant 3)
+    /// Without canaries: how long no restored key may have been put again before leftovers are pruned (docs/invariants.md, 3)
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub legacy_quiet: Duration,
 
     /// How much longer than a third of a lease's life a source that had lost keys must stand again before they are deleted
-    /// (design.md, invariant 4)
+    /// (docs/invariants.md, 4)
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub hold_margin: Duration,
 
@@ -154,15 +154,15 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
     pub heartbeat_silence: Duration,
 
-    /// The first wait after a failed attempt (style.md, "Async")
+    /// The first wait after a failed attempt (docs/invariants.md, "Waiting and ending")
     #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
     pub backoff_min: Duration,
 
-    /// The longest wait between attempts (style.md, "Async")
+    /// The longest wait between attempts (docs/invariants.md, "Waiting and ending")
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
     pub backoff_max: Duration,
 
-    /// How long a data directory that another process holds is waited for (design.md, invariant 8)
+    /// How long a data directory that another process holds is waited for (docs/invariants.md, 8)
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub store_lock_wait: Duration,
 

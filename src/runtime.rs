@@ -1,7 +1,7 @@
 //! The composition root: builds everything that can fail first, then runs it, then ends it in order.
 //!
 //! Every task is owned here. One that ends before it was told to ends the process, with an error that names it. Shutdown goes
-//! against the way of the data: not ready, streams and listeners, mirrors, writer, store (style.md §5).
+//! against the way of the data: not ready, streams and listeners, mirrors, writer, store (docs/invariants.md, "Waiting and ending").
 
 mod descriptors;
 mod early;
@@ -39,7 +39,7 @@ const DIRECTORY_EVENTS_MAX: usize = 512;
 /// How long open requests may take once shutdown has begun. Streams end at once; a lookup takes microseconds.
 const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
-/// Shutdown as a whole (api.md, issue "The main job": 5 s, less what the exit itself takes).
+/// Shutdown as a whole (docs/invariants.md, "Waiting and ending": 5 s, less what the exit itself takes).
 const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 
 /// How long the start waits until somebody has read where it listens: a pipe holds 64 KiB (pipe(7)), so it never waits but for a full one.

@@ -30,7 +30,7 @@ const TXN_OPERATIONS_MAX: usize = 128;
 const PAGE_KEYS: i64 = 1_000;
 const RANGES_AT_ONCE: u32 = 4;
 
-/// What is missed: 60 s at the churn of Cilium's own scale test (users.md §2: 325 changes/s), of which one in twenty is a delete and one
+/// What is missed: 60 s at the churn of Cilium's own scale test (325 changes/s), of which one in twenty is a delete and one
 /// in twenty a new key.
 const MISSED: u32 = 60 * 325;
 const DELETES_EACH: u32 = 20;

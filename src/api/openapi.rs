@@ -1,4 +1,4 @@
-//! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (http.md §3.3).
+//! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (docs/http.md §3.3).
 //!
 //! Flat schemas, no null but where an answer says null, 64-bit integers, every status listed, errors under both JSON types. The
 //! 3.0 twin is derived from it mechanically, so that the two cannot differ.

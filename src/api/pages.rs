@@ -20,7 +20,7 @@ use super::state::ApiState;
 use crate::handle::{Scanned, Slice, Spent};
 use crate::model::{Kind, Record};
 
-/// How many bytes the items of a page may have (api.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
+/// How many bytes the items of a page may have (docs/api.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The items of a page, encoded.

@@ -10,10 +10,10 @@ use super::state::ApiState;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 
-/// How many items a page holds if nobody says (api.md).
+/// How many items a page holds if nobody says (docs/api.md).
 const LIMIT_DEFAULT: u32 = 500;
 
-/// How many items a page may hold (api.md): some 10 MB of the largest objects.
+/// How many items a page may hold (docs/api.md): some 10 MB of the largest objects.
 const LIMIT_MAX: u32 = 10_000;
 
 /// The form of page tokens, so that a later one can be told apart.
@@ -49,7 +49,7 @@ impl Listing {
         Ok(Self { reading, filter, limit, max_age, start, position, fingerprint: query.fingerprint.clone() })
     }
 
-    /// The same with another filter.
+    /// This request, asking with another filter.
     pub(crate) fn with(&self, filter: Filter) -> Self {
         Self { filter, ..self.clone() }
     }

@@ -31,7 +31,7 @@ use turns::{NoTurn, Place, Turns};
 /// scan hold up a small question by 20 × 4 ms on one thread.
 const SLICE: Allowance = Allowance::Time(Duration::from_millis(4));
 
-/// How long a page looks for items where no index serves its filter (api.md), waiting for its turns left out.
+/// How long a page looks for items where no index serves its filter (docs/api.md), waiting for its turns left out.
 const PAGE: Allowance = Allowance::Time(Duration::from_secs(5));
 
 /// How long slices and pages are.

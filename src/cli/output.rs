@@ -23,7 +23,7 @@ pub(super) enum Format {
     Wide,
     /// The API's JSON
     Json,
-    /// The same as YAML
+    /// The API's objects as YAML
     Yaml,
     /// Names alone, one a line
     Name,

@@ -5,14 +5,14 @@ use std::time::Duration;
 /// Times of a remote cluster's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a cluster that never had a cluster config is waited for before it is read without (design.md, invariant 3: 3
+    /// How long a cluster that never had a cluster config is waited for before it is read without (docs/invariants.md, 3: 3
     /// minutes, Cilium's own limit for reading it, `pkg/clustermesh/common/remote_cluster.go`).
     pub legacy_wait: Duration,
     /// How long no still-restored key may be put before what such a cluster's list did not confirm is pruned (invariant 3: 60 s).
     pub legacy_quiet: Duration,
-    /// The first and shortest wait after a failure (style.md: 0.8 s).
+    /// The first and shortest wait after a failure (docs/invariants.md: 0.8 s).
     pub backoff_min: Duration,
-    /// The longest (style.md: 30 s).
+    /// The longest (docs/invariants.md: 30 s).
     pub backoff_max: Duration,
     /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
     /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).

@@ -14,7 +14,7 @@ use super::gathered::Gathered;
 use crate::model::Sequence;
 use crate::store::{Group, Store, StoreError};
 
-/// How long changes gather before they are stored together: measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
+/// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
 /// group costs the disk more than what is in it.
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 
@@ -31,7 +31,7 @@ const WAITING_CHANGES_MAX: usize = 32_768;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// While the store fails, so many changed keys are kept for it: as many as the largest set of a mesh of 255 clusters has
-/// (users.md §2, set L: 620k), at most some 300 MB. Above that storing stops until the next start.
+/// (620k keys: 255 clusters with 50,000 nodes and 500,000 pods), at most some 300 MB. Above that storing stops until the next start.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
 /// And so many bytes, with what the values mean: half of the keys of that set if each has 0.9 KB; the mirror shares those that are not packed.

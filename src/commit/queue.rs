@@ -120,7 +120,7 @@ impl CommandQueue {
         received.is_some_and(|queued| batch.push(queued))
     }
 
-    /// The same for so long at most, by the clock of a runtime; `None` where no command came.
+    /// Waits for a command for `time_max` at most, by the clock of a runtime; `None` where none came, `Some(false)` where none can come.
     pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut Batch) -> Option<bool> {
         let received = runtime.block_on(async { timeout(time_max, self.commands.recv()).await });
         received.ok().map(|received| received.is_some_and(|queued| batch.push(queued)))

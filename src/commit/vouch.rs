@@ -1,5 +1,5 @@
-//! What positions of earlier starts can still be honoured, and which keys must be announced anew so that they can (design.md,
-//! invariant 6). Pure.
+//! What positions of earlier starts can still be honoured, and which keys must be announced anew so that they can (docs/invariants.md,
+//! 6). Pure.
 //!
 //! The store covers everything up to a sequence, without gaps. The journal of the start that ended goes on from there: as long as
 //! its records follow each other without a gap, what was announced is known by key, and announcing those keys anew, with their

@@ -25,7 +25,7 @@ pub const RING_BYTES_MAX: usize = 64 << 20;
 /// change, those of the last 8,000, as many as wait for streams at most before they are merged. What is older is decoded for whoever asks.
 pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 
-/// How far back positions may reach (api.md: `--tombstone-max-age`, `--tombstone-max-count`).
+/// How far back positions may reach (docs/api.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Older tombstones go.

@@ -39,7 +39,7 @@ pub enum Start {
     After(String),
 }
 
-/// Why a reader must forget what it holds (api.md).
+/// Why a reader must forget what it holds (docs/api.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetReason {
     /// It asked for a snapshot.
@@ -222,7 +222,7 @@ impl Subscription {
         self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()
     }
 
-    /// The same for who makes something of the items, and says how many bytes that is. They are given to `tell` in pieces, which several
+    /// Tells of what changed, up to bounds, to a caller that makes something of the items and says how many bytes that is. They are given to `tell` in pieces, which several
     /// threads may have at once, and each of which it must take to its end; what came of each is returned, in order.
     pub fn tell_up_to<T: Send>(
         &mut self,

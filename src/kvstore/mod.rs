@@ -4,7 +4,7 @@
 //! [`ClientFile`] and one of its endpoints. Emits: keys as they came, with etcd's own revisions, and errors that say what
 //! to do next ([`KvstoreError::disposition`]). Invariant: every reply of a [`Connection`] comes from the process that gave
 //! the first one; a broken connection stays broken (a wiped etcd can come back with the same cluster id, so that a silent
-//! reconnect could not be noticed; design.md, invariant 2). Deliberately lacks: reconnecting, back-off, choosing an
+//! reconnect could not be noticed; docs/invariants.md, 2). Deliberately lacks: reconnecting, back-off, choosing an
 //! endpoint, deciding that silence has lasted too long, and any meaning of keys and values.
 //!
 //! The only room that imports `etcd-client`.

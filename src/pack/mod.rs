@@ -63,7 +63,7 @@ const FORM: u8 = 1;
 /// The bytes of a checksum.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// How many records make a chunk: measurements.md §1 found 1,024 good for the disk, and one is edited within some 0.5 ms.
+/// How many records make a chunk: docs/measurements.md §1 found 1,024 good for the disk, and one is edited within some 0.5 ms.
 pub const RECORDS_TARGET: usize = 1_024;
 
 /// What is left over joins the last chunk up to this, so that no small chunk stays behind.
@@ -80,7 +80,7 @@ const RAW_LENGTH_TARGET: usize = 400_000;
 const RAW_LENGTH_JOINED_MAX: usize = RAW_LENGTH_TARGET * 3 / 2;
 
 /// A chunk is shorter than this, so that it fits below sled's limit of 131,052 B for a page with room for what the store adds
-/// (measurements.md §1.3). Only a single record that is longer makes a longer chunk ([`Chunk::is_oversize`]).
+/// (docs/measurements.md §1.3). Only a single record that is longer makes a longer chunk ([`Chunk::is_oversize`]).
 pub const STORED_LENGTH_MAX: usize = 120_000;
 
 /// A few bits of a value, which tell a changed one from an equal one without a look at its columns: those are spread over the chunk, and

@@ -1,5 +1,5 @@
 //! From the store and the journal to the mirror: chunks as they are, what changed since decoded again, nothing confirmed, and announced anew what the
-//! process that ended had announced and not stored (design.md, invariant 6).
+//! process that ended had announced and not stored (docs/invariants.md, 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -10,7 +10,7 @@ use super::change::{Key, Value};
 use super::codec;
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 
-/// Changes that become durable as one: entries and the cursors that claim them (design.md, invariant 1). `None` deletes.
+/// Changes that become durable as one: entries and the cursors that claim them (docs/invariants.md, 1). `None` deletes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
     /// Entries by key.

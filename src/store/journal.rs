@@ -1,7 +1,7 @@
 //! The announce journal: which keys were announced at which sequence, written plainly before anybody hears of them.
 //!
 //! A plain write survives a kill of the process, which is all that it is for: what was announced and not stored yet is announced
-//! anew at the next start (design.md, invariant 6). Nothing is synced; after a power cut its end is missing, and positions above
+//! anew at the next start (docs/invariants.md, 6). Nothing is synced; after a power cut its end is missing, and positions above
 //! what is left are refused. Owns: the files `journal/<number>` in the data directory. Deliberately lacks: values (the store or
 //! the source has them) and the decision what a missing record means ([`crate::commit`] has it).
 //!

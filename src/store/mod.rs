@@ -65,7 +65,7 @@ use crate::model::Record;
 /// The engine's directory inside the data directory.
 const ENGINE_DIRECTORY: &str = "store";
 
-/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (api.md, "The main job").
+/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (docs/invariants.md, "Waiting and ending").
 const SETTLE_AT_CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
 /// The unit of [`MetadataExt::blocks`], in bytes (stat(2)).
@@ -115,7 +115,7 @@ pub struct SetAside {
 
 impl Store {
     /// Opens the store in a data directory, or creates it. While another living process holds the directory's lock, this waits up to
-    /// `lock_wait` (30 s in production, design.md, invariant 8) without touching anything. A store that is damaged beyond reading, or that a newer
+    /// `lock_wait` (30 s in production, docs/invariants.md, 8) without touching anything. A store that is damaged beyond reading, or that a newer
     /// version wrote, is renamed to `set-aside-…` inside the directory and a new one begun; [`Opened`] says so.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use zstd::bulk::Decompressor;
 
 use super::bytes::{Malformed, Reader, Writer};
 
-/// zstd's fastest ordinary level, as measured (measurements.md §1.1).
+/// zstd's fastest ordinary level, as measured (docs/measurements.md §1.1).
 const COMPRESSION_LEVEL: i32 = 1;
 
 /// More than this was never compressed as one, in bytes: a million keys that waited for a full disk are some 300 MB.

@@ -31,7 +31,7 @@ use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use crate::model::Record;
 
-/// Windows are merged into a segment when they reach this, in compressed bytes (measurements.md §1.1).
+/// Windows are merged into a segment when they reach this, in compressed bytes (docs/measurements.md §1.1).
 const HOT_BYTES_MAX: usize = 40 << 10;
 
 /// Or this many: more would make a start slower without need.

@@ -1,5 +1,5 @@
 //! What the store must hold at least, kept in the file `witness` beside the engine's, so that cursors are never believed when they may be
-//! ahead of their entries (design.md, invariant 1). There are two ways that can come about:
+//! ahead of their entries (docs/invariants.md, 1). There are two ways that can come about:
 //!
 //! - A kill leaves whole groups, but an *error* in the middle of one, such as a full disk, can leave part of it, in any order: perhaps the
 //!   cursor without its entries. The process then writes the group again; should it end before it can, the mark `suspect` stands.

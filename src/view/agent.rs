@@ -2,7 +2,7 @@
 //!
 //! Owns: the entries as an agent's forward map has them, one for each prefix. Receives upserts and deletes, answers with the
 //! [`Notification`] that the agent's listeners (the datapath) get, or with why there is none. `explain` runs the entries that cover an
-//! address through it. The rules are those of `pkg/ipcache/ipcache.go` (protocol.md §4.4 to §4.6). Deliberately lacks: clusters; which of
+//! address through it. The rules are those of `pkg/ipcache/ipcache.go` (docs/protocol.md §4.4 to §4.6). Deliberately lacks: clusters; which of
 //! several claims of one prefix an agent has is the last one that was written.
 //!
 //! One quirk is left out: Cilium removes a CIDR silently where a host entry for its *base address* exists, also if it is not of full
@@ -34,7 +34,7 @@ pub struct Claim {
     pub metadata: Option<Metadata>,
 }
 
-/// What Kubernetes says of an address: there only if one of its parts is (protocol.md §4.3).
+/// What Kubernetes says of an address: there only if one of its parts is (docs/protocol.md §4.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
     /// Kubernetes namespace.

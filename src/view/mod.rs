@@ -3,7 +3,7 @@
 //! Owns: the newest [`Record`] of every key, the ipcache index, the reverse indices and the state of every scope. Receives
 //! [`crate::model::Command`]s from the one writer and says in [`Effects`] what changed. Deliberately lacks: IO, awaiting, locks. The maps are
 //! persistent: a clone costs a few pointers and is a snapshot that no later change touches, so readers never wait for the
-//! writer (design.md, "The way of the data").
+//! writer (ARCHITECTURE.md).
 //!
 //! Most records are packed in chunks (`base`), some 40 B each, and decoded when somebody asks for them. What changes stands beside its chunk
 //! (`side`), and what is new above them all (`overlay`), whole, until it is folded into new chunks (`fold`). The indices hold addresses, numbers and names, no records.

@@ -1,7 +1,7 @@
 //! Clusters as things that change: where each one is in its life, with a place in our order like every other object.
 //!
 //! What a cluster's task says in between (errors, ages) is on the board alone; the phase comes through the writer, so that a list and
-//! the change stream agree on it at every position (api.md, `cluster` events).
+//! the change stream agree on it at every position (docs/api.md, `cluster` events).
 
 use std::sync::{Arc, LazyLock};
 

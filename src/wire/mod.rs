@@ -45,7 +45,7 @@ pub struct Context<'a> {
     pub max_connected_clusters: MaxConnectedClusters,
 }
 
-/// Decodes and validates the bytes of a key, by the rules of the agent's own validators (protocol.md §2).
+/// Decodes and validates the bytes of a key, by the rules of the agent's own validators (docs/protocol.md §2).
 ///
 /// # Errors
 /// One short line that names the field and says what is wrong with it.
@@ -53,7 +53,7 @@ pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Obj
     decode_with(key, value, context, || value.into())
 }
 
-/// The same of a value that is held, of which an object that keeps bytes takes no copy.
+/// Decodes a value that is held already: an object that keeps bytes shares them and takes no copy.
 ///
 /// # Errors
 /// As [`decode`].

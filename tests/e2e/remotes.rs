@@ -108,7 +108,7 @@ async fn a_missing_certificate_is_waited_for_and_named() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// The file of the cluster has the same bytes: only a new connection sees the new certificates (protocol.md, trap 17).
+/// The file of the cluster has the same bytes: only a new connection sees the new certificates (docs/protocol.md, trap 17).
 #[tokio::test]
 async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
     let (mut etcd, mut cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;

@@ -1,5 +1,6 @@
 //! Style as tests: the walls between the rooms, sizes, dead files and banned words. ARCHITECTURE.md's table of rooms is [`ROOMS`].
 
+mod documents;
 mod source;
 mod traps;
 
@@ -45,10 +46,10 @@ const SOLE_IMPORTERS: [(&str, &str); 7] = [
     ("tonic", "kvstore"),
 ];
 
-/// Lines of a file without its tests (style.md §5).
+/// Lines of a file without its tests (CONTRIBUTING.md).
 const FILE_LINES_MAX: usize = 500;
 
-/// Lines of a function, from its name to its closing brace (style.md §5).
+/// Lines of a function, from its name to its closing brace (CONTRIBUTING.md).
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// What must not stand in code or comments, and why; each written here in two parts, so that this file does not hold it.

@@ -1,4 +1,4 @@
-//! How old an answer is and where it comes from (design.md, invariant 10).
+//! How old an answer is and where it comes from (docs/invariants.md, 10).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What goes over the wire: one flat struct for each shape of api.md. Unset members are left out, never null.
+//! What goes over the wire: one flat struct for each shape of docs/api.md. Unset members are left out, never null.
 
 pub(crate) mod exports;
 pub(crate) mod global_services;

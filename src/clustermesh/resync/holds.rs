@@ -1,4 +1,4 @@
-//! The source's loss is not deletion (design.md, invariant 4): which deletes are held, and when a hold ends.
+//! The source's loss is not deletion (docs/invariants.md, 4): which deletes are held, and when a hold ends.
 //!
 //! Everything in a source hangs on leases. A KVStoreMesh (or clustermesh-apiserver) that dies lets them expire, and what it wrote
 //! vanishes as ordinary deletes, spread over a third of a lease's life: a client renews its leases at every third, so that each has

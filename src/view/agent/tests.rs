@@ -42,7 +42,7 @@ enum Event {
 }
 use Event::{Delete, Upsert};
 
-/// Each row: what happens, and what the datapath is told of it (protocol.md §4.4, §4.5).
+/// Each row: what happens, and what the datapath is told of it (docs/protocol.md §4.4, §4.5).
 #[test]
 fn every_rule_of_upsert_and_delete_notifies_as_an_agent_does() {
     let full = || cidr("10.0.0.1/32");

@@ -1,0 +1,73 @@
+//! What code says of documents: each that it names is in the repository, and each section of it that is named has a heading.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::source::read_sources;
+
+/// Documents outside of the repository that code may name: standards by their numbers have no file name.
+const ROOTS: [&str; 2] = ["", "docs/"];
+
+/// The headings of a document, without their marks; `None` where there is no such document.
+fn headings(name: &str) -> Option<Vec<String>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = ROOTS.iter().find_map(|folder| fs::read_to_string(root.join(format!("{folder}{name}"))).ok())?;
+    Some(text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim().to_owned()).collect())
+}
+
+/// The documents that a line names, each with what follows it.
+fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.match_indices(".md").filter_map(|(at, end)| {
+        let start = line[..at].rfind(|c: char| !(c.is_ascii_alphanumeric() || "-_/.".contains(c))).map_or(0, |before| before + 1);
+        let rest = &line[at + end.len()..];
+        let is_name = start < at && !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
+        is_name.then(|| (&line[start..at + end.len()], rest))
+    })
+}
+
+/// The number of a section that stands right behind a document's name: ` §2.8`.
+fn section(rest: &str) -> Option<&str> {
+    let rest = rest.strip_prefix(" §").or_else(|| rest.strip_prefix(", §"))?;
+    let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+    Some(rest[..end].trim_end_matches('.')).filter(|number| !number.is_empty())
+}
+
+/// What is wrong with what a line says of documents.
+fn wrong(line: &str, known: &mut BTreeMap<String, Option<Vec<String>>>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, rest) in named(line) {
+        let known = known.entry(name.to_owned()).or_insert_with(|| headings(name));
+        match (known, section(rest)) {
+            (None, _) => found.push(format!("there is no {name}")),
+            (Some(headings), Some(number)) => {
+                let begins = |heading: &&String| heading.strip_prefix(number).is_some_and(|rest| rest.starts_with([' ', '.']));
+                if !headings.iter().any(|heading| begins(&heading)) {
+                    found.push(format!("{name} has no section {number}"));
+                }
+            }
+            (Some(_), None) => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn every_document_that_code_names_is_there_with_the_section_that_it_names() {
+    let mut known = BTreeMap::new();
+    let mut found = Vec::new();
+    for file in ["src", "tests", "benches"].into_iter().flat_map(read_sources) {
+        for (number, line) in file.text.lines().enumerate() {
+            found.extend(wrong(line, &mut known).into_iter().map(|what| format!("{}:{}: {what}", file.path, number + 1)));
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn a_document_or_a_section_that_is_not_there_is_found() {
+    let told = |line: &str| wrong(line, &mut BTreeMap::new());
+    let (nowhere, real) = (concat!("nowhere", ".md"), concat!("docs/protocol", ".md"));
+    assert_eq!(told(&format!("/// As {nowhere} has it.")), [format!("there is no {nowhere}")]);
+    assert_eq!(told(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
+}
