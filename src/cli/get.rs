@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
+use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
 use super::output::{Format, OutputOptions, print_list, print_one, text};
 use super::watch;
@@ -18,29 +19,13 @@ pub(super) struct GetOptions {
     /// The name: CLUSTER/NAME of a node, CLUSTER/NAMESPACE/NAME of a service, NUMBER of an identity, an address or prefix, or the last part alone
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Only those of this cluster (repeatable)
-    #[arg(long, value_name = "NAME")]
-    cluster: Vec<String>,
-    /// Only those of this namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
-    /// Only those with these labels, as kubectl writes them: app=cart,tier!=web,env in (a,b)
-    #[arg(short = 'l', long, value_name = "SELECTOR")]
-    selector: Option<String>,
-    /// Another filter of the API, for instance identity=131331 or cidr=10.2.0.0/16 (repeatable)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_filter)]
-    filter: Vec<(String, String)>,
+    #[command(flatten)]
+    filters: FilterOptions,
     /// Go on with what changes
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
     output: OutputOptions,
-}
-
-/// A filter of the API, by its name there.
-pub(super) fn parse_filter(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Prints what was asked for.
@@ -50,7 +35,7 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
         Failure::usage(format!("there is no kind {:?}: get one of {}", options.kind, known.join(", ")))
     })?;
     let asker = Asker::new(server)?;
-    let filters = filters(options, kind)?;
+    let filters = filters(&options.filters, kind)?;
     let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     if let Some(path) = options.name.as_deref().and_then(|name| path_of(kind, options, name)) {
         if options.watch {
@@ -87,25 +72,17 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
     }
 }
 
-fn filters(options: &GetOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
-    let mut filters: Vec<(String, String)> = options.filter.clone();
-    filters.extend(options.cluster.iter().map(|name| ("cluster".to_owned(), name.clone())));
-    if let Some(namespace) = &options.namespace {
-        if !kind.namespaced {
-            return Err(Failure::usage(format!("{} have no namespace", kind.names[0])));
-        }
-        filters.push(("namespace".to_owned(), namespace.clone()));
+/// The parameters of the list; refused where the kind has no such thing.
+fn filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
+    let name = kind.names[0];
+    if options.namespace.is_some() && !kind.namespaced {
+        return Err(Failure::usage(format!("{name} have no namespace")));
     }
-    if let Some(selector) = &options.selector {
-        if !kind.labelled {
-            return Err(Failure::usage(format!(
-                "{} have no labels: select identities, and get ipcache --filter identity=NUMBER",
-                kind.names[0]
-            )));
-        }
-        filters.push(("labelSelector".to_owned(), selector.clone()));
+    if options.selector.is_some() && !kind.labelled {
+        let instead = "select identities, and get ipcache --filter identity=NUMBER";
+        return Err(Failure::usage(format!("{name} have no labels: {instead}")));
     }
-    Ok(filters)
+    Ok(options.query())
 }
 
 /// The path of a single object; `None` where the name is not whole.
@@ -116,10 +93,10 @@ fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
     let mut parts: Vec<&str> = name.split('/').collect();
     if parts.len() + 1 == kind.name_parts.len() && kind.name_parts.contains(&"namespace") && !parts.contains(&"") {
         // services: the namespace may come from -n, and the cluster from --cluster
-        if let ([cluster], true) = (options.cluster.as_slice(), kind.name_parts[0] == "cluster") {
+        if let ([cluster], true) = (options.filters.cluster.as_slice(), kind.name_parts[0] == "cluster") {
             parts.insert(0, cluster);
         }
-    } else if let (1, [cluster], ["cluster", "name"]) = (parts.len(), options.cluster.as_slice(), kind.name_parts) {
+    } else if let (1, [cluster], ["cluster", "name"]) = (parts.len(), options.filters.cluster.as_slice(), kind.name_parts) {
         parts.insert(0, cluster);
     }
     (parts.len() == kind.name_parts.len())

@@ -6,6 +6,7 @@
 mod asker;
 mod explain;
 mod failure;
+mod filters;
 mod get;
 mod healthcheck;
 mod kinds;

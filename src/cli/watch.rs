@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
-use super::get::parse_filter;
+use super::filters::FilterOptions;
 use super::kinds::owner;
 use super::output::{Colour, Format, OutputOptions, coloured, print, text};
 
@@ -26,18 +26,8 @@ pub(super) struct WatchOptions {
     /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice or cluster (repeatable)
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
-    /// Only those of this cluster (repeatable)
-    #[arg(long, value_name = "NAME")]
-    cluster: Vec<String>,
-    /// Only those of this namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
-    /// Only those with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR")]
-    selector: Option<String>,
-    /// Another filter of the API, for instance identity=131331 (repeatable)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_filter)]
-    filter: Vec<(String, String)>,
+    #[command(flatten)]
+    filters: FilterOptions,
     /// Begin with everything that is there
     #[arg(long)]
     snapshot: bool,
@@ -60,12 +50,8 @@ pub(super) enum Start {
 
 /// Follows until it is interrupted.
 pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let mut query: Vec<(String, String)> = options.filter.clone();
-    let named = |name: &'static str| move |value: &String| (name.to_owned(), value.clone());
-    query.extend(options.kind.iter().map(named("kind")));
-    query.extend(options.cluster.iter().map(named("cluster")));
-    query.extend(options.namespace.iter().map(named("namespace")));
-    query.extend(options.selector.iter().map(named("labelSelector")));
+    let mut query = options.filters.query();
+    query.extend(options.kind.iter().map(|kind| ("kind".to_owned(), kind.clone())));
     let start = match &options.after {
         Some(position) => Start::After(position.clone()),
         None if options.snapshot => Start::Snapshot,

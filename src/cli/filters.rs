@@ -1,0 +1,37 @@
+//! The filters that commands share, as options of the command line and as parameters of the API.
+
+use clap::Args;
+
+/// Which objects are meant.
+#[derive(Debug, Args)]
+pub(super) struct FilterOptions {
+    /// Only those of this cluster (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(super) cluster: Vec<String>,
+    /// Only those of this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(super) namespace: Option<String>,
+    /// Only those with these labels, as kubectl writes them: app=cart,tier!=web,env in (a,b)
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub(super) selector: Option<String>,
+    /// Another filter of the API, for instance identity=131331 or cidr=10.2.0.0/16 (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_filter)]
+    filter: Vec<(String, String)>,
+}
+
+impl FilterOptions {
+    /// The parameters of a request.
+    pub(super) fn query(&self) -> Vec<(String, String)> {
+        let named = |name: &'static str| move |value: &String| (name.to_owned(), value.clone());
+        let mut query = self.filter.clone();
+        query.extend(self.cluster.iter().map(named("cluster")));
+        query.extend(self.namespace.iter().map(named("namespace")));
+        query.extend(self.selector.iter().map(named("labelSelector")));
+        query
+    }
+}
+
+fn parse_filter(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
