@@ -8,6 +8,7 @@
 #[path = "../view/data.rs"]
 #[allow(dead_code, reason = "shared with the bench of the view")]
 mod data;
+mod fill;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,13 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshkeep::commit::first_reservation;
-use meshkeep::model::{
-    Change, ClusterConfig, ClusterId, ClusterRecord, Command as Order, Cursor, Epoch, EpochSpan, EtcdClusterId, Kind, Record, Revision,
-    Scope, Sequence,
-};
+use meshkeep::model::{Change, Command as Order, Epoch, EpochSpan, Kind, Record, Scope, Sequence};
 use meshkeep::store::{Group, Journal, Store};
-use meshkeep::view::DERIVATION;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -62,7 +58,7 @@ fn main() -> Outcome<()> {
     match words.as_slice() {
         ["role:fill", directory, clusters, scale] => {
             data::SCALE.store(scale.parse()?, Ordering::Relaxed);
-            fill(Path::new(directory), clusters.parse()?)
+            fill::fill(Path::new(directory), clusters.parse()?)
         }
         ["role:churn", directory, clusters, scale] => {
             data::SCALE.store(scale.parse()?, Ordering::Relaxed);
@@ -191,51 +187,6 @@ fn ask(socket: &Path, path: &str) -> Outcome<String> {
     Ok(answer)
 }
 
-fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
-    let (store, _) = Store::open(directory, Duration::ZERO)?;
-    let (mut count, mut raw, mut sequence) = (0_u64, 0_u64, 0_u64);
-    for number in 1..=clusters {
-        let mut group = Group::default();
-        let kinds = [Kind::Identity, Kind::Ip, Kind::Node, Kind::Service];
-        for kind in kinds {
-            for record in data::records(kind, number) {
-                for record in data::derived(&record).into_iter().chain([record]) {
-                    sequence += 1;
-                    let record = Record { create_sequence: Sequence(sequence), last_sequence: Sequence(sequence), ..record };
-                    raw += (record.value.len() + record.key.to_string().len()) as u64;
-                    group.records.insert(record.key.clone(), Some(Arc::new(record)));
-                }
-            }
-            group.cursors.insert(Scope { cluster: data::cluster(number), kind }, Some(cursor(3_000_000)));
-        }
-        count += group.records.len() as u64;
-        let config = ClusterConfig {
-            id: ClusterId(number),
-            synced_canaries: true,
-            cached: false,
-            max_connected_clusters: 255,
-            service_exports_enabled: None,
-            endpoint_slices_export_mode: None,
-        };
-        group.clusters.insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None }));
-        group.covered = Some(Sequence(sequence));
-        group.derived = Some(DERIVATION);
-        group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
-        store.apply(&group)?;
-        store.tend(Instant::now())?;
-    }
-    store.settle(Duration::from_secs(600))?;
-    let disk = store.bytes_on_disk().unwrap_or(0);
-    println!("{count} records, {} MB raw, {} MB on disk", raw >> 20, disk >> 20);
-    store.close()?;
-    Ok(())
-}
-
-fn cursor(revision: i64) -> Cursor {
-    let (etcd_cluster_id, revision) = (EtcdClusterId(7), Revision(revision));
-    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
-}
-
 /// Changes addresses at 20,000 a second until it is killed.
 fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     let (store, _) = Store::open(directory, Duration::ZERO)?;
@@ -265,7 +216,9 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
                 let (object, good_value, rejection) = (decoded.ok(), None, None);
                 let record =
                     Record { key, value, good_value, object, rejection, source, create_sequence, last_sequence, version: 2, generation: 0 };
-                group.cursors.insert(Scope { cluster: record.key.cluster.clone(), kind: Kind::Ip }, Some(cursor(source.mod_revision.0)));
+                group
+                    .cursors
+                    .insert(Scope { cluster: record.key.cluster.clone(), kind: Kind::Ip }, Some(fill::cursor(source.mod_revision.0)));
                 group.records.insert(record.key.clone(), Some(Arc::new(record)));
             }
         }

@@ -1,0 +1,196 @@
+//! What clients that ask for the worst do to the others: `cargo bench --bench guard` (1M keys of 255 clusters).
+//!
+//! 20 clients scan all of the ipcache for what is not in it, again and again, while another, with one connection, asks for `/livez` and looks
+//! addresses up. Beside it a bare axum handler that answers as many bytes, in a process with as many busy threads as scans run at once. Both in turn,
+//! several times. Deliberately lacks: thresholds, etcd.
+
+#[path = "../view/data.rs"]
+#[allow(dead_code, reason = "shared with the bench of the view")]
+mod data;
+#[path = "../start/fill.rs"]
+#[allow(dead_code, reason = "shared with the bench of starts")]
+mod fill;
+#[path = "../processes/mod.rs"]
+#[allow(dead_code, reason = "no etcd is needed here")]
+mod processes;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::processes::{Outcome, add_cluster, start_meshkeep, until};
+
+/// As the issue of attacks counts them: twenty of them held `/livez` for 16.5 s when scans ran on the async threads.
+const SCANNERS: usize = 20;
+
+/// A page that finds nothing: it looks at every entry, or until its 5 s are over.
+const WORST_SCAN: &str = "/v1/ipcache?namespace=none&limit=1";
+
+/// As long as the answer of a lookup is, about.
+const BARE_ANSWER_BYTES: usize = 800;
+
+/// As the process itself does.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["role:fill", directory, clusters] => fill::fill(Path::new(directory), clusters.parse()?),
+        ["role:bare", busy] => bare(busy.parse()?),
+        _ => measure(),
+    }
+}
+
+/// Scans run on half of the cores, one at least (`api/scans.rs`).
+fn scans_at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
+fn measure() -> Outcome<()> {
+    let clusters = data::clusters();
+    let home = fs::canonicalize("target")?.join(format!("bench-guard-{}", std::process::id()));
+    for number in 1..=clusters {
+        add_cluster(&home, data::cluster(number).as_str(), "http://127.0.0.1:1")?;
+    }
+    let store = home.join("data");
+    let filled = role(&["role:fill", store.to_str().ok_or("not a path")?, &clusters.to_string()])?.wait_with_output()?;
+    println!("{clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
+    let (meshkeep, address) = start_meshkeep(&home)?;
+    tokio::runtime::Runtime::new()?.block_on(until(&address, "/readyz?verbose", "readyz check passed", Duration::from_secs(60)))?;
+    let lookup = format!("/v1/ipcache/lookup?ip={}", data::address(clusters, 7));
+    let mut bare = role(&["role:bare", &scans_at_once().to_string()])?;
+    let mut bare_address = String::new();
+    BufReader::new(bare.stdout.take().ok_or("no standard output")?).read_line(&mut bare_address)?;
+    let mut figures = [const { Vec::new() }; 4];
+    for _ in 0..data::sized(5, 1) {
+        let (idle, _) = beside_scans(&address, &lookup, 0)?;
+        let (livez, _) = beside_scans(&address, "/livez", SCANNERS)?;
+        let (looked_up, scans) = beside_scans(&address, &lookup, SCANNERS)?;
+        let (reference, _) = beside_scans(bare_address.trim(), "/", 0)?;
+        println!(
+            "  p99: lookups alone {idle:?}, beside {SCANNERS} scanners {looked_up:?}, /livez {livez:?}, bare {reference:?}; {scans} scans ended"
+        );
+        for (figure, time) in figures.iter_mut().zip([idle, livez, looked_up, reference]) {
+            figure.push(time);
+        }
+    }
+    let [idle, livez, looked_up, reference] = figures.map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64() * 1e3
+    });
+    println!(
+        "p99, medians: bare handler beside {} busy threads {reference:.2} ms; /livez beside {SCANNERS} scanners {livez:.2} ms ({:.1} x bare), \
+         lookups {looked_up:.2} ms ({:.1} x), alone {idle:.2} ms; resident {} MB",
+        scans_at_once(),
+        livez / reference,
+        looked_up / reference,
+        meshkeep.resident_mb()?,
+    );
+    bare.kill()?;
+    bare.wait()?;
+    meshkeep.terminate()?;
+    Ok(fs::remove_dir_all(&home)?)
+}
+
+fn role(words: &[&str]) -> Outcome<Child> {
+    Ok(Command::new(std::env::current_exe()?).args(words).stdout(Stdio::piped()).spawn()?)
+}
+
+/// The 99th percentile of what an answer takes on one connection while scanners ask, and how many scans ended meanwhile.
+fn beside_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration, u64)> {
+    let (stop, scans) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..scanners {
+            scope.spawn(|| -> Outcome<()> {
+                let mut connection = Connection::open(address)?;
+                while !stop.load(Ordering::Relaxed) {
+                    connection.ask(WORST_SCAN)?;
+                    scans.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+        }
+        let measured = percentile(address, path);
+        stop.store(true, Ordering::Relaxed);
+        Ok((measured?, scans.load(Ordering::Relaxed)))
+    })
+}
+
+fn percentile(address: &str, path: &str) -> Outcome<Duration> {
+    // so that every scanner has asked
+    std::thread::sleep(Duration::from_millis(data::sized(500, 50)));
+    let count = data::sized(3_000, 50);
+    let mut connection = Connection::open(address)?;
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let began = Instant::now();
+        connection.ask(path)?;
+        times.push(began.elapsed());
+        // as a client that has something else to do: a thread that slept must be woken
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    times.sort_unstable();
+    Ok(times[count * 99 / 100])
+}
+
+/// A client's connection, kept open.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn open(address: &str) -> Outcome<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Asks, and reads all of the answer.
+    fn ask(&mut self, path: &str) -> Outcome<()> {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        let mut length = None;
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line)? == 0 {
+                return Err("the connection was closed".into());
+            }
+            if line.starts_with("HTTP/1.1 ") && !line.starts_with("HTTP/1.1 200") {
+                return Err(format!("{path}: {line}").into());
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = Some(value.trim().parse::<usize>()?);
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length.ok_or("an answer without a length")?];
+        Ok(self.0.read_exact(&mut body)?)
+    }
+}
+
+/// The bare program: one axum handler, beside threads that do nothing but compute. Ends when it is killed.
+fn bare(busy: usize) -> Outcome<()> {
+    for _ in 0..busy {
+        std::thread::spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        println!("{}", listener.local_addr()?);
+        let answer = axum::routing::get(|| async { "x".repeat(BARE_ANSWER_BYTES) });
+        Ok(axum::serve(
+            axum::serve::ListenerExt::tap_io(listener, |stream| drop(stream.set_nodelay(true))),
+            axum::Router::new().route("/", answer),
+        )
+        .await?)
+    })
+}

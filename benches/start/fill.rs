@@ -1,0 +1,58 @@
+//! Fills a store as mirroring some clusters would, without any etcd.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshkeep::commit::first_reservation;
+use meshkeep::model::{ClusterConfig, ClusterId, ClusterRecord, Cursor, EtcdClusterId, Kind, Record, Revision, Scope, Sequence};
+use meshkeep::store::{Group, Store};
+use meshkeep::view::DERIVATION;
+
+use super::{Outcome, data};
+
+/// Fills a new store below the directory, and says how much it holds.
+pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
+    let (store, _) = Store::open(directory, Duration::ZERO)?;
+    let (mut count, mut raw, mut sequence) = (0_u64, 0_u64, 0_u64);
+    for number in 1..=clusters {
+        let mut group = Group::default();
+        let kinds = [Kind::Identity, Kind::Ip, Kind::Node, Kind::Service];
+        for kind in kinds {
+            for record in data::records(kind, number) {
+                for record in data::derived(&record).into_iter().chain([record]) {
+                    sequence += 1;
+                    let record = Record { create_sequence: Sequence(sequence), last_sequence: Sequence(sequence), ..record };
+                    raw += (record.value.len() + record.key.to_string().len()) as u64;
+                    group.records.insert(record.key.clone(), Some(Arc::new(record)));
+                }
+            }
+            group.cursors.insert(Scope { cluster: data::cluster(number), kind }, Some(cursor(3_000_000)));
+        }
+        count += group.records.len() as u64;
+        let config = ClusterConfig {
+            id: ClusterId(number),
+            synced_canaries: true,
+            cached: false,
+            max_connected_clusters: 255,
+            service_exports_enabled: None,
+            endpoint_slices_export_mode: None,
+        };
+        group.clusters.insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None }));
+        group.covered = Some(Sequence(sequence));
+        group.derived = Some(DERIVATION);
+        group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
+        store.apply(&group)?;
+        store.tend(Instant::now())?;
+    }
+    store.settle(Duration::from_secs(600))?;
+    let disk = store.bytes_on_disk().unwrap_or(0);
+    println!("{count} records, {} MB raw, {} MB on disk", raw >> 20, disk >> 20);
+    store.close()?;
+    Ok(())
+}
+
+pub(crate) fn cursor(revision: i64) -> Cursor {
+    let (etcd_cluster_id, revision) = (EtcdClusterId(7), Revision(revision));
+    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
+}
