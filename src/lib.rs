@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clustermesh;
 pub mod commit;
 pub mod config;
+pub mod doctor;
 pub mod feed;
 pub mod handle;
 pub mod kvstore;

@@ -4,6 +4,7 @@
 //! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
 
 mod asker;
+mod doctor;
 mod explain;
 mod failure;
 mod filters;
@@ -68,6 +69,8 @@ enum CliCommand {
     Problems(Asking<problems::ProblemsOptions>),
     /// Whether a running meshkeep is ready, for exec probes
     Healthcheck(Asking<healthcheck::HealthcheckOptions>),
+    /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
+    Doctor(doctor::Options),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
     /// Look at what is stored while meshkeep does not run
@@ -122,6 +125,7 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Watch(asking) => watch::run(&asking.options, &asking.server).await,
             CliCommand::Problems(asking) => problems::run(&asking.options, &asking.server).await,
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
+            CliCommand::Doctor(options) => doctor::run(&options).await,
             CliCommand::Serve(_) | CliCommand::Openapi | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
                 Ok(Verdict::Fine)
             }

@@ -17,8 +17,8 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::diff::Announced;
 pub(super) use self::scan::read_cluster_file;
-use self::scan::{DirectoryIdentity, Glance, Reading, read_directory};
+use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory};
 use crate::model::{Causes, ClusterName, DirectoryState, Due};
 
 /// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
@@ -111,6 +111,21 @@ pub async fn watch_directory(
         // Only a panic or the end of the runtime: the task's owner sees it end and starts it anew.
         tracing::error!(%error, "reading the config directory failed");
     }
+}
+
+/// Cluster files by name: the content of each, or why nobody can use it.
+pub type ClusterFiles = BTreeMap<String, Result<Arc<[u8]>, String>>;
+
+/// The cluster files that stand in a directory now. Blocks.
+///
+/// # Errors
+/// Why the directory cannot be read.
+pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -> Result<ClusterFiles, String> {
+    let content = |file| match file {
+        FileReading::Cluster(file) => Ok(file.content),
+        FileReading::Unreadable { reason, .. } | FileReading::InvalidName { reason } => Err(reason),
+    };
+    Ok(read_directory(directory, own_cluster).files?.into_iter().map(|(name, file)| (name, content(file))).collect())
 }
 
 /// The directory and the watch on it.

@@ -20,7 +20,7 @@ mod unknown;
 
 pub use bounds::ClusterBounds;
 pub use cluster::MeshOptions;
-pub use directory::{DirectoryEvent, DirectoryOptions, watch_directory};
+pub use directory::{ClusterFiles, DirectoryEvent, DirectoryOptions, read_cluster_files, watch_directory};
 pub use local::{LocalEtcd, watch_local_etcd};
 pub use mesh::{Board, Mesh};
 pub use timing::Timing;

@@ -9,11 +9,13 @@
 //!
 //! The only room that imports `etcd-client`.
 
+mod certificates;
 mod client_file;
 mod connection;
 mod dial;
 mod endpoint;
 mod error;
+mod examine;
 mod follow;
 mod lease;
 mod limits;
@@ -24,10 +26,12 @@ mod values;
 mod watch;
 mod watch_stream;
 
+pub use certificates::{CertificateFacts, CertificateFile};
 pub use client_file::{ClientFile, ClientFileError};
 pub use connection::Connection;
 pub use endpoint::Endpoint;
 pub use error::{Disposition, KvstoreError};
+pub use examine::{Examination, Handshake, ServerFacts, examine};
 pub use follow::Follow;
 pub use lease::LeaseLife;
 pub use limits::ClientOptions;

@@ -44,7 +44,7 @@ pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreEr
     Ok(config)
 }
 
-fn roots(trusted_ca_file: Option<&Path>) -> Result<RootCertStore, KvstoreError> {
+pub(super) fn roots(trusted_ca_file: Option<&Path>) -> Result<RootCertStore, KvstoreError> {
     let mut store = RootCertStore::empty();
     if let Some(path) = trusted_ca_file {
         for certificate in certificates(path)? {
@@ -61,7 +61,7 @@ fn roots(trusted_ca_file: Option<&Path>) -> Result<RootCertStore, KvstoreError> 
     Ok(store)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KvstoreError> {
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KvstoreError> {
     let pem = read(path)?;
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| unusable(path, NOT_PEM))?;
     if certificates.is_empty() { Err(unusable(path, "no certificate in it")) } else { Ok(certificates) }

@@ -10,6 +10,7 @@ mod compaction;
 mod derived;
 mod descriptors;
 mod directory;
+mod doctor;
 mod freshness;
 mod full_disk;
 mod harness_itself;

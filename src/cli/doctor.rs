@@ -1,0 +1,102 @@
+//! `meshkeep doctor`: what stands between this machine and each remote cluster; needs no running sidecar.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::failure::{Failure, Verdict};
+use super::output::{Colour, coloured, print, print_json};
+use crate::config::parse_duration;
+use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
+
+/// What to look at, and how to print it.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// These clusters only
+    #[arg(value_name = "CLUSTER")]
+    clusters: Vec<String>,
+    /// The directory with one etcd client file for each remote cluster
+    #[arg(long, value_name = "DIR", env = "MESHKEEP_CLUSTERMESH_CONFIG", default_value = "/var/lib/cilium/clustermesh")]
+    clustermesh_config: PathBuf,
+    /// Where meshkeep keeps what it mirrors
+    #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
+    data_dir: PathBuf,
+    /// How long each step may take
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ReportFormat,
+}
+
+/// A form of output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    /// Lines for people
+    Text,
+    /// JSON
+    Json,
+}
+
+/// Looks, and prints what was found; not fine if a step failed.
+pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
+    let asked = DoctorOptions {
+        clustermesh_config: options.clustermesh_config.clone(),
+        data_dir: options.data_dir.clone(),
+        clusters: options.clusters.clone(),
+        step_max: options.timeout,
+    };
+    let report = examine(&asked).await.map_err(Failure::not_found)?;
+    match options.output {
+        ReportFormat::Json => print_json(&json!(report))?,
+        ReportFormat::Text => print(&text(&report))?,
+    }
+    Ok(Verdict::of(report.is_fine()))
+}
+
+fn text(report: &Report) -> String {
+    let mut out = String::new();
+    lines(&mut out, "", &report.checks);
+    for cluster in &report.clusters {
+        let _ = writeln!(out, "\ncluster {} ({})", cluster.cluster, cluster.file.display());
+        lines(&mut out, "  ", &cluster.checks);
+        for endpoint in &cluster.endpoints {
+            let _ = writeln!(out, "  {}", endpoint.endpoint);
+            lines(&mut out, "    ", &endpoint.checks);
+        }
+    }
+    let failed = |checks: &[Check]| checks.iter().any(|check| check.outcome == Outcome::Failed);
+    let sick: Vec<&str> = report
+        .clusters
+        .iter()
+        .filter(|cluster| failed(&cluster.checks) || cluster.endpoints.iter().any(|endpoint| failed(&endpoint.checks)))
+        .map(|cluster| cluster.cluster.as_str())
+        .collect();
+    let verdict = match (sick.as_slice(), report.is_fine()) {
+        ([], true) => coloured("everything works", Colour::Green),
+        ([], false) => coloured("something on this machine does not work", Colour::Red),
+        (sick, _) => coloured(
+            &format!("{} of {} clusters have something that does not work: {}", sick.len(), report.clusters.len(), sick.join(", ")),
+            Colour::Red,
+        ),
+    };
+    let _ = writeln!(out, "\n{verdict}");
+    out
+}
+
+fn lines(out: &mut String, indent: &str, checks: &[Check]) {
+    for check in checks {
+        let mark = match check.outcome {
+            Outcome::Ok => coloured("ok  ", Colour::Green),
+            Outcome::Warning => coloured("warn", Colour::Yellow),
+            Outcome::Failed => coloured("FAIL", Colour::Red),
+        };
+        let _ = writeln!(out, "{indent}{mark}  {:<16} {}", check.step, check.found);
+        if let Some(advice) = &check.advice {
+            let _ = writeln!(out, "{indent}      {}", coloured(&format!("-> {advice}"), Colour::Faint));
+        }
+    }
+}

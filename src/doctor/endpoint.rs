@@ -1,0 +1,142 @@
+//! One endpoint, from its name up to the server's release.
+
+use std::time::Duration;
+
+use super::local::{certificate, seconds_now};
+use super::{Check, Outcome};
+use crate::kvstore::{ClientFile, Endpoint, Handshake, ServerFacts, examine};
+
+/// More than this, and certificates and ages are judged by a clock that is wrong somewhere.
+const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
+
+/// The first releases without a bug, per minor release: etcd 3.4 and 3.5; what the bug does to a mirror; where it is described.
+const BUGS: [(u64, u64, &str, &str); 4] = [
+    (36, 18, "a watch that begins at a compacted delete is told nothing", "etcd#18089"),
+    (31, 13, "events of a watch can be lost while the stream is starved", "etcd#17529"),
+    (38, 22, "a watch from a future revision is told of old events", "etcd#20221"),
+    (0, 8, "a progress notification can be ahead of events", "etcd#15220"),
+];
+
+/// The steps up to `/version`; the first that fails is the last.
+pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
+    let found = match examine(client, endpoint, step_max).await {
+        Ok(found) => found,
+        Err(error) => return vec![Check::failed("endpoint", error.to_string(), "mend the client file")],
+    };
+    let mut checks = Vec::new();
+    match found.addresses {
+        Some(Ok(addresses)) => {
+            let mut shown: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
+            shown.dedup();
+            checks.push(Check::ok("dns", shown.join(", ")));
+        }
+        Some(Err(error)) => {
+            let advice = "Cilium writes hostAliases for names in mesh.cilium.io: give this pod the same, or a name that DNS knows";
+            checks.push(Check::failed("dns", error, advice));
+        }
+        None => {}
+    }
+    match found.connected {
+        Some(Ok((peer, took))) => checks.push(Check::ok("tcp", format!("{peer} in {:.1} ms", took.as_secs_f64() * 1e3))),
+        Some(Err(error)) => {
+            let advice = "is clustermesh-apiserver running there, is its Service reachable from here, and does a firewall or NetworkPolicy forbid it?";
+            checks.push(Check::failed("tcp", error, advice));
+        }
+        None => {}
+    }
+    checks.extend(found.handshake.iter().flat_map(|handshake| tls(client, handshake)));
+    if checks.iter().all(|check| check.outcome != Outcome::Failed) {
+        checks.extend(found.server.map(|server| release(client, server)).into_iter().flatten());
+    }
+    checks
+}
+
+fn tls(client: &ClientFile, handshake: &Handshake) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let names = handshake.chain.first().map(|own| own.names.join(", ")).filter(|names| !names.is_empty());
+    let now = seconds_now();
+    checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..certificate("server: ", facts, now) }));
+    if let Some(reason) = &handshake.untrusted {
+        let advice = format!(
+            "trusted-ca-file must hold the authority that signed it, and the endpoint's host must be one of its names ({})",
+            names.as_deref().unwrap_or("it has none")
+        );
+        checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), advice));
+    }
+    if let Some(error) = &handshake.error {
+        let advice = client_certificate_advice(client, handshake).unwrap_or("is this the port of an etcd that speaks TLS?".to_owned());
+        checks.push(Check::failed("tls", error.clone(), advice));
+    }
+    if let Some(protocol) = &handshake.protocol {
+        let asked = if handshake.acceptable_authorities.is_some() { ", asks for a client certificate" } else { "" };
+        checks.push(Check::ok("tls", format!("{protocol}{asked}")));
+    }
+    checks
+}
+
+/// What to do about a client certificate that a server does not take, if it asked for one.
+fn client_certificate_advice(client: &ClientFile, handshake: &Handshake) -> Option<String> {
+    let authorities = handshake.acceptable_authorities.as_ref()?;
+    let whose = if authorities.is_empty() {
+        "does not say whose it takes".to_owned()
+    } else {
+        format!("takes those of {}", authorities.join(" and "))
+    };
+    Some(if client.has_client_certificate() {
+        format!("the server {whose}: use a client certificate that is signed by it")
+    } else {
+        format!("the server asks for a client certificate and {whose}: set cert-file and key-file")
+    })
+}
+
+/// The server's release and its clock.
+fn release(client: &ClientFile, server: Result<ServerFacts, String>) -> Vec<Check> {
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            let advice = if client.has_client_certificate() {
+                "a server that refuses the client's certificate says so only now: is it signed by an authority that the server trusts?"
+            } else {
+                "is this an etcd, and does it ask for a client certificate (cert-file and key-file)?"
+            };
+            return vec![Check::failed("server", error, advice)];
+        }
+    };
+    let mut checks = vec![Check::ok("server", format!("etcd {}", server.version))];
+    checks.extend(known_bugs(&server.version).map(|(what, issue, mended)| {
+        Check::warning("server", format!("{what} ({issue})"), format!("meshkeep works around it; upgrade to {mended} or newer"))
+    }));
+    if let Some(ahead) = server.clock_ahead_seconds.filter(|ahead| ahead.abs() > CLOCK_SKEW_SECONDS_MAX) {
+        let direction = if ahead > 0 { "ahead of" } else { "behind" };
+        let text = format!("the server's clock is {} s {direction} this machine's", ahead.abs());
+        checks.push(Check::warning("clock", text, "let both machines follow NTP: certificates and ages are judged by their clocks"));
+    }
+    checks
+}
+
+/// The bugs of a release that matter to a mirror: what, where it is described, and the release that has it no more.
+fn known_bugs(version: &str) -> impl Iterator<Item = (&'static str, &'static str, String)> {
+    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u64>().ok());
+    let release = (numbers.next(), numbers.next(), numbers.next());
+    BUGS.into_iter().filter_map(move |(mended_34, mended_35, what, issue)| match release {
+        (Some(3), Some(4), Some(patch)) if patch < mended_34 => Some((what, issue, format!("3.4.{mended_34}"))),
+        (Some(3), Some(5), Some(patch)) if patch < mended_35 => Some((what, issue, format!("3.5.{mended_35}"))),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bugs_are_those_of_the_release() {
+        let issues = |version| known_bugs(version).map(|(_, issue, mended)| format!("{issue} {mended}")).collect::<Vec<_>>();
+        assert_eq!(issues("3.5.1"), ["etcd#18089 3.5.18", "etcd#17529 3.5.13", "etcd#20221 3.5.22", "etcd#15220 3.5.8"]);
+        assert_eq!(issues("3.4.37"), ["etcd#20221 3.4.38"]);
+        assert_eq!(issues("3.5.21-rc.0"), ["etcd#20221 3.5.22"]);
+        for newer in ["3.5.22", "3.6.0", "3.7.3", "4.0.0", "nonsense", ""] {
+            assert_eq!(issues(newer), [""; 0], "{newer}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What concerns this machine: the directory of client files, the data directory, and certificate files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustix::fs::{Access, access};
+
+use super::{Check, DoctorOptions};
+use crate::clustermesh::{ClusterFiles, read_cluster_files};
+use crate::kvstore::{CertificateFacts, ClientFile};
+use crate::model::{ClusterName, EtcdClusterId};
+use crate::store::{StoreError, inspect};
+
+/// A certificate that ends sooner is worth a look (the same month after which `cilium-cli` and cert-manager renew).
+const EXPIRY_WARNING_DAYS: i64 = 30;
+
+/// What to do with a client file that cannot be used.
+pub(super) const FILE_ADVICE: &str =
+    "mend or remove the file: it needs the form of etcd's client files, as the Secret cilium-clustermesh has them";
+
+/// What was found here.
+#[derive(Debug)]
+pub(super) struct Local {
+    /// What concerns this machine.
+    pub(super) checks: Vec<Check>,
+    /// The cluster files by name: what is in them, or why nobody can use them.
+    pub(super) files: ClusterFiles,
+    /// Which etcd each cluster was last read from.
+    pub(super) known: BTreeMap<ClusterName, EtcdClusterId>,
+}
+
+/// Looks at both directories. Blocks.
+pub(super) fn look(options: &DoctorOptions) -> Local {
+    let (directory, files) = cluster_files(&options.clustermesh_config);
+    let (data, known) = data_directory(&options.data_dir);
+    Local { checks: vec![directory, data], files, known }
+}
+
+fn cluster_files(directory: &Path) -> (Check, ClusterFiles) {
+    let shown = directory.display();
+    match read_cluster_files(directory, None) {
+        Err(error) => {
+            let advice = "mount the Secret cilium-clustermesh there, or name another directory with --clustermesh-config";
+            (Check::failed("config directory", format!("{shown}: {error}"), advice), ClusterFiles::new())
+        }
+        Ok(files) if files.is_empty() => {
+            let advice = "a cluster file is named after its cluster and has the word endpoints: in it";
+            (Check::warning("config directory", format!("{shown}: no cluster file in it"), advice), files)
+        }
+        Ok(files) => (Check::ok("config directory", format!("{shown}: {} cluster file(s)", files.len())), files),
+    }
+}
+
+/// Whether a sidecar could keep something there, and what one has kept.
+fn data_directory(directory: &Path) -> (Check, BTreeMap<ClusterName, EtcdClusterId>) {
+    let shown = directory.display();
+    let step = "data directory";
+    if let Err(error) = access(directory, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK) {
+        let check = if directory.exists() {
+            let advice = "give it to the user that meshkeep runs as, for instance with fsGroup";
+            Check::failed(step, format!("{shown} cannot be read and written: {error}"), advice)
+        } else {
+            Check::warning(
+                step,
+                format!("{shown} does not exist"),
+                "meshkeep makes it if it may; mount a volume there to keep the state over restarts",
+            )
+        };
+        return (check, BTreeMap::new());
+    }
+    if !directory.join("store").exists() {
+        return (Check::ok(step, format!("{shown}: nothing is kept there yet")), BTreeMap::new());
+    }
+    match inspect(directory) {
+        Err(StoreError::Locked { holder, .. }) => {
+            (Check::ok(step, format!("{shown} is in use by {holder}: which etcd it knows is not looked at")), BTreeMap::new())
+        }
+        Err(error) => {
+            (Check::warning(step, error.to_string(), "a start sets aside what it cannot read, and mirrors anew"), BTreeMap::new())
+        }
+        Ok(found) => {
+            let known: BTreeMap<_, _> =
+                found.loaded.cursors.iter().map(|(scope, cursor)| (scope.cluster.clone(), cursor.etcd_cluster_id)).collect();
+            let count = found.loaded.record_count();
+            (Check::ok(step, format!("{shown}: {count} entries of {} cluster(s)", known.len())), known)
+        }
+    }
+}
+
+/// What a client file says, in a line.
+pub(super) fn summary(client: &ClientFile) -> String {
+    let mut parts = vec![format!("{} endpoint(s)", client.endpoints().len())];
+    parts.push(if client.has_client_certificate() { "client certificate".to_owned() } else { "no client certificate".to_owned() });
+    if let Some(user) = client.user_name() {
+        parts.push(format!("user {user} with a password"));
+    }
+    if client.skips_verification() {
+        parts.push("any server certificate is accepted".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// The certificate files that a client file names. Blocks.
+pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
+    let mut checks: Vec<Check> = Vec::new();
+    let now = seconds_now();
+    for missing in client.missing_files() {
+        let advice = "mount the Secret with it: Cilium's cilium-clustermesh has the certificates beside the cluster files";
+        checks.push(Check::failed("certificates", format!("{} does not exist", missing.display()), advice));
+    }
+    for file in client.certificate_files().into_iter().filter(|file| file.path.exists()) {
+        match file.certificates {
+            Err(reason) => checks.push(Check::failed("certificates", reason, "replace it by a certificate in PEM form")),
+            Ok(found) => checks.extend(found.iter().map(|facts| certificate(&format!("{}: ", file.path.display()), facts, now))),
+        }
+    }
+    if let Some(Err(reason)) = client.client_certificate_is_trusted() {
+        let advice =
+            "fine if the server trusts another authority; else client and authorities were made by different installations: share one CA";
+        checks.push(Check::warning("certificates", format!("the client's certificate is not signed by trusted-ca-file: {reason}"), advice));
+    }
+    checks
+}
+
+/// One certificate: who, by whom, and until when.
+pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Check {
+    const DAY: i64 = 86_400;
+    let CertificateFacts { subject, issuer, not_before, not_after, .. } = facts;
+    let date = |seconds: i64| jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string());
+    let signed = if subject == issuer { "itself".to_owned() } else { issuer.clone() };
+    let who = format!("{place}{subject}, signed by {signed}");
+    if *not_after < now {
+        return Check::failed("certificates", format!("{who}, ended {}", date(*not_after)), "renew it: nobody accepts it any more");
+    }
+    if *not_before > now {
+        return Check::failed("certificates", format!("{who}, begins only {}", date(*not_before)), "look at the clocks of both machines");
+    }
+    let days = (not_after - now) / DAY;
+    let text = format!("{who}, until {} ({days} days)", date(*not_after));
+    if days < EXPIRY_WARNING_DAYS {
+        Check::warning("certificates", text, "renew it before it ends")
+    } else {
+        Check::ok("certificates", text)
+    }
+}
+
+/// Now, in seconds since 1970.
+pub(super) fn seconds_now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default()
+}

@@ -1,0 +1,135 @@
+//! What a reader needs to find in a cluster's etcd: rights, cluster config, canaries, heartbeat, and the history that it knew.
+
+use super::Check;
+use super::local::seconds_now;
+use crate::kvstore::{Connection, KvstoreError, prefix_end};
+use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind};
+use crate::wire::cluster_config::{Reading, parse_cluster_config, reading_of};
+use crate::wire::keys;
+
+/// A heartbeat is written each minute, and readers give up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
+const HEARTBEAT_AGE_SECONDS_MAX: i64 = 120;
+
+/// What to do where a user may not read what a reader must.
+const RIGHTS_ADVICE: &str = "the user needs the role `remote` of clustermesh-apiserver's etcd (or `local` of a KVStoreMesh's): is its certificate's common name a user there?";
+
+/// A connection that could not be opened although TLS and `/version` worked.
+pub(super) fn refused(error: &KvstoreError) -> Check {
+    let advice = match error {
+        KvstoreError::Authentication { .. } => "mend username and password, or give them up: Cilium's users log in by certificate",
+        KvstoreError::PermissionDenied { .. } => RIGHTS_ADVICE,
+        _ => "look at the log of that etcd",
+    };
+    Check::failed("login", error.to_string(), advice)
+}
+
+/// Everything that is asked over a connection that is open.
+pub(super) async fn checks(connection: &Connection, cluster: &ClusterName, user: Option<&str>, known: Option<EtcdClusterId>) -> Vec<Check> {
+    let mut checks =
+        vec![Check::ok("login", user.map_or_else(|| "as the certificate's user, or anybody".to_owned(), |user| format!("as {user}")))];
+    checks.push(same_etcd(connection.etcd_cluster_id(), known));
+    let config_key = keys::cluster_config_key(cluster);
+    let config = match connection.get(config_key.as_bytes(), None).await {
+        Err(error) => {
+            checks.push(unreadable("cluster config", &error));
+            return checks;
+        }
+        Ok((None, _)) => {
+            let advice = "is the file named after the cluster as that cluster calls itself (cluster.name)? Without it it is read only after 3 minutes, as an old cluster";
+            checks.push(Check::failed("cluster config", format!("{config_key} does not exist"), advice));
+            return checks;
+        }
+        Ok((Some(found), _)) => match parse_cluster_config(&found.value) {
+            Err(reason) => {
+                checks.push(Check::failed("cluster config", reason, "who wrote it? Only Cilium should"));
+                return checks;
+            }
+            Ok(config) => config,
+        },
+    };
+    checks.push(Check::ok("cluster config", shown(&config)));
+    for kind in Kind::ALL {
+        checks.extend(kind_checks(connection, cluster, &config, kind).await);
+    }
+    checks.push(heartbeat(connection).await);
+    checks
+}
+
+/// Whether it is the etcd whose revisions are stored here.
+fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
+    match known {
+        None => Check::ok("history", format!("etcd cluster {found}, which is new here")),
+        Some(known) if known == found => Check::ok("history", format!("etcd cluster {found}, the one that is stored here")),
+        Some(known) => Check::warning(
+            "history",
+            format!("etcd cluster {found}, and what is stored here came from {known}"),
+            "the etcd was made anew, or this is another one: everything is listed and compared at the next connection",
+        ),
+    }
+}
+
+fn unreadable(step: &'static str, error: &KvstoreError) -> Check {
+    let advice = if matches!(error, KvstoreError::PermissionDenied { .. }) { RIGHTS_ADVICE } else { "look at the log of that etcd" };
+    Check::failed(step, error.to_string(), advice)
+}
+
+fn shown(config: &ClusterConfig) -> String {
+    let canaries = if config.synced_canaries { "announces when it is complete" } else { "announces no completeness (before Cilium 1.14)" };
+    let form = if config.cached { "a KVStoreMesh's copy" } else { "the cluster's own" };
+    format!("id {}, {form}, mesh of {}, {canaries}", config.id, config.max_connected_clusters.max(255))
+}
+
+/// Whether the entries of a kind may be read, and whether their writer says that they are complete.
+async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &ClusterConfig, kind: Kind) -> Option<Check> {
+    if reading_of(kind, config) == Reading::Absent {
+        return None;
+    }
+    let prefix = keys::watched_prefix(kind, cluster, config.cached);
+    let count = match connection.count(prefix.as_bytes(), &prefix_end(prefix.as_bytes())).await {
+        Ok(count) => count,
+        Err(error) => return Some(unreadable("entries", &error)),
+    };
+    let entries = format!("{count} below {prefix}");
+    if !config.synced_canaries || reading_of(kind, config) == Reading::Off {
+        return Some(Check::ok("entries", entries));
+    }
+    let canary = keys::canary_key(kind, cluster, config.cached);
+    Some(match connection.get(canary.as_bytes(), None).await {
+        Err(error) => unreadable("entries", &error),
+        Ok((Some(_), _)) => Check::ok("entries", entries),
+        Ok((None, _)) => Check::failed(
+            "entries",
+            format!("{entries}, and {canary} is missing"),
+            "clustermesh-apiserver (or KVStoreMesh) has not finished writing them: look at its log; until then nothing is removed here",
+        ),
+    })
+}
+
+/// Whether somebody still writes there.
+async fn heartbeat(connection: &Connection) -> Check {
+    let found = match connection.get(keys::HEARTBEAT.as_bytes(), None).await {
+        Err(error) => return unreadable("heartbeat", &error),
+        Ok((None, _)) => {
+            return Check::warning(
+                "heartbeat",
+                "there is none",
+                "it comes a minute after clustermesh-apiserver's start: look again, then at its log",
+            );
+        }
+        Ok((Some(found), _)) => found,
+    };
+    let text = String::from_utf8_lossy(&found.value).into_owned();
+    match text.trim().parse::<jiff::Timestamp>() {
+        Err(_) => Check::ok("heartbeat", "there is one"),
+        Ok(time) => {
+            let age = seconds_now() - time.as_second();
+            if age > HEARTBEAT_AGE_SECONDS_MAX {
+                let advice =
+                    "clustermesh-apiserver writes it each minute: is it running, and is its clock right? Agents disconnect after 2 minutes";
+                Check::failed("heartbeat", format!("written {age} s ago"), advice)
+            } else {
+                Check::ok("heartbeat", format!("written {} s ago", age.max(0)))
+            }
+        }
+    }
+}

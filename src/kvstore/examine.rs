@@ -1,0 +1,281 @@
+//! Looking at one endpoint from below, one step after the other, as a person would with `dig`, `nc`, `openssl s_client` and `curl`; after Cilium's
+//! `pkg/kvstore/etcd_debug.go`.
+//!
+//! Owns: connections of its own, each used once, which mirror nothing. Emits: an [`Examination`]. Deliberately lacks: what to do about it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::FromDer;
+
+use super::certificates::CertificateFacts;
+use super::endpoint::Address;
+use super::tls::{client_config, roots};
+use super::{ClientFile, Endpoint, KvstoreError};
+
+/// etcd's answer to `/version` has some 60 bytes.
+const VERSION_BYTES_MAX: usize = 4096;
+
+/// What was found at an endpoint, as far as it was reached: a step that failed has no successors.
+#[derive(Debug, Clone, Default)]
+pub struct Examination {
+    /// The addresses that the name stands for, or why it stands for none.
+    pub addresses: Option<Result<Vec<SocketAddr>, String>>,
+    /// Which address took the connection, and how soon; or why none did.
+    pub connected: Option<Result<(SocketAddr, Duration), String>>,
+    /// The handshake, where the endpoint is spoken to by TLS.
+    pub handshake: Option<Handshake>,
+    /// What the server says of itself.
+    pub server: Option<Result<ServerFacts, String>>,
+}
+
+/// What a TLS handshake showed, also one that failed.
+#[derive(Debug, Clone, Default)]
+pub struct Handshake {
+    /// Version and cipher suite.
+    pub protocol: Option<String>,
+    /// The server's certificates, its own first.
+    pub chain: Vec<CertificateFacts>,
+    /// Why the server's certificate is not trusted.
+    pub untrusted: Option<String>,
+    /// The authorities whose client certificates the server takes; `None` if it asked for no certificate.
+    pub acceptable_authorities: Option<Vec<String>>,
+    /// Why the handshake failed.
+    pub error: Option<String>,
+}
+
+/// What a server says of itself at `/version`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// Its release, such as `3.5.21`.
+    pub version: String,
+    /// By how many seconds its clock is ahead of ours, to the second or so; `None` if it does not say.
+    pub clock_ahead_seconds: Option<i64>,
+}
+
+/// Takes the steps: name, TCP, TLS, `/version`. Each may take the time given.
+///
+/// # Errors
+/// When the endpoint or a file of the client's cannot be used.
+pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration) -> Result<Examination, KvstoreError> {
+    let address = Address::parse(endpoint, file.insecure_transport)?;
+    let mut found = Examination::default();
+    let addresses = within(step_max, resolve(&address)).await;
+    found.addresses = Some(addresses.clone());
+    let Ok(addresses) = addresses else { return Ok(found) };
+    let connected = connect(&addresses, step_max).await;
+    found.connected = Some(connected.as_ref().map(|(_, peer, took)| (*peer, *took)).map_err(Clone::clone));
+    let Ok((stream, _, _)) = connected else { return Ok(found) };
+    if !address.secure {
+        found.server = Some(within(step_max, ask_version(stream, &address)).await);
+        return Ok(found);
+    }
+    let recorder = Arc::new(Recorder::default());
+    let config = {
+        let (file, recorder) = (file.clone(), Arc::clone(&recorder));
+        let reading = tokio::task::spawn_blocking(move || recording(&file, &recorder));
+        reading.await.map_err(|error| KvstoreError::Malformed { reason: error.to_string() })??
+    };
+    let opened = within(step_max, shake_hands(config, stream, &address)).await;
+    let mut handshake = recorder.told();
+    match opened {
+        Ok(stream) => {
+            let (_, session) = stream.get_ref();
+            let version = session.protocol_version().and_then(|version| version.as_str()).unwrap_or("TLS");
+            let suite = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or("of an unknown suite");
+            handshake.protocol = Some(format!("{}, {suite}", version.replace("TLSv1_", "TLS 1.")));
+            found.server = Some(within(step_max, ask_version(stream, &address)).await);
+        }
+        Err(error) => handshake.error = Some(error),
+    }
+    found.handshake = Some(handshake);
+    Ok(found)
+}
+
+/// The answer, or that there was none in time.
+async fn within<T>(limit: Duration, step: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout(limit, step).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+}
+
+async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, String> {
+    let found: Vec<SocketAddr> = lookup_host((address.host.as_str(), address.port)).await.map_err(|error| error.to_string())?.collect();
+    if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
+}
+
+/// The first address that takes the connection.
+async fn connect(addresses: &[SocketAddr], step_max: Duration) -> Result<(TcpStream, SocketAddr, Duration), String> {
+    let mut last = String::new();
+    for address in addresses {
+        let began = Instant::now();
+        let connecting = async { TcpStream::connect(address).await.map_err(|error: io::Error| error.to_string()) };
+        match within(step_max, connecting).await {
+            Ok(stream) => return Ok((stream, *address, began.elapsed())),
+            Err(error) => last = format!("{address}: {error}"),
+        }
+    }
+    Err(last)
+}
+
+async fn shake_hands(
+    config: ClientConfig,
+    stream: TcpStream,
+    address: &Address,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, String> {
+    let name = ServerName::try_from(address.host.clone()).map_err(|_| "not a host name that TLS can verify".to_owned())?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| error.to_string())
+}
+
+/// `GET /version`. In TLS 1.3 a server that refuses our certificate says so only in place of this answer.
+async fn ask_version(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, address: &Address) -> Result<ServerFacts, String> {
+    let shown = |error: hyper::Error| std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(shown)?;
+    let request = hyper::Request::get("/version").header("host", address.authority()).body(Empty::<Bytes>::new());
+    let request = request.map_err(|error| error.to_string())?;
+    let asking = async {
+        let response = sender.send_request(request).await.map_err(shown)?;
+        let date = response.headers().get("date").and_then(|date| date.to_str().ok()).and_then(seconds_of);
+        let body = Limited::new(response.into_body(), VERSION_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
+        let body: serde_json::Value = serde_json::from_slice(&body.to_bytes()).map_err(|_| "what answers is no etcd".to_owned())?;
+        let version = body.get("etcdserver").and_then(|version| version.as_str()).ok_or("what answers is no etcd")?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|now| i64::try_from(now.as_secs()).ok());
+        Ok(ServerFacts { version: version.to_owned(), clock_ahead_seconds: date.zip(now).map(|(theirs, ours)| theirs - ours) })
+    };
+    tokio::select! {
+        answer = asking => answer,
+        ended = connection => Err(ended.err().map_or_else(|| "the server closed the connection".to_owned(), shown)),
+    }
+}
+
+/// An HTTP date (RFC 9110, 5.6.7), in seconds since 1970.
+fn seconds_of(date: &str) -> Option<i64> {
+    jiff::fmt::rfc2822::parse(date).ok().map(|time| time.timestamp().as_second())
+}
+
+/// The client's TLS configuration, with everything that the server shows written down, and its certificate taken whatever it is: this connection
+/// carries nothing.
+fn recording(file: &ClientFile, recorder: &Arc<Recorder>) -> Result<ClientConfig, KvstoreError> {
+    let mut config = client_config(file)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = match file.skips_verification() {
+        true => None,
+        false => {
+            let roots = Arc::new(roots(file.trusted_ca_file.as_deref())?);
+            let built = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+            Some(built.map_err(|error| KvstoreError::NoSystemRoots { reason: error.to_string() })?)
+        }
+    };
+    config.dangerous().set_certificate_verifier(Arc::new(RecordServer { recorder: Arc::clone(recorder), verifier, provider }));
+    config.client_auth_cert_resolver =
+        Arc::new(RecordRequest { recorder: Arc::clone(recorder), resolver: Arc::clone(&config.client_auth_cert_resolver) });
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// What a handshake showed so far.
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Handshake>);
+
+impl Recorder {
+    fn note(&self, note: impl FnOnce(&mut Handshake)) {
+        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn told(&self) -> Handshake {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Notes the server's certificates and whether they are trusted.
+#[derive(Debug)]
+struct RecordServer {
+    recorder: Arc<Recorder>,
+    /// `None` where the client file asks for no verification.
+    verifier: Option<Arc<WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for RecordServer {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        stapled: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.verifier.as_ref().map(|verifier| verifier.verify_server_cert(own, between, name, stapled, now));
+        self.recorder.note(|handshake| {
+            handshake.chain = std::iter::once(own).chain(between).filter_map(CertificateFacts::of).collect();
+            handshake.untrusted = verified.and_then(Result::err).map(|error| error.to_string());
+        });
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Notes that the server asked for a certificate, and whose it takes.
+#[derive(Debug)]
+struct RecordRequest {
+    recorder: Arc<Recorder>,
+    resolver: Arc<dyn ResolvesClientCert>,
+}
+
+impl ResolvesClientCert for RecordRequest {
+    fn resolve(&self, authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let shown = |der: &&[u8]| x509_parser::x509::X509Name::from_der(der).ok().map(|(_, name)| name.to_string());
+        self.recorder.note(|handshake| handshake.acceptable_authorities = Some(authorities.iter().filter_map(shown).collect()));
+        self.resolver.resolve(authorities, schemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        // asked also without one, so that what the server wants is seen
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_http_date_is_read() {
+        assert_eq!(seconds_of("Tue, 15 Nov 1994 08:12:31 GMT"), Some(784_887_151));
+        assert_eq!(seconds_of("yesterday"), None);
+    }
+}

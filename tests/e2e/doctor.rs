@@ -1,0 +1,197 @@
+//! `meshkeep doctor` on real etcds with real TLS: what works, and each way in which it does not.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::certificates::{Authority, Pair};
+use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
+
+/// What a cluster's own etcd has before any entry: cluster config, canaries, heartbeat.
+async fn furnish(etcd: &Etcd, cluster: &str) {
+    let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#;
+    let mut entries = vec![(format!("cilium/cluster-config/{cluster}"), config.to_owned())];
+    for resource in ["nodes", "services", "identities", "ip"] {
+        entries.push((format!("cilium/synced/{cluster}/cilium/state/{resource}/v1"), "2026-01-12T09:31:07Z".to_owned()));
+    }
+    entries.push(("cilium/.heartbeat".to_owned(), ago(10)));
+    entries.push(("cilium/state/nodes/v1/paris/worker-1".to_owned(), "{}".to_owned()));
+    etcd.put_many(entries).await;
+}
+
+/// A time so many seconds ago, as Go writes it.
+fn ago(seconds: i64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    jiff::Timestamp::from_second(i64::try_from(now.as_secs()).unwrap() - seconds).unwrap().to_string()
+}
+
+/// Where the files are.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(TempDir::new().unwrap());
+        fs::create_dir_all(place.0.path().join("clustermesh")).unwrap();
+        fs::create_dir_all(place.0.path().join("data")).unwrap();
+        place
+    }
+
+    fn write(&self, cluster: &str, text: &str) {
+        fs::write(self.0.path().join("clustermesh").join(cluster), text).unwrap();
+    }
+
+    fn doctor(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+        command.arg("doctor").arg("--clustermesh-config").arg(self.0.path().join("clustermesh"));
+        command.arg("--data-dir").arg(self.0.path().join("data")).args(["--timeout", "5s"]).args(arguments);
+        command
+    }
+
+    /// The exit code and the report.
+    async fn report(&self, arguments: &[&str]) -> (i32, Value) {
+        let mut command = tokio::process::Command::from(self.doctor(&[&["-o", "json"], arguments].concat()));
+        let output = command.output().await.unwrap();
+        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        (output.status.code().unwrap(), report)
+    }
+
+    /// The steps of the only endpoint of the only cluster that are not as they should be: `step: found`. And the exit code.
+    async fn complaints(&self) -> (i32, Vec<String>) {
+        let (code, report) = self.report(&[]).await;
+        let cluster = &report["clusters"][0];
+        let checks = [&report["checks"], &cluster["checks"], &cluster["endpoints"][0]["checks"]];
+        let all = checks.into_iter().filter_map(Value::as_array).flatten();
+        let wrong = all.filter(|check| check["outcome"] != "ok").inspect(|check| assert!(check["advice"].is_string(), "{check}"));
+        (code, wrong.map(|check| format!("{}: {}", check["step"].as_str().unwrap(), check["found"].as_str().unwrap())).collect())
+    }
+
+    /// One thing is wrong, and it is this.
+    async fn complains(&self, step: &str, text: &str) {
+        let (code, complaints) = self.complaints().await;
+        let named = complaints.len() == 1 && complaints[0].starts_with(&format!("{step}: ")) && complaints[0].contains(text);
+        assert!(named && code == 1, "exit {code}, expected {step} with {text:?}: {complaints:#?}");
+    }
+}
+
+fn with_pair(file: &str, old: &Pair, new: &Pair) -> String {
+    let shown = |path: &Path| path.display().to_string();
+    file.replace(&shown(&old.certificate), &shown(&new.certificate)).replace(&shown(&old.key), &shown(&new.key))
+}
+
+#[tokio::test]
+async fn what_works_is_found_to_work_and_old_servers_are_named() {
+    let place = Place::new();
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(&binary).tls(Tls::Mutual).start().await;
+        furnish(&etcd, "paris").await;
+        place.write("paris", &etcd.client_file_yaml());
+        let (code, report) = place.report(&["paris"]).await;
+        assert_eq!(code, 0, "{report:#}");
+        let steps: Vec<(&str, &str)> = report["clusters"][0]["endpoints"][0]["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|check| check["outcome"] == "ok")
+            .map(|check| (check["step"].as_str().unwrap(), check["found"].as_str().unwrap()))
+            .collect();
+        let step = |name: &str, text: &str| {
+            assert!(steps.iter().any(|(step, found)| *step == name && found.contains(text)), "{name} {text}: {steps:#?}")
+        };
+        step("dns", "127.0.0.1");
+        step("tcp", &etcd.port().to_string());
+        step("tls", "asks for a client certificate");
+        step("server", "etcd 3.");
+        step("history", "new here");
+        step("cluster config", "id 1, the cluster's own, mesh of 255");
+        step("entries", "1 below cilium/state/nodes/v1/paris/");
+        step("heartbeat", "s ago");
+        let told = String::from_utf8(place.doctor(&[]).output().unwrap().stdout).unwrap();
+        assert!(told.contains("cluster paris (") && told.trim_end().ends_with("everything works"), "{told}");
+    }
+    // a cluster without a file
+    let output = place.doctor(&["tokyo"]).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && complaint.contains("no file for cluster tokyo, but paris"), "{complaint}");
+}
+
+#[tokio::test]
+async fn each_fault_on_the_way_is_named_with_what_to_do() {
+    let place = Place::new();
+    let binaries = etcd_binaries();
+    // the newest has none of the bugs that are warned of
+    let etcd = Etcd::builder().binary(binaries.last().unwrap()).tls(Tls::Mutual).start().await;
+    furnish(&etcd, "paris").await;
+    let good = etcd.client_file_yaml();
+    let endpoint = format!("https://127.0.0.1:{}", etcd.port());
+    let stranger = Authority::new(&place.0.path().join("stranger"), "stranger");
+
+    place.write("paris", "endpoints: https://somewhere\n");
+    place.complains("file", "endpoints must be a list").await;
+    place.write("paris", &good.replace(&endpoint, "https://no-such-host.invalid:2379"));
+    place.complains("dns", "").await;
+    place.write("paris", &good.replace(&endpoint, "https://127.0.0.1:1"));
+    place.complains("tcp", "refused").await;
+    place.write(
+        "paris",
+        &good.replace(&etcd.authority().certificate().display().to_string(), &stranger.certificate().display().to_string()),
+    );
+    let (code, complaints) = place.complaints().await;
+    assert!(
+        code == 1 && complaints.iter().any(|complaint| complaint.contains("the server's certificate is not trusted")),
+        "{complaints:#?}"
+    );
+    let expired = etcd.authority().client_until("late", 2020);
+    place.write("paris", &with_pair(&good, etcd.client_pair(), &expired));
+    let (code, complaints) = place.complaints().await;
+    assert!(
+        code == 1 && complaints.iter().any(|complaint| complaint.contains("CN=late") && complaint.contains("ended 2020-01-01")),
+        "{complaints:#?}"
+    );
+    let foreign = stranger.client("meshkeep");
+    place.write("paris", &with_pair(&good, etcd.client_pair(), &foreign));
+    let (code, complaints) = place.complaints().await;
+    assert!(
+        code == 1 && complaints.iter().any(|complaint| complaint.starts_with("server: ") || complaint.starts_with("tls: ")),
+        "{complaints:#?}"
+    );
+    let without: String = good
+        .lines()
+        .filter(|line| !line.starts_with("cert-file") && !line.starts_with("key-file"))
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    place.write("paris", &without);
+    let (_, report) = place.report(&[]).await;
+    assert!(
+        report.to_string().contains("set cert-file and key-file") || report.to_string().contains("(cert-file and key-file)"),
+        "{report:#}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_missing_in_the_etcd_is_named() {
+    let place = Place::new();
+    let binaries = etcd_binaries();
+    let mut etcd = Etcd::builder().binary(binaries.last().unwrap()).start().await;
+    place.write("paris", &etcd.client_file_yaml());
+    place.complains("cluster config", "cilium/cluster-config/paris does not exist").await;
+    furnish(&etcd, "paris").await;
+    assert_eq!(place.complaints().await, (0, Vec::new()));
+    etcd.delete("cilium/synced/paris/cilium/state/ip/v1").await;
+    place.complains("entries", "cilium/synced/paris/cilium/state/ip/v1 is missing").await;
+    etcd.put("cilium/synced/paris/cilium/state/ip/v1", "again").await;
+    etcd.put("cilium/.heartbeat", ago(600)).await;
+    place.complains("heartbeat", "written 60").await;
+    etcd.put("cilium/.heartbeat", ago(1)).await;
+    // a user of another cluster's role
+    etcd.enable_auth("reader", "sesame").await;
+    place.write("paris", &etcd.client_file_yaml().replace("sesame", "wrong"));
+    place.complains("login", "refuses the username or password").await;
+    place.write("paris", &etcd.client_file_yaml());
+    etcd.restrict_to_remote("tokyo").await;
+    place.complains("cluster config", "permission denied").await;
+    let (_, report) = place.report(&[]).await;
+    assert!(!report.to_string().contains("sesame"), "{report:#}");
+}
