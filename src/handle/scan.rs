@@ -1,5 +1,7 @@
 //! Lists in slices: each goes on from a key until it has what it wants, nothing is left, or its slice is over.
 
+use std::net::IpAddr;
+
 use super::seek::{Plan, Seek};
 use super::{Reading, Slice};
 use crate::model::{EntryKey, Record};
@@ -97,9 +99,10 @@ fn scan_runs(
     mut take: impl FnMut(&Record) -> bool,
 ) -> Scanned {
     let Plan::Runs(runs) = &seek.plan else { return Scanned::All };
+    let hosts: Vec<IpAddr> = seek.filter.hosts.iter().flatten().map(|(_, ip)| *ip).collect();
     for run in runs {
         let Some(from) = run.from(start) else { continue };
-        for live in view.live_from(&from) {
+        for live in view.live_on(&from, &hosts) {
             let key = live.key();
             if !run.holds(&key) {
                 break;

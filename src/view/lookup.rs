@@ -273,6 +273,11 @@ impl View {
         found
     }
 
+    /// What may be an ipcache entry on one of these hosts, from a key on, in key order, and a few others, so that a scan can pause there.
+    pub fn live_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> impl Iterator<Item = Live> {
+        self.places_on(start, hosts).map(|place| Live(Alive::Entry(place)))
+    }
+
     /// Everything that exists from a key on, in key order, clusters left out; nothing is decoded.
     pub fn live_from(&self, start: &EntryKey) -> impl Iterator<Item = Live> {
         self.places_from(start).map(|place| Live(Alive::Entry(place)))

@@ -1,11 +1,12 @@
 //! Where a record is, and the record there: as it is in the overlay, or decoded from its chunk when somebody asks.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::View;
 use super::base::PackedRow;
 use super::index::Indices;
-use super::scan::Scan;
+use super::scan::{Scan, number_of_host};
 use super::side::Before;
 use crate::model::{ClusterName, EntryKey, Kind, Object, Record, Scope, SourceStamp, Version};
 use crate::pack::{Chunk, History, Meaning};
@@ -201,6 +202,13 @@ impl View {
 
     pub(super) fn source_at(&self, place: &Place) -> SourceStamp {
         place.record().map_or_else(|at| self.base.source(at), |record| record.source)
+    }
+
+    /// Records from a key on, in key order, none decoded: all that may be ipcache entries on these hosts, and of each chunk without any of them one
+    /// more, so that a scan can pause there. No host is no test.
+    pub(super) fn places_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> Scan<'_> {
+        let hosts = hosts.iter().copied().map(number_of_host).collect();
+        Scan::on(&self.base, self.overlay.from(start), start, hosts)
     }
 
     /// Every record from a key on, in key order, none decoded.

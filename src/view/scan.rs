@@ -2,14 +2,15 @@
 //! found once, by row number.
 
 use std::iter::Peekable;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::base::{Base, ChunkId, PackedRow};
 use super::change_log::Change;
 use super::overlay::Fresh;
-use super::place::Place;
+use super::place::{Place, object_of};
 use super::side::{Changes, Row};
-use crate::model::EntryKey;
+use crate::model::{EntryKey, Kind};
 use crate::pack::Chunk;
 
 /// Places in key order.
@@ -17,6 +18,8 @@ pub(super) struct Scan<'a> {
     base: &'a Base,
     chunks: Box<dyn Iterator<Item = &'a (ChunkId, Chunk)> + 'a>,
     current: Option<Current<'a>>,
+    /// Of chunks that have no entry on these hosts only one row is told, so that who scans can pause there; empty is no test.
+    hosts: Vec<u32>,
     fresh: Peekable<Fresh<'a>>,
 }
 
@@ -27,12 +30,21 @@ struct Current<'a> {
     row: usize,
     /// The row before which the next record of the overlay belongs.
     fresh_before: usize,
+    /// Of the rows that are as they were packed one is enough.
+    passes: bool,
+    /// That one was told.
+    is_passed: bool,
 }
 
 impl<'a> Scan<'a> {
     pub(super) fn new(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey) -> Self {
+        Self::on(base, fresh, start, Vec::new())
+    }
+
+    /// The same for those who want entries on hosts alone, by their numbers ([`number_of_host`]).
+    pub(super) fn on(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
         let first = base.chunk_of(start).map(|(first, _)| first);
-        let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, fresh: fresh.peekable() };
+        let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, hosts, fresh: fresh.peekable() };
         scan.advance();
         if let Some(current) = scan.current.as_mut().filter(|_| first.is_some()) {
             current.row = current.chunk.find(start).unwrap_or_else(|row| row);
@@ -44,7 +56,8 @@ impl<'a> Scan<'a> {
     fn advance(&mut self) {
         let current = |(id, chunk): &'a (ChunkId, Chunk)| {
             let changes = self.base.side(*id).changes();
-            Current { id: *id, chunk, changes, row: 0, fresh_before: 0 }
+            let passes = !self.hosts.is_empty() && !has_any(chunk, &self.hosts);
+            Current { id: *id, chunk, changes, row: 0, fresh_before: 0, passes, is_passed: false }
         };
         self.current = self.chunks.next().map(current);
         self.find_fresh();
@@ -78,11 +91,36 @@ impl Iterator for Scan<'_> {
                 current.row += 1;
                 let at = || PackedRow { id: current.id, chunk: current.chunk.clone(), row };
                 match current.changes.at(row) {
-                    Row::Packed => return Some(Place::Packed(at())),
+                    Row::Packed if current.is_passed => {}
+                    Row::Packed => {
+                        current.is_passed = current.passes;
+                        return Some(Place::Packed(at()));
+                    }
                     Row::Replaced(record) => return Some(Place::Replaced(at(), Arc::clone(record))),
                     Row::Gone => {}
                 }
             }
         }
     }
+}
+
+/// A number that stands for a host's address: others may have the same.
+pub(super) fn number_of_host(ip: IpAddr) -> u32 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits(),
+        IpAddr::V6(ip) => {
+            let octets = ip.octets();
+            let (words, _) = octets.as_chunks::<4>();
+            words.iter().fold(0, |all, word| all ^ u32::from_be_bytes(*word))
+        }
+    }
+}
+
+/// Whether an entry of the ipcache among the rows of a chunk may be on one of these hosts. False is certain. The first question decodes them all,
+/// some millisecond.
+fn has_any(chunk: &Chunk, hosts: &[u32]) -> bool {
+    let host = |row: usize| object_of(&chunk.record(row))?.as_ip()?.host_ip.map(number_of_host);
+    let is_ip = |row: &usize| matches!(chunk.scope(*row).0, Kind::Ip | Kind::NodeIp);
+    let noted = chunk.noted(|chunk| (0..chunk.len()).filter(is_ip).filter_map(host).collect());
+    hosts.iter().any(|host| noted.binary_search(host).is_ok())
 }

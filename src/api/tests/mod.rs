@@ -3,6 +3,7 @@
 mod answers;
 mod changes;
 mod connections;
+mod disconnect;
 mod documents;
 mod errors;
 pub(super) mod fixture;

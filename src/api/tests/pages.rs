@@ -38,7 +38,7 @@ fn items(pages: &[Answer], member: &str) -> Vec<String> {
     items.map(|item| item[member].as_str().unwrap().to_owned()).collect()
 }
 
-fn pods(count: u32) -> View {
+pub(super) fn pods(count: u32) -> View {
     let mut view = View::starting_at(Sequence(0));
     let ip = |number: u32| format!("10.1.{}.{}", number / 200, number % 200);
     let pod = |number| put(key(Kind::Ip, "paris", &ip(number)), pod(&ip(number), 70_000 + number, "172.18.1.2"), 7);

@@ -23,7 +23,10 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) async fn start(listen: &[ListenAddress], options: &ApiOptions) -> Self {
-        let fixture = Fixture::new();
+        Self::of(Fixture::new(), listen, options).await
+    }
+
+    pub(super) async fn of(fixture: Fixture, listen: &[ListenAddress], options: &ApiOptions) -> Self {
         let bound = Bound::bind(listen, options).await.unwrap();
         let (addresses, stop) = (bound.addresses(), CancellationToken::new());
         let mut tasks = JoinSet::new();
@@ -43,7 +46,7 @@ pub(super) fn set_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-async fn get(url: String) -> reqwest::Result<reqwest::Response> {
+pub(super) async fn get(url: String) -> reqwest::Result<reqwest::Response> {
     set_provider();
     reqwest::get(url).await
 }

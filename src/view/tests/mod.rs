@@ -2,6 +2,7 @@
 //! compared.
 
 mod derived;
+mod hosts;
 mod naive;
 mod slices;
 
