@@ -2,10 +2,14 @@
 //!
 //! The writer hands out one job at a time and takes its result in with a later batch; a thread of its own does the packing. It rests between
 //! jobs as long as little is not packed, and where it falls behind, the writer waits for it, so that what is not packed stays bounded.
+//! It also unpacks what the ring's announcements say of before, which else would keep every form that the chunks had.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
+use crate::feed::Feed;
+use crate::model::{Announcement, Sequence};
 use crate::view::{FoldJob, Folded, View};
 
 /// With more records than this not packed, folding goes on without rest. About 1 KB each, objects that the ring shares included. A fold is
@@ -31,11 +35,21 @@ const RESULT_INTERVAL: Duration = Duration::from_millis(5);
 /// With more revisions and leases than this beside their chunks, folding begins. 24 B each; a relist of everything touches all.
 const RESTAMPED_MAX: usize = 262_144;
 
+/// What the worker does at a time.
+#[derive(Debug)]
+struct Job {
+    folds: Vec<FoldJob>,
+    /// What was announced since the job before: each may keep a chunk that is not in the mirror any more, 50 KB for a few records.
+    announced: Vec<Arc<Announcement>>,
+}
+
 /// The writer's end.
 #[derive(Debug)]
 pub struct Folder {
-    jobs: SyncSender<Vec<FoldJob>>,
+    jobs: SyncSender<Job>,
     results: Receiver<(Vec<Folded>, Duration)>,
+    /// Up to where announcements were handed out.
+    announced: Sequence,
     /// Whether a job is out.
     busy: bool,
     rested_at: Instant,
@@ -46,7 +60,7 @@ pub struct Folder {
 /// The packing end: give its [`FoldWorker::run`] a thread.
 #[derive(Debug)]
 pub struct FoldWorker {
-    jobs: Receiver<Vec<FoldJob>>,
+    jobs: Receiver<Job>,
     /// With how long each took.
     results: SyncSender<(Vec<Folded>, Duration)>,
 }
@@ -58,7 +72,8 @@ pub fn folder() -> (Folder, FoldWorker) {
     let (jobs, queue) = sync_channel(1);
     let (results, folded) = sync_channel(1);
     let (unpacked_max, unpacked_min) = (UNPACKED_MAX, UNPACKED_MIN);
-    let folder = Folder { jobs, results: folded, busy: false, rested_at: Instant::now(), unpacked_max, unpacked_min };
+    let announced = Sequence(0);
+    let folder = Folder { jobs, results: folded, announced, busy: false, rested_at: Instant::now(), unpacked_max, unpacked_min };
     (folder, FoldWorker { jobs: queue, results })
 }
 
@@ -79,13 +94,13 @@ impl Folder {
 
     /// Takes in what is done, and hands out what is to do. Waits only while twice as much is unpacked as should be, and folding helps.
     /// Returns whether anything was taken in.
-    pub fn attend(&mut self, view: &mut View) -> bool {
+    pub fn attend(&mut self, view: &mut View, feed: &Feed) -> bool {
         let mut taken_in = self.collect(view, false);
         loop {
             let before = view.unpacked_count();
             let is_urgent = before > self.unpacked_max || view.restamped_count() > RESTAMPED_MAX;
             if !self.busy && (is_urgent || (self.is_worthwhile(view) && Instant::now() >= self.rested_at)) {
-                taken_in |= self.hand_out(view, if is_urgent { URGENT_FOLDS_MAX } else { 1 });
+                taken_in |= self.hand_out(view, feed, if is_urgent { URGENT_FOLDS_MAX } else { 1 });
             }
             if !self.busy || before <= 2 * self.unpacked_max {
                 return taken_in;
@@ -118,13 +133,15 @@ impl Folder {
     }
 
     /// Hands a job out; does it here where the worker is gone. Returns whether its result was taken in.
-    fn hand_out(&mut self, view: &mut View, folds_max: usize) -> bool {
+    fn hand_out(&mut self, view: &mut View, feed: &Feed, folds_max: usize) -> bool {
         let folds = view.fold_jobs(folds_max);
         if folds.is_empty() {
             self.rest(FRUITLESS_REST);
             return false;
         }
-        let Err(unsent) = self.jobs.send(folds) else {
+        let announced = feed.recent_after(self.announced).cloned().collect();
+        self.announced = feed.head();
+        let Err(unsent) = self.jobs.send(Job { folds, announced }) else {
             self.busy = true;
             return false;
         };
@@ -158,9 +175,10 @@ impl FoldWorker {
 }
 
 /// Runs a job, and says how long it took.
-fn timed(folds: Vec<FoldJob>) -> (Vec<Folded>, Duration) {
+fn timed(job: Job) -> (Vec<Folded>, Duration) {
     let begun = Instant::now();
-    (folds.into_iter().map(FoldJob::run).collect(), begun.elapsed())
+    job.announced.iter().for_each(|announcement| announcement.let_rows_go());
+    (job.folds.into_iter().map(FoldJob::run).collect(), begun.elapsed())
 }
 
 #[cfg(test)]
@@ -175,8 +193,8 @@ mod tests {
     use super::*;
     use crate::feed::{Feed, Retention};
     use crate::model::{
-        Change, ClusterId, ClusterName, Command, DeleteReason, EntryKey, Epoch, Kind, MaxConnectedClusters, Revision, Scope, Sequence,
-        SourceStamp,
+        Change, ClusterId, ClusterName, Command, DeleteReason, EntryKey, Epoch, Kind, MaxConnectedClusters, Record, Revision, Rows, Scope,
+        Sequence, SourceStamp, Version,
     };
     use crate::store::{Group, StoreError};
     use crate::wire::{self, Context};
@@ -192,12 +210,16 @@ mod tests {
         Command::Apply { scope: Scope { cluster, kind: Kind::Identity }, changes: vec![change], cursor: None }
     }
 
+    fn no_feed() -> Feed {
+        Feed::starting_at(Sequence(0), Retention { age_max: Duration::MAX, count_max: 1 })
+    }
+
     fn churn(folder: &mut Folder) {
         let (mut view, mut plain) = (View::starting_at(Sequence(1)), View::starting_at(Sequence(1)));
         for number in 0..4_000 {
             view.apply(put(number), SystemTime::UNIX_EPOCH);
             plain.apply(put(number), SystemTime::UNIX_EPOCH);
-            folder.attend(&mut view);
+            folder.attend(&mut view, &no_feed());
             assert!(view.unpacked_count() <= 20, "{} records are not packed", view.unpacked_count());
         }
         assert!(view.packed_size().0 > 0);
@@ -236,7 +258,7 @@ mod tests {
             assert!(due < FRUITLESS_REST, "a fold gained nothing");
             // what is due is not waited for, so that the test does not depend on how long a fold takes
             folder.rested_at = Instant::now();
-            folder.attend(&mut view);
+            folder.attend(&mut view, &no_feed());
         }
         assert!(view.unpacked_count() <= 10, "{} records are not packed", view.unpacked_count());
         let all = |view: &View| view.records_from(&EntryKey::lowest()).collect::<Vec<_>>();
@@ -275,7 +297,7 @@ mod tests {
         assert_eq!((view.gone_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "that is little");
         folder.unpacked_min = 10;
         assert!(folder.due_in(&view).is_some());
-        folder.attend(&mut view);
+        folder.attend(&mut view, &no_feed());
         assert_eq!((view.gone_count(), view.packed_size().0, folder.due_in(&view)), (0, 0, None));
     }
 
@@ -289,8 +311,44 @@ mod tests {
         folder.unpacked_min = 0;
         view.apply(put(1), SystemTime::UNIX_EPOCH);
         assert!(folder.due_in(&view).unwrap() > FRUITLESS_REST / 2);
-        folder.attend(&mut view);
+        folder.attend(&mut view, &no_feed());
         assert_eq!(view.unpacked_count(), 1);
+    }
+
+    /// One record, for those who keep it.
+    struct OneRow(Record);
+
+    impl Rows for OneRow {
+        fn record(self: Arc<Self>, _: usize) -> Record {
+            self.0.clone()
+        }
+    }
+
+    /// A chunk that was packed anew for five changes would stay 16,384 announcements long.
+    #[test]
+    fn what_was_told_keeps_no_rows_once_its_chunk_may_be_packed_anew() {
+        let (folder, worker) = folder();
+        let thread = std::thread::spawn(move || worker.run());
+        let mut folder = folder.beginning_at(10);
+        let (mut view, mut feed, now) = (View::starting_at(Sequence(1)), no_feed(), SystemTime::UNIX_EPOCH);
+        let (mut rows, mut told) = (Vec::new(), Vec::new());
+        for number in 0..2_000 {
+            for announcement in view.apply(put(number), now).announcements {
+                let record = view.record(&announcement.key).unwrap();
+                told.push(Arc::clone(&record.value));
+                rows.push(Arc::new(OneRow(Record::clone(&record))));
+                let old = Some(Version::packed(rows.last().unwrap().clone(), 0, 100, |_, _| None));
+                feed.announce(Announcement { old, ..announcement }, now);
+            }
+            folder.attend(&mut view, &feed);
+            let kept = rows.iter().filter(|rows| Arc::strong_count(rows) > 1).count();
+            // those of a job that is under way, and those since it was handed out
+            assert!(kept <= 50, "{kept} of {} keep their rows", rows.len());
+        }
+        let before = feed.recent_after(Sequence(0)).map(|announcement| Arc::clone(&announcement.old.as_ref().unwrap().bytes().value));
+        assert_eq!(before.collect::<Vec<_>>(), told);
+        drop(folder);
+        thread.join().unwrap();
     }
 
     struct Nowhere;

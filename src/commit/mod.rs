@@ -243,7 +243,7 @@ impl Committer {
 
     /// Returns whether the view has changed its form.
     fn fold(&mut self) -> bool {
-        self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view))
+        self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view, &self.state.feed))
     }
 
     /// Notes, shows, announces and hands over a batch of commands, in that order.

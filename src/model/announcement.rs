@@ -2,16 +2,34 @@
 
 use std::fmt;
 use std::mem::size_of;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::{DeleteReason, EntryKey, Object, Record, Revision, Sequence};
 
 /// What decodes usable bytes of a key.
 type Decode = fn(&EntryKey, &Arc<[u8]>) -> Option<Arc<Object>>;
 
+/// Records that are packed together, of which each has a row.
+pub trait Rows: Send + Sync {
+    /// The record of a row, without its object.
+    fn record(self: Arc<Self>, row: usize) -> Record;
+}
+
 /// One version of a key: its bytes, when it came, and what it means. The object may take many times the room of the bytes, so it is kept only
 /// until [`Announcement::let_objects_go`], and decoded again for whoever asks later.
 pub struct Version {
+    whole: OnceLock<VersionBytes>,
+    /// Where it is packed; gone once it is whole.
+    packed: Mutex<Option<(Arc<dyn Rows>, usize)>>,
+    /// How many bytes it has, or may have at most while it is packed.
+    byte_count: usize,
+    decode: Decode,
+    decoded: Mutex<Decoded>,
+}
+
+/// The bytes of a version, and its place in our order.
+#[derive(Debug, Clone, Default)]
+pub struct VersionBytes {
     /// The bytes exactly as they came, usable or not.
     pub value: Arc<[u8]>,
     /// Our sequence when the key appeared.
@@ -22,8 +40,6 @@ pub struct Version {
     pub version: u64,
     /// The last bytes that could be used: mostly `value`. `None` where no usable bytes ever came, and where there are none at all.
     usable: Option<Arc<[u8]>>,
-    decode: Decode,
-    decoded: Mutex<Decoded>,
 }
 
 /// What is at hand of an object.
@@ -56,35 +72,59 @@ pub struct Announcement {
     pub deleted: Option<DeleteReason>,
 }
 
-impl Version {
-    /// A record as it is now, with what decodes its bytes.
-    #[must_use]
-    pub fn of(record: &Record, decode: Decode) -> Self {
+impl VersionBytes {
+    fn of(record: &Record) -> Self {
         let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
-        let decoded = record.object.as_ref().map_or_else(|| Decoded::Seen(Weak::new()), |object| Decoded::Kept(Arc::clone(object)));
         Self {
             value: Arc::clone(&record.value),
             create_sequence: record.create_sequence,
             last_sequence: record.last_sequence,
             version: record.version,
             usable: usable.cloned(),
-            decode,
-            decoded: Mutex::new(decoded),
         }
+    }
+
+    fn byte_count(&self) -> usize {
+        let usable = self.usable.as_ref().filter(|usable| !Arc::ptr_eq(usable, &self.value));
+        self.value.len() + usable.map_or(0, |usable| usable.len())
+    }
+}
+
+impl Version {
+    /// A record as it is now, with what decodes its bytes.
+    #[must_use]
+    pub fn of(record: &Record, decode: Decode) -> Self {
+        let decoded = record.object.as_ref().map_or_else(|| Decoded::Seen(Weak::new()), |object| Decoded::Kept(Arc::clone(object)));
+        Self::whole(VersionBytes::of(record), decode, decoded)
+    }
+
+    /// A packed record of so many bytes at most, whose rows are kept until somebody asks: whoever keeps it for long should.
+    #[must_use]
+    pub fn packed(rows: Arc<dyn Rows>, row: usize, byte_count: usize, decode: Decode) -> Self {
+        let (packed, decoded) = (Mutex::new(Some((rows, row))), Mutex::new(Decoded::Seen(Weak::new())));
+        Self { whole: OnceLock::new(), packed, byte_count, decode, decoded }
     }
 
     /// An object that was made here and has no bytes.
     #[must_use]
     pub fn made_here(object: Arc<Object>) -> Self {
-        Self {
-            value: Arc::default(),
-            create_sequence: Sequence::default(),
-            last_sequence: Sequence::default(),
-            version: 0,
-            usable: None,
-            decode: |_, _| None,
-            decoded: Mutex::new(Decoded::Fixed(object)),
+        Self::whole(VersionBytes::default(), |_, _| None, Decoded::Fixed(object))
+    }
+
+    fn whole(whole: VersionBytes, decode: Decode, decoded: Decoded) -> Self {
+        let byte_count = whole.byte_count();
+        Self { whole: OnceLock::from(whole), packed: Mutex::default(), byte_count, decode, decoded: Mutex::new(decoded) }
+    }
+
+    /// The bytes, unpacked where they are not at hand.
+    #[must_use]
+    pub fn bytes(&self) -> &VersionBytes {
+        if let Some(whole) = self.whole.get() {
+            return whole;
         }
+        let mut packed = self.place();
+        // it is packed until it is whole
+        self.whole.get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(rows, row)| VersionBytes::of(&rows.record(row))))
     }
 
     /// What it means; `None` where no usable bytes ever came. Whoever asks while somebody has the object gets that one.
@@ -93,17 +133,15 @@ impl Version {
         match &*decoded {
             Decoded::Fixed(object) | Decoded::Kept(object) => Some(Arc::clone(object)),
             Decoded::Seen(seen) => seen.upgrade().or_else(|| {
-                let object = (self.decode)(key, self.usable.as_ref()?)?;
+                let object = (self.decode)(key, self.bytes().usable.as_ref()?)?;
                 *decoded = Decoded::Seen(Arc::downgrade(&object));
                 Some(object)
             }),
         }
     }
 
-    /// How many bytes it has.
-    fn byte_count(&self) -> usize {
-        let usable = self.usable.as_ref().filter(|usable| !Arc::ptr_eq(usable, &self.value));
-        self.value.len() + usable.map_or(0, |usable| usable.len())
+    fn place(&self) -> MutexGuard<'_, Option<(Arc<dyn Rows>, usize)>> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn decoded(&self) -> MutexGuard<'_, Decoded> {
@@ -113,14 +151,17 @@ impl Version {
 
 impl Clone for Version {
     fn clone(&self) -> Self {
-        Self { value: Arc::clone(&self.value), usable: self.usable.clone(), decoded: Mutex::new(self.decoded().clone()), ..*self }
+        let decoded = Mutex::new(self.decoded().clone());
+        // it becomes whole while its place is held
+        let packed = self.place();
+        Self { whole: self.whole.clone(), packed: Mutex::new(packed.clone()), decoded, ..*self }
     }
 }
 
 impl fmt::Debug for Version {
     /// Decodes nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Version").field(&self.version).field(&*self.decoded()).finish()
+        f.debug_tuple("Version").field(&self.whole).field(&*self.decoded()).finish()
     }
 }
 
@@ -140,7 +181,7 @@ impl Announcement {
     /// How much room it takes without its objects. What it shares with others counts for each.
     #[must_use]
     pub fn byte_count(&self) -> usize {
-        size_of::<Self>() + self.key.name.len() + self.versions().map(Version::byte_count).sum::<usize>()
+        size_of::<Self>() + self.key.name.len() + self.versions().map(|version| version.byte_count).sum::<usize>()
     }
 
     /// About how much room the objects take that it keeps.
@@ -151,6 +192,13 @@ impl Announcement {
             Decoded::Fixed(_) | Decoded::Seen(_) => 0,
         });
         kept.sum()
+    }
+
+    /// Keeps no packed rows from now on.
+    pub fn let_rows_go(&self) {
+        for version in self.versions() {
+            let _ = version.bytes();
+        }
     }
 
     /// Keeps no objects from now on.

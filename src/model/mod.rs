@@ -18,7 +18,7 @@ mod position;
 mod record;
 mod size;
 
-pub use announcement::{Announcement, Version};
+pub use announcement::{Announcement, Rows, Version, VersionBytes};
 pub use causes::{Causes, Due};
 pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{

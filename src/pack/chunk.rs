@@ -17,7 +17,7 @@ use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPre
 
 /// About a thousand records in key order, packed. Cloning copies a pointer.
 #[derive(Clone)]
-pub struct Chunk(Arc<Packed>);
+pub struct Chunk(pub(super) Arc<Packed>);
 
 pub(super) struct Packed {
     pub(super) bytes: Arc<[u8]>,
@@ -35,6 +35,8 @@ pub(super) struct Packed {
     /// What its reader noted of all rows, once somebody asks.
     noted: OnceLock<Box<[u32]>>,
     pub(super) marks: Marks,
+    /// No value has more bytes.
+    pub(super) value_length_max: usize,
 }
 
 /// What a record says of its own life.
@@ -357,8 +359,25 @@ impl Packed {
         if !reader.is_at_end() {
             return Err(PackError::Field("end"));
         }
+        let name = names.longest(0);
+        let value_length_max = templates.iter().map(|template| template.longest(name)).fold(verbatim.longest(name), usize::max);
         let (bytes, order, noted, marks) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new(), Marks::default());
-        Ok(Self { bytes, count, max_sequence, groups, names, numbers, addresses, templates, verbatim, extras, order, noted, marks })
+        Ok(Self {
+            bytes,
+            count,
+            max_sequence,
+            groups,
+            names,
+            numbers,
+            addresses,
+            templates,
+            verbatim,
+            extras,
+            order,
+            noted,
+            marks,
+            value_length_max,
+        })
     }
 
     pub(super) fn group(&self, row: usize) -> &Group {
@@ -412,7 +431,7 @@ impl Packed {
         &self.extras[place(rows.start)..place(rows.end)]
     }
 
-    fn extra(&self, row: usize) -> Option<&Extra> {
+    pub(super) fn extra(&self, row: usize) -> Option<&Extra> {
         self.extras.binary_search_by_key(&row, |extra| extra.row).ok().map(|at| &self.extras[at])
     }
 

@@ -51,6 +51,8 @@ pub(super) struct Texts {
     width: u8,
     ends: u32,
     pub(super) bytes: Span,
+    /// How many bytes the longest has behind the common beginning.
+    longest: u32,
 }
 
 /// Texts and the number of one for each row.
@@ -101,17 +103,25 @@ impl Texts {
         let prefix = reader.text()?;
         let width = reader.width()?;
         let ends = reader.array(count, width)?;
-        let mut last = 0;
+        let (mut last, mut longest) = (0, 0);
         for index in 0..count {
             let end = fixed_at(reader.bytes(), ends, width, index);
             if end < last {
                 return Err(PackError::Field("end of a text"));
             }
+            longest = longest.max(end - last);
             last = end;
         }
         let bytes = reader.take(usize::try_from(last).map_err(|_| PackError::Truncated)?)?;
         let count = u32::try_from(count).map_err(|_| PackError::Field("count"))?;
-        Ok(Self { prefix, count, width, ends, bytes })
+        // no longer than all together, whose end fits
+        let longest = u32::try_from(longest).map_err(|_| PackError::Truncated)?;
+        Ok(Self { prefix, count, width, ends, bytes, longest })
+    }
+
+    /// How many bytes the longest has.
+    fn longest(self) -> usize {
+        self.prefix.length() + self.longest as usize
     }
 
     /// What stands behind the common beginning.
@@ -185,6 +195,24 @@ impl Column {
             found.push((row, reader.text()?));
         }
         Ok(Self { form, exceptions: found.into() })
+    }
+
+    /// How many bytes the value of a row has at most, unless an earlier column holds it, where names have so many at most.
+    pub(super) fn longest(&self, name: usize) -> usize {
+        let of_form = match self.form {
+            Form::Constant(span) => span.length(),
+            Form::Name | Form::NameHead | Form::NameTail => name,
+            Form::Table(table) => table.texts.longest(),
+            // u64::MAX
+            Form::Decimal(_) => 20,
+            // 255.255.255.255
+            Form::Ipv4(_) => 15,
+            Form::Uuid(_) => UUID_TEXT_LENGTH,
+            Form::Split(heads, tails) => heads.texts.longest() + 1 + tails.longest(),
+            Form::Texts(texts) => texts.longest(),
+            Form::Same(_) => 0,
+        };
+        self.exceptions.iter().map(|(_, span)| span.length()).fold(of_form, usize::max)
     }
 
     /// Whether an earlier column holds the value of this row.

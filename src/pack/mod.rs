@@ -44,6 +44,7 @@ mod ipv4_order;
 mod meaning;
 mod number;
 mod parts;
+mod rows;
 mod splice;
 mod template;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::bytes::{Reader, Span};
-use super::column::{Column, Row};
+use super::column::{Column, Form, Row};
 use super::number::Numbers;
 use super::template::HOLES_MAX;
 use super::{PackError, TEMPLATES_MAX, flag, kind_number};
@@ -46,6 +46,16 @@ pub(super) struct Extra {
 }
 
 impl Template {
+    /// How many bytes a value has at most, where names have so many at most.
+    pub(super) fn longest(&self, name: usize) -> usize {
+        let mut columns: Vec<usize> = Vec::with_capacity(self.columns.len());
+        for column in &self.columns {
+            let earlier = if let Form::Same(earlier) = column.form { columns.get(earlier as usize).copied() } else { None };
+            columns.push(column.longest(name).max(earlier.unwrap_or(0)));
+        }
+        self.literals.iter().map(|literal| literal.length()).sum::<usize>() + columns.iter().sum::<usize>()
+    }
+
     /// Appends what fills a hole.
     pub(super) fn append(&self, mut column: usize, row: Row<'_>, out: &mut Vec<u8>) {
         // each step leads to an earlier column, so there is an end

@@ -121,6 +121,7 @@ fn edit_again_and_again(seed: u64) -> usize {
         for (row, (record, _)) in expected.iter().enumerate() {
             assert_eq!(new.find(&record.key), Ok(row), "seed {seed}");
             assert!(new.has_value(row, &record.value), "seed {seed}");
+            assert!(new.value_length_max(row).is_none_or(|most| record.value.len() <= most), "seed {seed}");
         }
         chunk = new;
     }
