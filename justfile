@@ -20,6 +20,10 @@ bench *names:
 quickstart *options:
     scripts/quickstart {{ options }}
 
+# a release: the stripped binary, and its symbols beside it
+release:
+    scripts/release
+
 # format the code
 fmt:
     cargo fmt

@@ -91,6 +91,10 @@ pub struct Settings {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LogLevel,
 
+    /// Read all settings and files, say what is wrong with them, and exit: 0 if they can be used
+    #[arg(long)]
+    pub check_config: bool,
+
     /// Waits that tests cut short.
     #[command(flatten)]
     pub timing: TimingSettings,
@@ -263,6 +267,18 @@ impl Settings {
         let settings = Self::from_arg_matches(&matches)?;
         settings.check()?;
         Ok(settings)
+    }
+
+    /// What somebody should know who starts with these settings: what they open to others, and variables that are none of ours.
+    #[must_use]
+    pub fn warnings<'a>(&self, command: &Command, variables: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let open = self.listen.iter().filter(|address| !address.is_local() && !self.security.protects());
+        let open = open.map(|address| format!("--insecure: whoever can reach {address} can read everything"));
+        let unknown = layers::unknown_variables(command, variables);
+        open.chain(
+            unknown.map(|name| format!("environment variable {name} is none of meshkeep's: is it misspelt? See meshkeep serve --help")),
+        )
+        .collect()
     }
 
     /// The kvstore options that hold.

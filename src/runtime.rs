@@ -45,6 +45,10 @@ const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 /// How long the start waits until somebody has read where it listens: a pipe holds 64 KiB (pipe(7)), so it never waits but for a full one.
 const TELLING_MAX: Duration = Duration::from_secs(1);
 
+/// How long opening the store may take before the rest is served without it (503 `loading`): most take milliseconds, and what is wrong with the data
+/// directory shall be said before anything else is. Another process that holds it may take half a minute to end.
+const OPENING_SILENT_MAX: Duration = Duration::from_secs(1);
+
 /// Why the process ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -96,6 +100,14 @@ struct Served {
     store_report: watch::Sender<StoreReport>,
 }
 
+/// Reads every file that the settings name for the HTTP face, and opens nothing.
+///
+/// # Errors
+/// [`RunError::Bind`], naming the file.
+pub async fn check(settings: &Settings) -> Result<(), RunError> {
+    Ok(Bound::bind(&[], &wiring::api_options(settings, &Reread::default(), usize::MAX)).await.map(drop)?)
+}
+
 /// Runs the sidecar until a signal comes.
 ///
 /// # Errors
@@ -109,12 +121,13 @@ pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines
     let opening = wiring::opening(&settings);
     let mut opening = spawn_blocking(move || opening.open(early_sender));
     let failed = |_| RunError::TaskEnded("opening of the store");
-    // either some answers can be given, or all, or none; an opening that fails lets go of what tells of answers before it has failed
+    // either some answers can be given, or all, or none, or it takes a while; an opening that fails lets go of what tells of answers before it has failed
     let mut coming = early.clone();
     let opened = tokio::select! {
         biased;
         Ok(()) = async { coming.wait_for(Option::is_some).await.map(drop) } => None,
         opened = &mut opening => Some(opened.map_err(failed)??),
+        () = tokio::time::sleep(OPENING_SILENT_MAX) => None,
         () = signals.end(&reread) => return Ok(()),
     };
     let addresses = bound.addresses();

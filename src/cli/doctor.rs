@@ -57,7 +57,8 @@ pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
     Ok(Verdict::of(report.is_fine()))
 }
 
-fn text(report: &Report) -> String {
+/// The report for people.
+pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     lines(&mut out, "", &report.checks);
     for cluster in &report.clusters {

@@ -40,7 +40,7 @@ const PRINTING_MAX: Duration = Duration::from_secs(1);
 
 /// A warm mirror of Cilium ClusterMesh state: nodes, services, identities and ipcache over HTTP
 #[derive(Debug, Parser)]
-#[command(name = "meshkeep", version, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "meshkeep", version = env!("MESHKEEP_VERSION"), subcommand_required = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: CliCommand,
@@ -100,7 +100,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     umask(Mode::RWXG | Mode::RWXO);
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match parse(&arguments) {
-        Ok(CliCommand::Serve(settings)) => end(serve::run(*settings)),
+        Ok(CliCommand::Serve(settings)) => {
+            let variables: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+            let mut command = Cli::command();
+            command.build();
+            let serve = command.find_subcommand("serve").cloned().unwrap_or_default();
+            let warnings = settings.warnings(&serve, variables.iter().map(String::as_str));
+            end(serve::run(*settings, &warnings))
+        }
         Ok(CliCommand::Openapi) => end(openapi::run()),
         Ok(CliCommand::Store(command)) => store::run(&command),
         Ok(CliCommand::Completion { shell }) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),

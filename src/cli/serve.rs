@@ -1,18 +1,46 @@
 //! `meshkeep serve`: the sidecar.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
+use super::doctor;
 use crate::config::Settings;
+use crate::doctor::{DoctorOptions, examine_files};
 use crate::{runtime, telemetry};
 
-/// Serves until told to stop.
-pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
+/// Serves until told to stop, or only looks at the settings.
+pub(super) fn run(settings: Settings, warnings: &[String]) -> anyhow::Result<()> {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
     // before anything else: whoever ends a start, or asks for files to be read again, shall not meet the system's default, a sudden end
     let signals = executor.block_on(async { runtime::Signals::new() }).context("cannot receive signals")?;
+    if settings.check_config {
+        return executor.block_on(check(&settings, warnings));
+    }
     let log = telemetry::init(settings.log_format, settings.log_level)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     let ended = executor.block_on(runtime::run(settings, signals, log.lost()));
     // an orderly end has waited for everything already; any other must not wait for a store that is still loading
     executor.shutdown_background();
     Ok(ended?)
+}
+
+/// Reads everything that a start would, and says what is wrong with it.
+async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
+    for warning in warnings {
+        super::complain(warning);
+    }
+    runtime::check(settings).await?;
+    let options = DoctorOptions {
+        clustermesh_config: settings.clustermesh_config.clone(),
+        data_dir: settings.data_dir.clone(),
+        clusters: Vec::new(),
+        step_max: std::time::Duration::ZERO,
+    };
+    let report = examine_files(&options).await.map_err(anyhow::Error::msg)?;
+    super::printed(std::io::Write::write_all(&mut std::io::stdout().lock(), doctor::text(&report).as_bytes()))?;
+    if !report.is_fine() {
+        bail!("something that the settings name cannot be used");
+    }
+    Ok(())
 }

@@ -17,6 +17,9 @@ use super::UsageError;
 /// What begins the name of every environment variable of ours.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
 
+/// Variables of other commands than `serve` (`cli/asker.rs`).
+const OTHER_VARIABLES: [&str; 2] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE"];
+
 /// The option that names the file; the one option that cannot stand in it.
 pub(super) const CONFIG_OPTION: &str = "config";
 
@@ -88,7 +91,7 @@ fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Resu
 /// `cluster-name` is `MESHKEEP_CLUSTER_NAME`; several values of a repeatable option are separated by commas.
 fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) -> Result<Option<(String, Given)>, UsageError> {
     let Some(long) = option.get_long() else { return Ok(None) };
-    let variable = format!("{ENVIRONMENT_PREFIX}{}", long.to_uppercase().replace('-', "_"));
+    let variable = variable_of(long);
     let Some(text) = environment(&variable).filter(|text| !text.is_empty()) else { return Ok(None) };
     let values = match option.get_action() {
         ArgAction::Append => text.split(',').map(|value| value.trim().to_owned()).collect(),
@@ -96,6 +99,23 @@ fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) 
     };
     let origin = format!("environment variable {variable}");
     Ok(Some((long.to_owned(), as_arguments(option, values, origin)?)))
+}
+
+/// The variables that look like ours and are not. Those of Kubernetes' service links, which a Service called meshkeep makes
+/// (`MESHKEEP_PORT_9870_TCP_ADDR`, `MESHKEEP_SERVICE_HOST`), are nobody's mistake.
+pub(super) fn unknown_variables<'a>(command: &Command, variables: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    let known: Vec<String> = options(command).filter_map(Arg::get_long).map(variable_of).collect();
+    let foreign = move |name: &&str| {
+        let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX) else { return false };
+        let is_link = rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_");
+        !is_link && !OTHER_VARIABLES.contains(name) && known.iter().all(|known| known != name)
+    };
+    variables.filter(foreign)
+}
+
+/// The variable of an option: `cluster-name` is `MESHKEEP_CLUSTER_NAME`.
+fn variable_of(long: &str) -> String {
+    format!("{ENVIRONMENT_PREFIX}{}", long.to_uppercase().replace('-', "_"))
 }
 
 /// Reads the file: every key must be an option's long name.

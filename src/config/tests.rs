@@ -42,6 +42,7 @@ fn nothing_said_means_the_documented_defaults() {
         security: SecuritySettings::default(),
         log_format: LogFormat::Text,
         log_level: LogLevel::Info,
+        check_config: false,
         timing: TimingSettings {
             legacy_wait: Duration::from_secs(180),
             legacy_quiet: Duration::from_secs(60),

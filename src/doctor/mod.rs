@@ -128,6 +128,18 @@ pub struct DoctorOptions {
 /// # Errors
 /// When a named cluster has no file.
 pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
+    look(options, true).await
+}
+
+/// Looks at files alone, and connects to nobody.
+///
+/// # Errors
+/// When a named cluster has no file.
+pub async fn examine_files(options: &DoctorOptions) -> Result<Report, String> {
+    look(options, false).await
+}
+
+async fn look(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
     let directories = options.clone();
     let looking = tokio::task::spawn_blocking(move || local::look(&directories));
     let local::Local { checks, files, known } = looking.await.map_err(|error| error.to_string())?;
@@ -140,7 +152,7 @@ pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
     for (name, content) in files {
         if options.clusters.is_empty() || options.clusters.contains(&name) {
             let known = ClusterName::parse(&name).ok().and_then(|cluster| known.get(&cluster).copied());
-            running.spawn(examine_cluster(name, content, known, options.clone()));
+            running.spawn(examine_cluster(name, content, known, options.clone(), connects));
         }
     }
     let mut clusters = running.join_all().await;
@@ -153,6 +165,7 @@ async fn examine_cluster(
     content: Result<Arc<[u8]>, String>,
     known: Option<EtcdClusterId>,
     options: DoctorOptions,
+    connects: bool,
 ) -> ClusterReport {
     let file = options.clustermesh_config.join(&name);
     let mut report = ClusterReport { cluster: name.clone(), file, checks: Vec::new(), endpoints: Vec::new() };
@@ -170,7 +183,7 @@ async fn examine_cluster(
         Ok(checks) => report.checks.extend(checks),
         Err(error) => report.checks.push(Check::failed("certificates", error.to_string(), "please report this")),
     }
-    for endpoint in client.endpoints() {
+    for endpoint in client.endpoints().iter().filter(|_| connects) {
         let mut checks = endpoint::checks(&client, endpoint, options.step_max).await;
         if checks.iter().all(|check| check.outcome != Outcome::Failed) {
             let limits = ClientOptions { connect_timeout: options.step_max, request_timeout: options.step_max, ..ClientOptions::default() };

@@ -26,6 +26,12 @@ pub enum StoreError {
         /// What the system says.
         cause: io::Error,
     },
+    /// Nothing was ever stored there. Only looking at a store says so: a start makes one.
+    #[error("nothing is stored in {directory}: it is not damaged, meshkeep has never run with this --data-dir", directory = directory.display())]
+    Nothing {
+        /// The data directory.
+        directory: PathBuf,
+    },
     /// The engine failed. After such an error [`super::Store::apply`] opens it anew and may be tried again.
     #[error("the store in {directory} failed: {cause}", directory = directory.display())]
     Engine {
@@ -69,7 +75,7 @@ impl StoreError {
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause), .. } => is_full(cause),
-            Self::Locked { .. } | Self::Engine { .. } => false,
+            Self::Locked { .. } | Self::Nothing { .. } | Self::Engine { .. } => false,
         }
     }
 }
@@ -79,6 +85,7 @@ impl From<StoreError> for EngineError {
         match error {
             StoreError::Locked { holder, .. } => Self::Busy(format!("the data directory is in use by {holder}")),
             StoreError::NotWritable { cause, .. } => Self::Io(cause),
+            StoreError::Nothing { directory } => Self::Damaged(format!("nothing is stored in {}", directory.display())),
             StoreError::Engine { cause, .. } => cause,
         }
     }

@@ -4,7 +4,7 @@
 //! lacks: the engine's own lock, which would not say who holds it.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,16 @@ impl DirectoryLock {
         let path = directory.join(LOCK_FILE);
         let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(not_writable)?;
         let deadline = Instant::now() + wait;
+        let mut told = wait.is_zero();
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(source)) => return Err(not_writable(source)),
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    if !std::mem::replace(&mut told, true) {
+                        let holder = read_holder(&mut file);
+                        tracing::warn!(directory = %directory.display(), holder, wait_s = wait.as_secs(), "the data directory is in use: waiting for its holder to end");
+                    }
                     std::thread::sleep(LOCK_POLL.min(deadline.saturating_duration_since(Instant::now())));
                 }
                 Err(TryLockError::WouldBlock) => {
@@ -62,13 +67,14 @@ fn write_holder(file: &mut File) -> io::Result<()> {
     let arguments: Vec<String> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let command_line: String = arguments.join(" ").chars().take(COMMAND_LINE_LENGTH_MAX).collect();
     file.set_len(0)?;
+    file.rewind()?;
     write!(file, "pid {}: {command_line}", std::process::id())
 }
 
 /// The text is from outside: bounded, and without control characters.
 fn read_holder(file: &mut File) -> String {
     let mut bytes = Vec::new();
-    let outcome = file.take(HOLDER_LENGTH_MAX).read_to_end(&mut bytes);
+    let outcome = file.rewind().and_then(|()| file.take(HOLDER_LENGTH_MAX).read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes).replace(char::is_control, " ");
     match outcome {
         Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),

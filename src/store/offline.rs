@@ -56,13 +56,13 @@ pub struct Share {
 /// Looks at the store in a data directory, without changing anything.
 ///
 /// # Errors
-/// [`StoreError::Locked`] where a living process uses it; [`StoreError::Engine`] where it cannot be read at all, also where it has another layout
+/// [`StoreError::Nothing`] where there is none, [`StoreError::Locked`] where a living process uses it; [`StoreError::Engine`] where it cannot be read at all, also where it has another layout
 /// than the present one.
 pub fn inspect(data_directory: &Path) -> Result<Inspection, StoreError> {
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
     if !Engine::exists(&directory) {
-        return Err(failed(EngineError::Damaged("there is no store".to_owned())));
+        return Err(StoreError::Nothing { directory: data_directory.to_owned() });
     }
     let _lock = DirectoryLock::take(data_directory, Duration::ZERO)?;
     let copy = Copy::of(&directory).map_err(|error| failed(error.into()))?;

@@ -268,7 +268,7 @@ async fn a_data_directory_in_use_is_waited_for_and_its_holder_named() {
     let first = home.start().await;
     let data = home.data_directory().display().to_string();
     let second = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=1s"]).run_to_the_end().await;
-    ended_naming(&second, 1, &[&data, &first.id().to_string()]);
+    ended_naming(&second, 1, &[&data, &first.id().to_string(), "stop that process"]);
     assert!(second.after >= Duration::from_secs(1), "{:?}", second.after);
     assert_eq!(first.get("/v1/nodes").await["items"], json!([]));
     // once it is free it can be had

@@ -24,6 +24,7 @@ mod remotes;
 mod samples;
 mod secrets;
 mod shutdown;
+mod starting;
 mod store_command;
 mod store_faults;
 mod streams;

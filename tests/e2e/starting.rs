@@ -1,0 +1,79 @@
+//! What a start says: who holds the data directory, and what is wrong with settings.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::harness::eventually;
+use crate::harness::meshkeep::Home;
+
+#[tokio::test]
+async fn whoever_waits_for_the_data_directory_says_for_whom_and_answers_probes() {
+    let mut home = Home::new();
+    let first = home.start().await;
+    let data = home.data_directory().display().to_string();
+    let mut elsewhere = Home::new().with_flags(&[&format!("--data-dir={data}")]);
+    // it listens although it waits for half a minute
+    let second = elsewhere.start().await;
+    let holder = format!("pid {}", first.id());
+    eventually("a log line that names the holder", || async { (second.log_lines_with(&["is in use", &holder]) == 1).then_some(()) }).await;
+    assert_eq!(second.ask("/livez").await.0, 200);
+    let (status, problem) = second.ask("/v1/nodes").await;
+    assert_eq!(
+        (status.as_u16(), problem["type"].as_str().map(|name| name.rsplit('/').next().unwrap().to_owned())),
+        (503, Some("loading".to_owned())),
+        "{problem}"
+    );
+    first.kill();
+    eventually("the second to be ready", || async { (second.ask("/readyz").await.0 == 200).then_some(()) }).await;
+    // and it is the holder that the next one is told of
+    let third = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=0s"]).run_to_the_end().await;
+    assert!(third.log.contains(&format!("pid {}", second.id())), "{}", third.log);
+}
+
+/// `serve --check-config` with these arguments, and one variable.
+fn check(directory: &TempDir, variable: Option<&str>, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+    command.env_clear().args(["serve", "--check-config"]).arg("--clustermesh-config").arg(directory.path().join("clustermesh"));
+    command.arg("--data-dir").arg(directory.path().join("data")).args(arguments).envs(variable.map(|name| (name, "x")));
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn settings_are_checked_without_a_start() {
+    let directory = TempDir::new().unwrap();
+    let file = |name: &str, text: &str| fs::write(directory.path().join("clustermesh").join(name), text).unwrap();
+    fs::create_dir(directory.path().join("clustermesh")).unwrap();
+    fs::create_dir(directory.path().join("data")).unwrap();
+    file("paris", "endpoints:\n- https://nobody.invalid:2379\n");
+    let (code, output, complaints) = check(&directory, None, &[]);
+    assert_eq!((code, complaints.as_str()), (0, ""), "{output}");
+    assert!(output.contains("1 endpoint(s), no client certificate") && !output.contains("dns"), "{output}");
+    assert!(!directory.path().join("data/store").exists(), "nothing was started");
+    let (code, _, complaints) = check(&directory, Some("MESHKEEP_TOKNE_FILE"), &["--listen=0.0.0.0:0", "--insecure"]);
+    assert!(
+        code == 0 && complaints.contains("MESHKEEP_TOKNE_FILE") && complaints.contains("0.0.0.0:0 can read everything"),
+        "{complaints}"
+    );
+    let (code, _, complaints) = check(&directory, Some("MESHKEEP_PORT_9870_TCP_ADDR"), &[]);
+    assert_eq!((code, complaints.as_str()), (0, ""), "a service link of Kubernetes");
+    let (code, _, complaints) = check(&directory, None, &["--token-file=/no/such/token"]);
+    assert!(code == 1 && complaints.contains("/no/such/token"), "{complaints}");
+    file("tokyo", "endpoints: https://nobody.invalid\n");
+    let (code, output, _) = check(&directory, None, &[]);
+    assert!(code == 1 && output.contains("endpoints must be a list of texts"), "{output}");
+}
+
+#[test]
+fn an_empty_data_directory_is_not_called_damaged() {
+    let directory = TempDir::new().unwrap();
+    let verify =
+        Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["store", "verify", "--data-dir"]).arg(directory.path()).output().unwrap();
+    let complaint = String::from_utf8(verify.stderr).unwrap();
+    assert!(
+        verify.status.code() == Some(1) && complaint.contains("nothing is stored in") && complaint.contains("not damaged"),
+        "{complaint}"
+    );
+}
