@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::query::{ListQuery, Parameters};
 use super::scans::{Pace, Scanner};
 use super::state::ApiState;
-use crate::handle::{Scanned, Slice, Spent};
+use crate::handle::{Reading, Scanned, Slice, Spent};
 use crate::model::{Kind, Record};
 
 /// How many bytes the items of a page may have (docs/api.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
@@ -51,6 +51,8 @@ pub(crate) type Beginning = (ListMeta, Rows);
 struct Making {
     listing: Listing,
     meta: ListMeta,
+    /// What the page says of that, where it says anything.
+    complete: Option<bool>,
     rows: Rows,
     page: Page,
     spent: Spent,
@@ -84,8 +86,12 @@ impl Page {
     }
 
     /// The page as a whole, with what stands behind its items.
-    fn finish(mut self, next: Option<String>, meta: &ListMeta) -> Result<Vec<u8>, serde_json::Error> {
+    fn finish(mut self, next: Option<String>, complete: Option<bool>, meta: &ListMeta) -> Result<Vec<u8>, serde_json::Error> {
         self.bytes.push(b']');
+        if let Some(complete) = complete {
+            self.bytes.extend_from_slice(b",\"complete\":");
+            serde_json::to_writer(&mut self.bytes, &complete)?;
+        }
         if let Some(next) = next {
             self.bytes.extend_from_slice(b",\"nextPageToken\":");
             serde_json::to_writer(&mut self.bytes, &next)?;
@@ -111,7 +117,7 @@ impl Making {
 
     fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
         let token = self.listing.token(next);
-        self.page.finish(token, &self.meta).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
+        self.page.finish(token, self.complete, &self.meta).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
     }
 }
 
@@ -121,8 +127,23 @@ where
     Q: ListQuery + Send + 'static,
     B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
 {
+    checked_limit(query.values.parts().limit)?;
+    page_of(state.handle.reading().await?, None, scanner, query, begin).await
+}
+
+/// The same of a reading that is at hand; the page says whether that is `complete`, if anything is given.
+pub(crate) async fn page_of<Q, B>(
+    reading: Reading,
+    complete: Option<bool>,
+    scanner: Scanner,
+    query: Parameters<Q>,
+    begin: B,
+) -> Result<Response, Problem>
+where
+    Q: ListQuery + Send + 'static,
+    B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
+{
     let limit = checked_limit(query.values.parts().limit)?;
-    let reading = state.handle.reading().await?;
     let held = scanner.hold().await?;
     let (mut start, mut making) = (Some((reading, query, begin)), None);
     let pace = scanner.pace();
@@ -130,7 +151,7 @@ where
         if let Some((reading, query, begin)) = start.take() {
             let begun = Listing::new(reading, &query).and_then(|listing| {
                 let (meta, rows) = begin(&listing, &query.values)?;
-                Ok(Making { listing, meta, rows, page: Page::new(limit), spent: Spent::default() })
+                Ok(Making { listing, meta, complete, rows, page: Page::new(limit), spent: Spent::default() })
             });
             match begun {
                 Ok(begun) => making = Some(begun),

@@ -6,7 +6,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::dto::meta::{ListMeta, check_age};
 use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
-use super::state::ApiState;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 
@@ -33,12 +32,6 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Takes the newest snapshot and reads the parameters.
-    pub(crate) async fn begin<Q: ListQuery>(state: &ApiState, query: &Parameters<Q>) -> Result<Self, Problem> {
-        checked_limit(query.values.parts().limit)?;
-        Self::new(state.handle.reading().await?, query)
-    }
-
     /// Reads the parameters as a snapshot has it.
     pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParts { limit, page_token, max_age } = query.values.parts();

@@ -30,6 +30,7 @@ pub(crate) struct Finding {
 /// A page of findings.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[allow(dead_code, reason = "a shape for the document: a page is written item by item")]
 pub(crate) struct FindingList {
     /// Whether everything across keys was looked at. While it is false, after a start or while very much changes, findings may be missing, or
     /// over already: ask again in a moment. What is listed of clusters as a whole is always complete.

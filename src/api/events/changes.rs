@@ -11,19 +11,21 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::encode::{reset_reason, sync_mode};
-use super::{Client, WatchEvent, check_stream_age, expired, place as take_place, start};
+use super::{Client, StreamMeters, WatchEvent, check_stream_age, expired, place as take_place, start};
 use crate::api::dto::objects::ClusterIds;
 use crate::api::paging::checked_limit;
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::api::query::{ChangesQuery, Parameters, StreamQuery};
+use crate::api::scans::{Held, Scanner};
 use crate::api::state::ApiState;
-use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Stage, Start, Subscription, SyncMode};
+use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
 /// How long an answer may wait (docs/api.md): as long as the idle time after which proxies drop a connection.
@@ -32,6 +34,9 @@ const WAIT_SECONDS_MAX: u32 = 60;
 /// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one event at least, of 1.5 MiB as a rule
 /// at most, which is what etcd takes for a value.
 const ANSWER_BYTES_MAX: usize = crate::api::pages::PAGE_BYTES_MAX;
+
+/// What is told on the spot, without waiting for a turn: below a millisecond, at some 4 µs for each change.
+const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
 
 /// What a place begins with, so that it cannot be taken for a position.
 const PLACE_PREFIX: &str = "c1.";
@@ -68,20 +73,29 @@ struct Told {
 
 /// One answer in the making.
 #[derive(Debug)]
-struct Poll {
-    state: ApiState,
+struct Answer {
     subscription: Subscription,
-    signal: watch::Receiver<Sequence>,
-    writer_gone: bool,
+    meters: StreamMeters,
     /// How many upserts and deletes it may hold.
     limit: usize,
-    deadline: Instant,
     /// Encoded, with commas between.
     events: Vec<u8>,
     change_count: usize,
     reset: Option<&'static str>,
     /// How many upserts and deletes a snapshot took that this answer completes.
     snapshot_count: Option<u64>,
+}
+
+/// Who makes it, and until when.
+#[derive(Debug)]
+struct Poll {
+    state: ApiState,
+    client: Client,
+    signal: watch::Receiver<Sequence>,
+    writer_gone: bool,
+    deadline: Instant,
+    /// A place among those that take long and room for what it becomes, once it needs them.
+    long: Option<(Scanner, Held)>,
 }
 
 /// The change stream in single answers.
@@ -105,7 +119,8 @@ pub(crate) async fn list_changes(
     let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
     let start = start(parts.after, parts)?;
     let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
-    let _taken = take_place(&state, client.map_or(Client::Local, |Extension(client)| client))?;
+    let client = client.map_or(Client::Local, |Extension(client)| client);
+    let _taken = take_place(&state, client)?;
     let signal = state.handle.signal().await?;
     let reading = state.handle.reading().await?;
     check_stream_age(parts.max_age, &filter, &reading)?;
@@ -120,77 +135,96 @@ pub(crate) async fn list_changes(
         Some(place) => Subscription::resumed(filter, place, &reading),
         None => Subscription::new(filter, &start, &reading),
     };
-    let answer = Poll::new(state, subscription, signal, (limit, wait)).answer(&query.fingerprint).await?;
-    Ok(([(CACHE_CONTROL, "no-store"), (CONTENT_TYPE, "application/json")], answer))
+    let answer = Answer::new(subscription, state.meters.clone(), limit);
+    let poll = Poll { state, client, signal, writer_gone: false, deadline: Instant::now() + wait, long: None };
+    let bytes = poll.answer(answer, &query.fingerprint).await?;
+    Ok(([(CACHE_CONTROL, "no-store"), (CONTENT_TYPE, "application/json")], bytes))
 }
 
 impl Poll {
-    fn new(state: ApiState, subscription: Subscription, signal: watch::Receiver<Sequence>, (limit, wait): (usize, Duration)) -> Self {
-        Self {
-            state,
-            subscription,
-            signal,
-            writer_gone: false,
-            limit,
-            deadline: Instant::now() + wait,
-            events: Vec::new(),
-            change_count: 0,
-            reset: None,
-            snapshot_count: None,
-        }
-    }
-
     /// The answer's bytes.
-    async fn answer(mut self, fingerprint: &str) -> Result<Vec<u8>, Problem> {
-        let reading = self.gather().await?;
-        let more = !self.subscription.is_current(&reading);
-        if !more {
-            let (mode, count) = match self.snapshot_count {
-                Some(count) => (SyncMode::Snapshot, count),
-                None => (SyncMode::Replay, self.change_count as u64),
-            };
-            let synced = Item::Synced { mode, count, position: self.subscription.position(&reading) };
-            append(&mut self.events, &WatchEvent::of(&synced, &reading, &ClusterIds::new(&reading)))?;
-        }
-        let next_position = match self.subscription.place(&reading) {
-            Some(place) => write_place(&place, fingerprint),
-            None => self.subscription.position(&reading).to_string(),
-        };
-        // the events are written already: a comma takes the place of the brace that the rest begins with
-        let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset };
-        let ending = serde_json::to_vec(&rest).map_err(unwritable)?;
-        Ok([b"{\"events\":[", self.events.as_slice(), b"],", ending.get(1..).unwrap_or_default()].concat())
-    }
-
-    /// Looks at snapshots until there is something to tell, or the wait is over. The reading is the one that was seen last.
-    async fn gather(&mut self) -> Result<Reading, Problem> {
+    async fn answer(mut self, mut answer: Answer, fingerprint: &str) -> Result<Bytes, Problem> {
         loop {
             // before the snapshot is taken, so that what comes after it wakes us
             self.signal.borrow_and_update();
             let reading = self.state.handle.reading().await?;
-            self.take(&reading)?;
-            let current = self.subscription.is_current(&reading);
-            if self.change_count >= self.limit || self.events.len() >= ANSWER_BYTES_MAX || (current && self.is_due()) {
-                return Ok(reading);
+            answer = self.look(answer, &reading).await?;
+            let current = answer.subscription.is_current(&reading);
+            if answer.is_full() || (current && (answer.has_told() || self.is_over())) {
+                let bytes = answer.finish(&reading, fingerprint)?;
+                return Ok(match self.long {
+                    Some((_, held)) => held.with(bytes),
+                    None => bytes.into(),
+                });
             }
             if current {
+                // who waits keeps nobody from what takes long
+                self.long = None;
                 self.wait().await;
-            } else {
-                // a long scan that matches nothing must not hold the thread
-                tokio::task::yield_now().await;
             }
         }
     }
 
-    fn take(&mut self, reading: &Reading) -> Result<(), Problem> {
-        let bounds = LookBounds { changes: self.limit - self.change_count, bytes: ANSWER_BYTES_MAX - self.events.len() };
+    /// Looks at a snapshot once: on the spot where that is little, else when it is this client's turn.
+    async fn look(&mut self, mut answer: Answer, reading: &Reading) -> Result<Answer, Problem> {
+        if answer.events.len() < SHORT.bytes && answer.subscription.lacks_at_most(SHORT.changes, reading) {
+            answer.take(reading, SHORT)?;
+            return Ok(answer);
+        }
+        let (scanner, _) = match &mut self.long {
+            Some(long) => long,
+            none => {
+                let scanner = self.state.scans.enter(self.client)?;
+                let held = scanner.hold().await?;
+                none.insert((scanner, held))
+            }
+        };
+        let reading = reading.clone();
+        let look = move |answer: &mut Answer, slice: &mut Slice| {
+            slice.look();
+            answer.take(&reading, LookBounds { changes: usize::MAX, bytes: ANSWER_BYTES_MAX })
+        };
+        let (taken, answer) = scanner.slice(answer, look).await;
+        taken.map(|()| answer)
+    }
+
+    fn is_over(&self) -> bool {
+        self.writer_gone || self.state.stop.is_cancelled() || Instant::now() >= self.deadline
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            changed = self.signal.changed() => self.writer_gone = changed.is_err(),
+            () = tokio::time::sleep_until(self.deadline) => {}
+            () = self.state.stop.cancelled() => {}
+        }
+    }
+}
+
+impl Answer {
+    fn new(subscription: Subscription, meters: StreamMeters, limit: usize) -> Self {
+        Self { subscription, meters, limit, events: Vec::new(), change_count: 0, reset: None, snapshot_count: None }
+    }
+
+    fn is_full(&self) -> bool {
+        self.change_count >= self.limit || self.events.len() >= ANSWER_BYTES_MAX
+    }
+
+    fn has_told(&self) -> bool {
+        !self.events.is_empty() || self.snapshot_count.is_some()
+    }
+
+    /// Takes in what there is to tell, up to these bounds and its own.
+    fn take(&mut self, reading: &Reading, bounds: LookBounds) -> Result<(), Problem> {
+        let (changes, bytes) = (self.limit - self.change_count, ANSWER_BYTES_MAX - self.events.len());
+        let bounds = LookBounds { changes: changes.min(bounds.changes), bytes: bytes.min(bounds.bytes) };
         for told in self.subscription.tell_up_to(reading, bounds, |items, bytes| Told::of(items, bytes, reading)) {
             let told = told?;
             if let Some(reason) = told.reset {
                 self.events.clear();
                 self.change_count = 0;
                 self.reset = Some(reset_reason(reason));
-                self.state.meters.reset(reason);
+                self.meters.reset(reason);
             }
             if !self.events.is_empty() && !told.events.is_empty() {
                 self.events.push(b',');
@@ -202,17 +236,25 @@ impl Poll {
         Ok(())
     }
 
-    fn is_due(&self) -> bool {
-        let told = !self.events.is_empty() || self.snapshot_count.is_some();
-        told || self.writer_gone || self.state.stop.is_cancelled() || Instant::now() >= self.deadline
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            changed = self.signal.changed() => self.writer_gone = changed.is_err(),
-            () = tokio::time::sleep_until(self.deadline) => {}
-            () = self.state.stop.cancelled() => {}
+    /// The whole answer, with what stands behind its events.
+    fn finish(mut self, reading: &Reading, fingerprint: &str) -> Result<Vec<u8>, Problem> {
+        let more = !self.subscription.is_current(reading);
+        if !more {
+            let (mode, count) = match self.snapshot_count {
+                Some(count) => (SyncMode::Snapshot, count),
+                None => (SyncMode::Replay, self.change_count as u64),
+            };
+            let synced = Item::Synced { mode, count, position: self.subscription.position(reading) };
+            append(&mut self.events, &WatchEvent::of(&synced, reading, &ClusterIds::new(reading)))?;
         }
+        let next_position = match self.subscription.place(reading) {
+            Some(place) => write_place(&place, fingerprint),
+            None => self.subscription.position(reading).to_string(),
+        };
+        // the events are written already: a comma takes the place of the brace that the rest begins with
+        let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset };
+        let ending = serde_json::to_vec(&rest).map_err(unwritable)?;
+        Ok([b"{\"events\":[", self.events.as_slice(), b"],", ending.get(1..).unwrap_or_default()].concat())
     }
 }
 

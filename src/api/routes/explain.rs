@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::Response;
 
 use super::bad_path;
 use crate::api::dto::meta::{ItemMeta, check_age, origin_name};
 use crate::api::dto::objects::{IpcacheEntry, Node};
 use crate::api::dto::problems::{BackedService, ExplainedEntry, Explanation};
 use crate::api::findings::{about, namespace_and_name};
+use crate::api::pages::one;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
 use crate::handle::{Finding, LookupMatch, Reading, Survey, Verdict, Weakness};
@@ -34,34 +36,40 @@ pub(crate) async fn explain_ip(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,
     query: Parameters<ItemQuery>,
-) -> Result<Json<Explanation>, Problem> {
+    scanner: Scanner,
+) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
     let reading = state.handle.reading().await?;
-    let Surveyed { survey, is_complete: complete } = state.surveyor.survey(&reading).await;
-    let survey = survey.as_ref();
+    let surveyed = state.surveyor.survey(&reading).await;
+    // as many entries as clusters claim the address, and as many services as it backs
+    one(&scanner, move || explanation(&reading, &surveyed, ip, query.values.max_age)).await
+}
+
+fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, max_age: Option<u64>) -> Result<Explanation, Problem> {
+    let survey = surveyed.survey.as_ref();
     let found = reading.explain(ip.to_canonical());
     let winner = found.iter().find(|(_, verdict)| *verdict == Verdict::Wins).map(|(found, _)| found);
-    let sources = sources(&reading, &found);
-    check_age(query.values.max_age, &sources)?;
+    let sources = sources(reading, &found);
+    check_age(max_age, &sources)?;
     let meta = match winner {
         Some(winner) => ItemMeta::of(&reading.source_of(&winner.record), reading.position(), &sources),
         None => ItemMeta::nowhere(reading.position(), &sources),
     };
-    let node = winner.and_then(|winner| hosting_node(&reading, winner));
+    let node = winner.and_then(|winner| hosting_node(reading, winner));
     let mut concerns = concerns(&found);
     concerns.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| of_pod_cidrs(survey, node, ip.to_canonical())));
     let concerns: Vec<Finding> = concerns.into_iter().collect();
-    Ok(Json(Explanation {
+    Ok(Explanation {
         ip: ip.to_string(),
         found: winner.and_then(IpcacheEntry::joined),
-        entries: found.iter().filter_map(|(found, verdict)| explained(&reading, found, verdict)).collect(),
+        entries: found.iter().filter_map(|(found, verdict)| explained(reading, found, verdict)).collect(),
         node: node.as_deref().and_then(Node::of),
         services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
-        problems: survey.map(|survey| about(&concerns, survey, &reading)).unwrap_or_default(),
-        complete,
+        problems: survey.map(|survey| about(&concerns, survey, reading)).unwrap_or_default(),
+        complete: surveyed.is_complete,
         meta,
-    }))
+    })
 }
 
 fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {

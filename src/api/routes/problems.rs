@@ -1,16 +1,20 @@
 //! What looks wrong across the mesh.
 
-use axum::Json;
+use std::collections::VecDeque;
+
 use axum::extract::State;
+use axum::response::Response;
 
 use crate::api::dto::problems::{Finding, FindingList};
 use crate::api::findings::{of_clusters, told};
-use crate::api::paging::Listing;
+use crate::api::pages::{Rows, Step, page_of};
+use crate::api::paging::{Listing, checked_limit};
 use crate::api::problem::Problem;
-use crate::api::query::{Parameters, ProblemsQuery};
+use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
+use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
-use crate::handle;
+use crate::handle::{self, Survey};
 use crate::model::{ClusterName, Kind};
 
 /// What looks wrong in the mesh.
@@ -20,23 +24,52 @@ use crate::model::{ClusterName, Kind};
 /// `complete` is false in the first moments after a start, while everything is looked at.
 #[utoipa::path(get, path = "/v1/problems", operation_id = "listProblems", tag = "problems", params(ProblemsQuery),
     responses((status = 200, description = "A page of findings.", body = FindingList)))]
-pub(crate) async fn list_problems(State(state): State<ApiState>, query: Parameters<ProblemsQuery>) -> Result<Json<FindingList>, Problem> {
-    let listing = Listing::begin(&state, &query).await?;
-    let Surveyed { survey, is_complete: complete } = state.surveyor.survey(&listing.reading).await;
-    let start: Option<handle::Finding> = listing.start.as_deref().and_then(|id| id.parse().ok());
-    let (reading, kind) = (&listing.reading, query.values.kind.as_deref());
-    let of_clusters = if start.is_some() { Vec::new() } else { of_clusters(reading) };
-    let from = |finding: &Finding| listing.start.as_ref().is_none_or(|start| finding.id >= *start);
-    let across = survey.iter().flat_map(|survey| {
-        let findings = survey.findings_from(start.as_ref()).filter(|finding| kind.is_none_or(|kind| kind == finding.kind_name()));
-        findings.filter_map(|finding| told(finding, survey, reading))
-    });
-    let is_wanted = |finding: &Finding| kind.is_none_or(|kind| kind == finding.kind) && concerns(finding, &listing.filter.clusters);
-    let mut items: Vec<Finding> =
-        of_clusters.into_iter().filter(from).chain(across).filter(is_wanted).take(listing.limit.saturating_add(1)).collect();
-    let next = if items.len() > listing.limit { items.pop().map(|finding| finding.id) } else { None };
-    let meta = listing.meta(&Kind::ALL)?;
-    Ok(Json(FindingList { complete, items, next_page_token: listing.token(next), meta }))
+pub(crate) async fn list_problems(
+    State(state): State<ApiState>,
+    query: Parameters<ProblemsQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
+    checked_limit(query.values.parts().limit)?;
+    let reading = state.handle.reading().await?;
+    let Surveyed { survey, is_complete } = state.surveyor.survey(&reading).await;
+    page_of(reading, Some(is_complete), scanner, query, |listing, query| {
+        let meta = listing.meta(&Kind::ALL)?;
+        Ok((meta, findings(listing, survey, query.kind.clone())))
+    })
+    .await
+}
+
+/// The findings of a page, of this kind if one is given.
+fn findings(listing: &Listing, survey: Option<Survey>, kind: Option<String>) -> Rows {
+    let (reading, clusters) = (listing.reading.clone(), listing.filter.clusters.clone());
+    let is_wanted = move |finding: &Finding| kind.as_ref().is_none_or(|kind| kind == finding.kind) && concerns(finding, &clusters);
+    let first = listing.start_text().unwrap_or_default();
+    let mut start: Option<handle::Finding> = first.parse().ok();
+    // a page that begins with one across keys has those about clusters behind it
+    let about_clusters = if start.is_some() { Vec::new() } else { of_clusters(&reading) };
+    let mut about_clusters: VecDeque<Finding> =
+        about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).collect();
+    Box::new(move |page, slice| {
+        while let Some(finding) = about_clusters.pop_front() {
+            if !page.take(&finding) {
+                return Step::Ended(Some(finding.id));
+            }
+        }
+        let Some(survey) = &survey else { return Step::Ended(None) };
+        let from = start.take();
+        for finding in survey.findings_from(from.as_ref()) {
+            if slice.is_over() {
+                start = Some(finding.clone());
+                return Step::Paused(finding.to_string());
+            }
+            slice.look();
+            let Some(told) = told(finding, survey, &reading).filter(&is_wanted) else { continue };
+            if !page.take(&told) {
+                return Step::Ended(Some(told.id));
+            }
+        }
+        Step::Ended(None)
+    })
 }
 
 fn concerns(finding: &Finding, clusters: &[ClusterName]) -> bool {

@@ -11,7 +11,7 @@ use crate::api::ApiOptions;
 /// So many pods that looking at them takes far longer than a client needs to go.
 const PODS: u32 = 50_000;
 
-async fn figure(url: &str, name: &str) -> u64 {
+pub(super) async fn figure(url: &str, name: &str) -> u64 {
     let metrics = get(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
     let figure = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     figure.trim().parse().unwrap()

@@ -3,6 +3,7 @@
 mod answers;
 mod changes;
 mod connections;
+mod crowd;
 mod disconnect;
 mod documents;
 mod errors;

@@ -54,6 +54,12 @@ impl Subscription {
         self.patches
     }
 
+    /// Whether it lacks no more than so many changes along the ring.
+    pub(crate) fn lacks_at_most(&self, count: usize, reading: &Reading) -> bool {
+        let lacked = reading.position().sequence.0.saturating_sub(self.sent.0);
+        matches!(self.mode, Mode::Live) && usize::try_from(lacked).is_ok_and(|lacked| lacked <= count)
+    }
+
     /// Everything up to here was sent.
     pub(crate) fn sent(&self) -> Sequence {
         self.sent
