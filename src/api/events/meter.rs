@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::encode::{Encoding, reset_reason};
+use super::places::Client;
 use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
 use crate::model::Sequence;
 
@@ -48,6 +49,8 @@ struct Shared {
     /// Encoded for single streams and not taken yet.
     waiting: AtomicUsize,
     waiting_mark: AtomicUsize,
+    /// The same of each client that has a stream.
+    by_client: Mutex<HashMap<Client, Arc<AtomicUsize>>>,
 }
 
 #[derive(Debug, Default)]
@@ -68,8 +71,11 @@ pub(super) struct Meter {
     meters: StreamMeters,
     number: u64,
     position: Arc<AtomicU64>,
+    client: Client,
     /// How many bytes wait for its socket.
     waiting: usize,
+    /// How many wait for all streams of its client.
+    of_client: Arc<AtomicUsize>,
 }
 
 /// The counters as they are now.
@@ -93,14 +99,19 @@ impl StreamMeters {
         self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream opens.
-    pub(super) fn open(&self, encoding: Encoding, position: Sequence) -> Meter {
+    fn by_client(&self) -> MutexGuard<'_, HashMap<Client, Arc<AtomicUsize>>> {
+        self.shared.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream of a client opens.
+    pub(super) fn open(&self, encoding: Encoding, position: Sequence, client: Client) -> Meter {
+        let of_client = Arc::clone(self.by_client().entry(client).or_default());
         let position = Arc::new(AtomicU64::new(position.0));
         let mut slots = self.slots();
         let number = slots.next;
         slots.next += 1;
         slots.by_number.insert(number, Slot { encoding, position: Arc::clone(&position) });
-        Meter { meters: self.clone(), number, position, waiting: 0 }
+        Meter { meters: self.clone(), number, position, client, waiting: 0, of_client }
     }
 
     /// A reader must forget what it holds.
@@ -127,13 +138,6 @@ impl StreamMeters {
         }));
         self.shared.events.fetch_add(count, Ordering::Relaxed);
         encoded
-    }
-
-    /// How much one look may give now; `None` where there is no room for any.
-    pub(super) fn look_bounds(&self) -> Option<LookBounds> {
-        let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        let bytes = if waiting > WAITING_BYTES_MAX { BYTES_WHERE_MANY_WAIT } else { LOOK_BYTES_MAX };
-        (waiting < WAITING_BYTES_STOP).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
     }
 
     /// The most bytes that ever waited for single streams together.
@@ -165,26 +169,48 @@ impl Meter {
         self.position.store(position.map_or(SHARING, |position| position.0), Ordering::Relaxed);
     }
 
+    /// How much one look of this stream may give now; `None` where there is no room for any. A client may have as much as is free, as with
+    /// answers that are made (`api/scans/held.rs`): alone it gets half of all, of two each a third, and whoever comes finds some.
+    pub(super) fn look_bounds(&self) -> Option<LookBounds> {
+        let waiting = self.meters.shared.waiting.load(Ordering::Relaxed);
+        let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.of_client.load(Ordering::Relaxed));
+        let bytes = if waiting > WAITING_BYTES_MAX { BYTES_WHERE_MANY_WAIT } else { LOOK_BYTES_MAX };
+        (own < free).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
+    }
+
     /// Bytes wait for the socket.
     pub(super) fn waits(&mut self, byte_count: usize) {
         let shared = &self.meters.shared;
         self.waiting += byte_count;
+        self.of_client.fetch_add(byte_count, Ordering::Relaxed);
         let waiting = shared.waiting.fetch_add(byte_count, Ordering::Relaxed) + byte_count;
         shared.waiting_mark.fetch_max(waiting, Ordering::Relaxed);
     }
 
     /// The socket took bytes that waited.
     pub(super) fn sent(&mut self, byte_count: usize) {
-        let shared = &self.meters.shared;
+        self.forgotten(byte_count);
+        self.meters.shared.bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that waited will not be sent.
+    pub(super) fn forgotten(&mut self, byte_count: usize) {
         self.waiting -= byte_count;
-        shared.waiting.fetch_sub(byte_count, Ordering::Relaxed);
-        shared.bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        self.of_client.fetch_sub(byte_count, Ordering::Relaxed);
+        self.meters.shared.waiting.fetch_sub(byte_count, Ordering::Relaxed);
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.meters.shared.waiting.fetch_sub(self.waiting, Ordering::Relaxed);
+        self.forgotten(self.waiting);
+        let mut by_client = self.meters.by_client();
+        drop(std::mem::take(&mut self.of_client));
+        // whoever opens another takes it from the book
+        if by_client.get(&self.client).is_some_and(|of_client| Arc::strong_count(of_client) == 1) {
+            by_client.remove(&self.client);
+        }
+        drop(by_client);
         self.meters.slots().by_number.remove(&self.number);
     }
 }
@@ -193,22 +219,52 @@ impl Drop for Meter {
 mod tests {
     use super::*;
 
+    fn client(last: u8) -> Client {
+        Client::at(std::net::IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn bytes_of_a_look(meter: &Meter) -> Option<usize> {
+        meter.look_bounds().map(|bounds| bounds.bytes)
+    }
+
     #[test]
     fn looks_are_short_while_much_waits_and_long_again_when_it_was_taken_or_given_up() {
         let meters = StreamMeters::default();
-        let [mut one, mut other] = [Encoding::Sse, Encoding::NdJson].map(|encoding| meters.open(encoding, Sequence(1)));
-        let bytes_of_a_look = || meters.look_bounds().map(|bounds| bounds.bytes);
+        let [mut one, mut other, third] = [1, 2, 3].map(|last| meters.open(Encoding::Sse, Sequence(1), client(last)));
         one.waits(WAITING_BYTES_MAX);
-        assert_eq!(bytes_of_a_look(), Some(LOOK_BYTES_MAX));
+        assert_eq!(bytes_of_a_look(&third), Some(LOOK_BYTES_MAX));
         other.waits(100);
-        assert_eq!(bytes_of_a_look(), Some(BYTES_WHERE_MANY_WAIT));
+        assert_eq!(bytes_of_a_look(&third), Some(BYTES_WHERE_MANY_WAIT));
         other.sent(100);
-        assert_eq!(bytes_of_a_look(), Some(LOOK_BYTES_MAX));
+        assert_eq!(bytes_of_a_look(&third), Some(LOOK_BYTES_MAX));
         other.waits(WAITING_BYTES_STOP - WAITING_BYTES_MAX);
-        assert_eq!(bytes_of_a_look(), None);
+        assert_eq!(bytes_of_a_look(&third), None);
         drop(one);
-        assert_eq!(bytes_of_a_look(), Some(BYTES_WHERE_MANY_WAIT));
+        assert_eq!(bytes_of_a_look(&third), Some(BYTES_WHERE_MANY_WAIT));
         assert_eq!(meters.queue_mark(), ("stream_waiting_bytes", WAITING_BYTES_STOP));
         assert_eq!(meters.counts().bytes, 100);
+    }
+
+    #[test]
+    fn a_client_alone_gets_half_of_the_room_and_whoever_comes_finds_some() {
+        let meters = StreamMeters::default();
+        let mut streams = Vec::new();
+        // each has many streams, and takes nothing of what it is given
+        for last in 1..=20 {
+            let mut count = 0;
+            loop {
+                let mut stream = meters.open(Encoding::Sse, Sequence(1), client(last));
+                let Some(bounds) = stream.look_bounds() else { break };
+                stream.waits(bounds.bytes);
+                count += bounds.bytes;
+                streams.push(stream);
+            }
+            let share = WAITING_BYTES_STOP >> last;
+            assert!(last > 8 || count.abs_diff(share) <= BYTES_WHERE_MANY_WAIT, "{count} bytes for client {last}");
+            assert!(last > 8 || count > 0, "no room for client {last}");
+        }
+        assert!(meters.shared.waiting.load(Ordering::Relaxed) <= WAITING_BYTES_STOP);
+        drop(streams);
+        assert_eq!((meters.shared.waiting.load(Ordering::Relaxed), meters.by_client().len()), (0, 0));
     }
 }

@@ -78,6 +78,13 @@ impl Places {
     }
 }
 
+impl Place {
+    /// Whose it is.
+    pub(super) const fn client(&self) -> Client {
+        self.client
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,6 +20,7 @@ use super::hub::Member;
 use super::meter::Meter;
 use super::places::Place;
 use crate::api::problem::{Code, Problem};
+use crate::api::stall::STALL_MAX;
 use crate::api::state::ApiState;
 use crate::handle::{LookBounds, Subscription};
 
@@ -28,6 +29,10 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How long a stream that catches up waits before it looks whether there is room again.
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Where room is lacking, what a look gave must be taken within so long, which is 4 MiB and a large event at 0.8 Mbit/s. A socket that takes
+/// nothing is closed after the same time ([`crate::api::stall`]); one that drips would keep its room for an hour.
+const TAKEN_WITHIN: Duration = STALL_MAX;
 
 /// The state of one open stream.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ pub(super) struct Reader {
     bookmark: Pin<Box<Sleep>>,
     /// Set while there is no room for what it lacks.
     room: Option<Pin<Box<Sleep>>>,
+    /// When it looked last, while not all of that is taken.
+    looked: Option<Instant>,
     meter: Meter,
     _place: Place,
 }
@@ -89,6 +96,11 @@ impl Ready {
         Some(chunk)
     }
 
+    /// What waits will not be sent.
+    fn forget(&mut self, meter: &mut Meter) {
+        meter.forgotten(self.chunks.drain(..).map(|chunk| chunk.len()).sum());
+    }
+
     /// The connection asks for more.
     fn taken(&mut self, meter: &mut Meter) {
         meter.sent(std::mem::take(&mut self.handed));
@@ -102,10 +114,11 @@ impl Ready {
 impl Reader {
     pub(super) fn new(state: ApiState, key: GroupKey, subscription: Subscription, place: Place) -> Self {
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
-        let mut meter = state.meters.open(key.encoding, subscription.sent());
+        let mut meter = state.meters.open(key.encoding, subscription.sent(), place.client());
         let mut ready = Ready::default();
         ready.extend(key.encoding.preamble(), &mut meter);
-        Self { meter, state, stage: Stage::Alone(Box::new((key, subscription))), ready, bookmark, room: None, _place: place }
+        let stage = Stage::Alone(Box::new((key, subscription)));
+        Self { meter, state, stage, ready, bookmark, room: None, looked: None, _place: place }
     }
 
     fn look(&mut self, context: &mut Context<'_>) -> Looked {
@@ -149,6 +162,7 @@ impl Reader {
         });
         self.meter.at(Some(subscription.sent()));
         self.ready.extend(chunks.into_iter().flatten(), &mut self.meter);
+        self.looked = Some(Instant::now());
         let member = if subscription.is_current(&reading) { self.state.hub.join(key, subscription.sent(), &reading) } else { None };
         if let Some(member) = member {
             self.meter.at(None);
@@ -164,7 +178,7 @@ impl Reader {
     /// How much a look may give; where there is no room, the task is woken when it is time to ask again.
     fn await_room(&mut self, context: &mut Context<'_>) -> Option<LookBounds> {
         loop {
-            if let Some(bounds) = self.state.meters.look_bounds() {
+            if let Some(bounds) = self.meter.look_bounds() {
                 self.room = None;
                 return Some(bounds);
             }
@@ -173,6 +187,19 @@ impl Reader {
                 return None;
             }
             self.room = None;
+        }
+    }
+
+    /// Ends it where it holds for too long what others, or others of its client, lack.
+    fn check_pace(&mut self) {
+        let is_late = self.looked.is_some_and(|looked| looked.elapsed() > TAKEN_WITHIN);
+        if is_late && self.meter.look_bounds().is_none() {
+            self.looked = None;
+            self.ready.forget(&mut self.meter);
+            self.end_with(Problem::new(
+                Code::TooBusy,
+                "there is no room for more that waits to be read, and this stream is read too slowly: connect again and read faster",
+            ));
         }
     }
 
@@ -227,11 +254,13 @@ impl Stream for Reader {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Self { ready, meter, .. } = &mut *self;
         ready.taken(meter);
+        self.check_pace();
         loop {
             let Self { ready, meter, stage, .. } = &mut *self;
             if let Some(chunk) = ready.pop(matches!(stage, Stage::Sharing(_)), meter) {
                 return Poll::Ready(Some(Ok(chunk)));
             }
+            self.looked = None;
             if matches!(self.stage, Stage::Ended) {
                 return Poll::Ready(None);
             }
@@ -268,7 +297,7 @@ mod tests {
         let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
         let reading = state.handle.try_reading().unwrap();
         for (waiting, range) in [(0, 1_000..2_000), (100 << 20, 250..350)] {
-            let mut other = state.meters.open(Encoding::Sse, Sequence(1));
+            let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(1));
             other.waits(waiting);
             let group = GroupKey { filter: Filter::default(), encoding: Encoding::Sse, patch: false };
             let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
@@ -283,9 +312,12 @@ mod tests {
         }
     }
 
-    /// Eight clients that ask for a snapshot of large services and read nothing, and one that comes when there is no room any more.
-    #[tokio::test(start_paused = true)]
-    async fn what_waits_for_readers_that_take_nothing_is_bounded_in_bytes() {
+    fn client(last: u8) -> Client {
+        Client::at(std::net::IpAddr::from([192, 0, 2, last]))
+    }
+
+    /// Forty services of 5,000 backends, 0.6 MB each.
+    async fn large_services() -> (Fixture, ApiState) {
         let fixture = Fixture::new();
         for number in 0..40 {
             let backend = |number: u32| Backend {
@@ -298,14 +330,25 @@ mod tests {
             fixture.change(put(key(Kind::Service, "paris", &format!("shop/s{number}")), Object::Service(service), number)).await;
         }
         let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
-        let reading = state.handle.try_reading().unwrap();
-        let open = || {
-            let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
-            let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
-            Reader::new(state.clone(), group, subscription, state.places.take(Client::Local).unwrap())
-        };
-        let mut readers: Vec<Reader> = (0..8).map(|_| open()).collect();
-        let held = |reader: &Reader| reader.ready.handed + reader.ready.chunks.iter().map(Bytes::len).sum::<usize>();
+        (fixture, state)
+    }
+
+    /// Asks for everything.
+    fn open(state: &ApiState, client: Client) -> Reader {
+        let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
+        let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &state.handle.try_reading().unwrap());
+        Reader::new(state.clone(), group, subscription, state.places.take(client).unwrap())
+    }
+
+    fn held(reader: &Reader) -> usize {
+        reader.ready.handed + reader.ready.chunks.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Eight clients that ask for a snapshot of large services and read nothing, and one that comes when there is no room any more.
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_readers_that_take_nothing_is_bounded_in_bytes() {
+        let (_fixture, state) = large_services().await;
+        let mut readers: Vec<Reader> = (1..=8).map(|last| open(&state, client(last))).collect();
         for reader in &mut readers {
             reader.next().await.unwrap().unwrap();
             // a look and its last event, of 0.6 MB
@@ -314,13 +357,35 @@ mod tests {
         let all: usize = readers.iter().map(held).sum();
         assert_eq!(state.meters.queue_mark().1, all);
         // what the connection has in hand counts until it asks for more
-        let mut other = state.meters.open(Encoding::Sse, Sequence(1));
+        let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(9));
         other.waits((256 << 20) - all);
-        let mut late = open();
+        let mut late = open(&state, client(10));
         let first = tokio::time::timeout(Duration::from_secs(5), late.next()).await;
         assert!(first.is_err() && held(&late) == 0, "there is no room");
         drop(readers.pop());
         late.next().await.unwrap().unwrap();
         assert!(held(&late) < 1 << 20, "{} bytes where little room is left", held(&late));
+    }
+
+    /// A reader that takes an event now and then, and so never stands still for as long as a socket may.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_drips_gives_its_room_up_once_others_lack_it() {
+        let (_fixture, state) = large_services().await;
+        let mut dripping = open(&state, client(1));
+        dripping.next().await.unwrap().unwrap();
+        // as slowly as it likes, as long as there is room
+        tokio::time::advance(TAKEN_WITHIN * 2).await;
+        let chunk = dripping.next().await.unwrap().unwrap();
+        assert!(!String::from_utf8_lossy(&chunk).contains(r#""error""#));
+        let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(2));
+        other.waits((256 << 20) - held(&dripping));
+        let mut late = open(&state, client(3));
+        assert!(tokio::time::timeout(Duration::from_secs(5), late.next()).await.is_err(), "there is no room");
+        let end = dripping.next().await.unwrap().unwrap();
+        let end = std::str::from_utf8(&end).unwrap();
+        assert!(end.starts_with(r#"{"type":"error""#) && end.contains("tooBusy"), "{end}");
+        late.next().await.unwrap().unwrap();
+        assert!(dripping.next().await.is_none());
+        assert_eq!(held(&dripping), 0);
     }
 }
