@@ -383,7 +383,7 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_secs(5), late.next()).await.is_err(), "there is no room");
         let end = dripping.next().await.unwrap().unwrap();
         let end = std::str::from_utf8(&end).unwrap();
-        assert!(end.starts_with(r#"{"type":"error""#) && end.contains("tooBusy"), "{end}");
+        assert!(end.starts_with(r#"{"type":"error""#) && end.contains("tooBusy"), "{} bytes", end.len());
         late.next().await.unwrap().unwrap();
         assert!(dripping.next().await.is_none());
         assert_eq!(held(&dripping), 0);
