@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::samples::in_state_form;
 use crate::harness::certificates::Authority;
 use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
 /// What a command of the binary does, with nothing of the environment that could change it.
@@ -140,6 +141,11 @@ async fn a_watch_goes_on_after_a_kill() {
     let mut watcher =
         meshkeep(&["watch", "--kind", "service", "--server", &socket]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // what changes before it follows is none of its business
+    eventually("the watcher to follow", || async {
+        running.text("/metrics").await.contains("meshkeep_streams{encoding=\"ndjson\"} 1").then_some(())
+    })
+    .await;
     let key = "cilium/state/services/v1/paris/shop/cart";
     let value = etcds[0].client().await.get(key, None).await.unwrap().kvs()[0].value().to_vec();
     etcds[0].delete(key).await;

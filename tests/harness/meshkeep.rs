@@ -254,6 +254,11 @@ impl Meshkeep {
         (status, serde_json::from_slice(&response.bytes().await.unwrap()).unwrap_or(Value::Null))
     }
 
+    /// `GET` of something that is no JSON.
+    pub(crate) async fn text(&self, path: &str) -> String {
+        http().get(format!("{}{path}", self.url)).send().await.unwrap().text().await.unwrap()
+    }
+
     /// `GET` of something that must be there.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask(path).await;
