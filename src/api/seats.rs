@@ -1,8 +1,9 @@
 //! The places that connections take: how many there are, who gives way, and how long one may do nothing.
 //!
 //! A connection is a stranger until it has shown a token or a certificate. The bound per client counts strangers only, and where places run
-//! out the stranger that has waited longest is closed for whoever comes: so strangers can hold as many as they like and lock out nobody. One
-//! in the middle of a request that was let in is left alone; where neither token nor client CA is asked for, that is what protects streams.
+//! out the strangers that have waited longest are closed, some ahead of need, so that whoever comes waits for none to go: strangers can hold as
+//! many as they like and lock out nobody. One in the middle of a request that was let in is left alone; where neither token nor client CA is
+//! asked for, that is what protects streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -25,6 +26,14 @@ const PER_CLIENT_PART: usize = 10;
 
 /// Strangers of one client where the places are few (a small limit of descriptors): the six connections of a browser, for ten of them.
 const PER_CLIENT_MIN: usize = 60;
+
+/// How many places are kept free as long as there are strangers to close: what comes at once must find them before the closed ones have run
+/// to their end. An accept loop takes 128 connections before it lets other tasks run (tokio's budget of a poll); those that it told to go
+/// have their turn before its next. More would be more strangers that come back, and everybody waits behind those.
+const FREE: usize = 128;
+
+/// Where places are few, not more than this part of them is kept free: they are there to be used.
+const FREE_PART: usize = 20;
 
 /// How long to wait for the place of a connection that was told to give way. It does so as soon as its task runs; then the next is told.
 const GIVING_WAY: Duration = Duration::from_millis(100);
@@ -56,6 +65,11 @@ impl ConnectionLimits {
     fn per_client_max(self) -> usize {
         (self.count_max / PER_CLIENT_PART).max(PER_CLIENT_MIN).min(self.count_max)
     }
+
+    /// How many places strangers are kept from.
+    fn free(self) -> usize {
+        FREE.min(self.count_max / FREE_PART)
+    }
 }
 
 /// All places of a face. Cheap to clone.
@@ -73,6 +87,8 @@ struct Book {
     next_ticket: u64,
     waiting: BTreeMap<u64, Arc<Occupant>>,
     clients: HashMap<Client, Strangers>,
+    /// How many were told to give way and have their places still.
+    leaving: usize,
 }
 
 /// The strangers of one client: all, and those that may be told to give way.
@@ -87,6 +103,8 @@ struct Occupant {
     client: Client,
     /// Counted among the strangers of its client.
     is_stranger: AtomicBool,
+    /// It was told to give way.
+    is_leaving: AtomicBool,
     give_way: Notify,
 }
 
@@ -137,20 +155,22 @@ impl Seats {
 
     /// Takes a place, of the stranger that has waited longest if need be. `None`: this client has as many as it may, all in use.
     pub(crate) async fn take(&self, client: Client) -> Option<Seat> {
+        self.make_room();
         let permit = loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
                 break permit;
             }
-            self.evict(|book| book.waiting.keys().next().copied());
             if let Ok(permit) = timeout(GIVING_WAY, Arc::clone(&self.free).acquire_owned()).await {
                 break permit.ok()?;
             }
+            self.evict(Book::oldest);
         };
         let is_full = || self.book().clients.get(&client).is_some_and(|strangers| strangers.count >= self.limits.per_client_max());
         if is_full() && !self.evict(|book| book.clients.get(&client)?.waiting.first().copied()) {
             return None;
         }
-        let occupant = Arc::new(Occupant { client, is_stranger: AtomicBool::new(true), give_way: Notify::new() });
+        let occupant =
+            Arc::new(Occupant { client, is_stranger: AtomicBool::new(true), is_leaving: AtomicBool::new(false), give_way: Notify::new() });
         let mut book = self.book();
         book.clients.entry(client).or_default().count += 1;
         let ticket = Some(book.queue(&occupant));
@@ -159,11 +179,22 @@ impl Seats {
         Some(Seat { seats: self.clone(), occupant, use_: Mutex::new(use_), unread: Arc::default(), _permit: permit })
     }
 
+    /// Tells strangers to give way until one more place than is kept free is free, or will be as soon as those that were told have gone.
+    fn make_room(&self) {
+        let mut book = self.book();
+        while self.free.available_permits() + book.leaving <= self.limits.free() && self.evict_from(&mut book, Book::oldest) {}
+    }
+
     /// Tells one to give way; `false` if there is none.
     fn evict(&self, choose: impl Fn(&Book) -> Option<u64>) -> bool {
-        let mut book = self.book();
-        let Some(occupant) = choose(&book).and_then(|ticket| book.unqueue(ticket)) else { return false };
+        self.evict_from(&mut self.book(), choose)
+    }
+
+    fn evict_from(&self, book: &mut Book, choose: impl Fn(&Book) -> Option<u64>) -> bool {
+        let Some(occupant) = choose(book).and_then(|ticket| book.unqueue(ticket)) else { return false };
         book.no_stranger(&occupant);
+        book.leaving += 1;
+        occupant.is_leaving.store(true, Ordering::Relaxed);
         occupant.give_way.notify_one();
         self.evicted.fetch_add(1, Ordering::Relaxed);
         true
@@ -175,6 +206,11 @@ impl Seats {
 }
 
 impl Book {
+    /// The ticket of the one that has waited longest.
+    fn oldest(&self) -> Option<u64> {
+        self.waiting.keys().next().copied()
+    }
+
     fn queue(&mut self, occupant: &Arc<Occupant>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -311,6 +347,7 @@ impl Drop for Seat {
         let mut book = self.seats.book();
         ticket.and_then(|ticket| book.unqueue(ticket));
         book.no_stranger(&self.occupant);
+        book.leaving -= usize::from(self.occupant.is_leaving.load(Ordering::Relaxed));
     }
 }
 
@@ -367,6 +404,42 @@ mod tests {
         drop((friend, second, fourth));
         let book = seats.book();
         assert_eq!((seats.count().0, book.waiting.len(), book.clients.len()), (0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strangers_are_closed_ahead_so_that_nobody_waits_for_one_to_go() {
+        let seats = seats(200);
+        let mut strangers = Vec::new();
+        // ten places in two hundred are kept free
+        for number in 0..190 {
+            strangers.push(seats.take(client(&format!("192.0.2.{number}"))).await.unwrap());
+        }
+        assert_eq!(seats.evicted_count(), 0);
+        let began = Instant::now();
+        for number in 0..10 {
+            // none of those that are told has gone when the next comes
+            strangers.push(seats.take(client(&format!("192.0.2.{number}"))).await.unwrap());
+            assert!(told(&strangers[number]).await && !told(&strangers[number + 1]).await);
+        }
+        assert!(began.elapsed() < GIVING_WAY);
+        assert_eq!((seats.count().0, seats.evicted_count()), (200, 10));
+        strangers.drain(..10);
+        assert_eq!((seats.count().0, seats.book().leaving), (190, 0));
+        // friends are not closed: they have the places that are kept free too
+        let mut friends = Vec::new();
+        for _ in 0..200 {
+            let friend = seats.take(client("192.0.2.1")).await.unwrap();
+            friend.befriend();
+            friends.push(friend);
+            let mut stayed = Vec::new();
+            for stranger in strangers {
+                if !told(&stranger).await {
+                    stayed.push(stranger);
+                }
+            }
+            strangers = stayed;
+        }
+        assert_eq!((seats.count().0, strangers.len()), (200, 0));
     }
 
     #[tokio::test(start_paused = true)]
