@@ -147,6 +147,7 @@ fn complete_operation(path: &str, operation: &mut Value) {
         errors.push(("404", "There is no such thing."));
     }
     if has_body {
+        errors.push(("408", "The body did not come in time."));
         errors.push(("413", "The body is too large."));
         errors.push(("415", "The body is not `application/json`."));
     }

@@ -27,6 +27,7 @@ pub(crate) enum Code {
     MethodNotAllowed,
     NotAcceptable,
     ExpiredPosition,
+    BodyOverdue,
     TooLarge,
     UnsupportedMediaType,
     UnknownHost,
@@ -50,6 +51,7 @@ impl Code {
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", "The path does not take this method"),
             Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "notAcceptable", "No form of the answer is acceptable"),
             Self::ExpiredPosition => (StatusCode::GONE, "expiredPosition", "The position can no longer be served"),
+            Self::BodyOverdue => (StatusCode::REQUEST_TIMEOUT, "bodyOverdue", "The body did not come in time"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", "The request is too large"),
             Self::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupportedMediaType", "The body is not in a form that is understood")
@@ -75,6 +77,7 @@ impl Code {
             | Self::MethodNotAllowed
             | Self::NotAcceptable
             | Self::ExpiredPosition
+            | Self::BodyOverdue
             | Self::TooLarge
             | Self::UnsupportedMediaType
             | Self::UnknownHost

@@ -1,5 +1,6 @@
 //! One request on its connection: the time that its body may take, and whether its answer is taken.
 
+use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,6 +34,13 @@ struct TimedBody {
 #[derive(Debug, thiserror::Error)]
 #[error("the body did not come within {0:?}")]
 pub(crate) struct BodyOverdue(Duration);
+
+impl BodyOverdue {
+    /// Whether it is what an error comes from.
+    pub(crate) fn caused(error: &(dyn Error + 'static)) -> bool {
+        error.is::<Self>() || error.source().is_some_and(Self::caused)
+    }
+}
 
 /// An answer on its way.
 pub(super) struct Answer {

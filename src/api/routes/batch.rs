@@ -24,6 +24,7 @@ use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::scans::{Held, Scanner};
 use crate::api::state::ApiState;
+use crate::api::visit::BodyOverdue;
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
 use crate::model::ClusterName;
 
@@ -181,6 +182,7 @@ fn bad_body(rejection: &JsonRejection) -> Problem {
     let code = match rejection.status() {
         StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
         StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+        _ if BodyOverdue::caused(rejection) => Code::BodyOverdue,
         _ => Code::BadRequest,
     };
     Problem::new(code, format!("send {{\"ips\":[…]}} as application/json: {}", rejection.body_text()))

@@ -266,3 +266,15 @@ async fn a_body_that_says_it_is_too_long_is_refused_before_it_comes_and_the_refu
     assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("tooLarge"), "{answer}");
     running.stopped().await;
 }
+
+#[tokio::test]
+async fn a_body_that_comes_too_late_is_told_so() {
+    let running = Running::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
+    let address = bare(&running.addresses[0]);
+    let head = "POST /v1/ipcache/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n{";
+    let mut asking = TcpStream::connect(&address).await.unwrap();
+    asking.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_until(&mut asking, "}").await;
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("bodyOverdue") && answer.contains("within 300ms"), "{answer}");
+    running.stopped().await;
+}
