@@ -1,10 +1,14 @@
 //! File descriptors: raised to the hard limit, and a reserve that HTTP never takes.
 
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::net::TcpSocket;
 
 use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
 use crate::harness::mesh::SMALL;
-use crate::harness::meshkeep::Home;
+use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::Scene;
 
 #[tokio::test]
@@ -39,4 +43,38 @@ async fn connections_never_take_what_a_cluster_needs() {
     let open = std::fs::read_dir(format!("/proc/{}/fd", meshkeep.id())).unwrap().count();
     assert!(open < 200, "{open}");
     assert_eq!(meshkeep.log_lines_with(&["cannot accept"]), 0, "{}", meshkeep.log());
+}
+
+#[tokio::test]
+async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
+    /// The pause between two tries (`serve.rs`) some times over.
+    const TRIES: Duration = Duration::from_millis(500);
+    let mut home = Home::new();
+    let meshkeep = home.start().await;
+    assert_eq!(meshkeep.ask("/livez").await.0, 200);
+    let process = Pid::from_raw(meshkeep.id().cast_signed());
+    let has = |number: &u64| std::fs::symlink_metadata(format!("/proc/{}/fd/{number}", meshkeep.id())).is_ok();
+    let limit = |current: u64| prlimit(process, Resource::Nofile, Rlimit { current: Some(current), maximum: None }).unwrap();
+    // the limit is on numbers: none is free below it
+    let before = limit((0..).find(|number| !has(number)).unwrap());
+    let asking = async { http().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await };
+    assert!(asking.await.unwrap_err().is_timeout(), "nothing can be accepted");
+    let told = || meshkeep.log_lines_with(&["cannot accept connections", "Too many open files"]);
+    eventually("a line of the log", || async { (told() == 1).then_some(()) }).await;
+    let ticks_before = ticks(meshkeep.id());
+    let again = http().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await;
+    assert!(again.unwrap_err().is_timeout());
+    // half a second of trying without a pause would be 50 ticks
+    let ticks = ticks(meshkeep.id()) - ticks_before;
+    assert!(ticks < 25, "{ticks} hundredths of a second of the processor");
+    prlimit(process, Resource::Nofile, before).unwrap();
+    assert_eq!(meshkeep.ask("/livez").await.0, 200);
+    assert_eq!(told(), 1, "{}", meshkeep.log());
+}
+
+/// What a process has used of the processor, in hundredths of a second (`proc_pid_stat(5)`, utime and stime).
+fn ticks(process: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }

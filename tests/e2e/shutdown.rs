@@ -91,6 +91,28 @@ async fn sighup_rereads_and_never_ends() {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
 }
 
+#[tokio::test]
+async fn sighup_reads_the_config_directory_at_once() {
+    // the name of a thread is a file that can be written and never looks different (proc_pid_comm(5)): no glance at metadata finds what is new
+    let (told, comm) = std::sync::mpsc::sync_channel(1);
+    let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
+    let thread = std::thread::Builder::new().name("nothing".into()).spawn(move || {
+        told.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        let _ = kept.recv();
+    });
+    let comm = std::path::Path::new("/proc").join(comm.recv().unwrap()).join("comm");
+    let mut home = Home::new().with_flags(&["--config-rescan-interval=1h"]);
+    std::os::unix::fs::symlink(&comm, home.config_directory().join("c01")).unwrap();
+    let meshkeep = home.start().await;
+    eventually("the first look", || async { (meshkeep.log_lines_with(&["watching config directory"]) == 1).then_some(()) }).await;
+    std::fs::write(&comm, "endpoints: x").unwrap();
+    assert_eq!(meshkeep.phase("c01").await, "");
+    meshkeep.signal("HUP");
+    eventually("the cluster", || async { (!meshkeep.phase("c01").await.is_empty()).then_some(()) }).await;
+    drop(keep);
+    thread.unwrap().join().unwrap();
+}
+
 /// A sidecar that listens on a unix socket alone, and the socket.
 fn home_with_socket() -> (Home, std::path::PathBuf) {
     let home = Home::new();

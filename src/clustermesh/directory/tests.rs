@@ -17,6 +17,7 @@ struct Fixture {
     directory: TempDir,
     events: mpsc::Receiver<DirectoryEvent>,
     state: watch::Receiver<DirectoryState>,
+    rescan: Arc<Notify>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -26,18 +27,19 @@ impl Fixture {
     fn start(prepare: impl FnOnce(&Path)) -> Self {
         let directory = TempDir::new().unwrap();
         prepare(directory.path());
+        let rescan = Arc::<Notify>::default();
         let options = DirectoryOptions {
             path: directory.path().join("config"),
             own_cluster: Some(name("home")),
             debounce: Duration::from_millis(100),
             rescan_interval: Duration::from_secs(60),
-            rescan: Arc::default(),
+            rescan: Arc::clone(&rescan),
         };
         let (sender, events) = mpsc::channel(16);
         let (state_sender, state) = watch::channel(DirectoryState::default());
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(watch_directory(options, sender, state_sender, stop.clone()));
-        Self { directory, events, state, stop, tasks }
+        Self { directory, events, state, rescan, stop, tasks }
     }
 
     fn path(&self, relative: &str) -> PathBuf {
@@ -241,4 +243,29 @@ async fn an_empty_directory_tells_that_nothing_is_present() {
     let mut watch = Fixture::start(|root| fs::create_dir(root.join("config")).unwrap());
     watch.expect(&["all"]).await;
     watch.finish().await;
+}
+
+#[tokio::test]
+async fn a_rescan_that_is_asked_for_finds_what_no_metadata_shows() {
+    // the name of a thread is a file of a few bytes that can be written, and never looks different (proc_pid_comm(5))
+    let (told, comm) = std::sync::mpsc::sync_channel(1);
+    let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
+    let thread = std::thread::Builder::new().name("endpoints: a".into()).spawn(move || {
+        told.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        let _ = kept.recv();
+    });
+    let comm = Path::new("/proc").join(comm.recv().unwrap()).join("comm");
+    let mut watch = Fixture::start(|root| {
+        fs::create_dir(root.join("config")).unwrap();
+        symlink(&comm, root.join("config/paris")).unwrap();
+    });
+    watch.expect(&["+paris a\n", "all paris"]).await;
+    let before = Glance::take(&watch.path("config"));
+    fs::write(&comm, "endpoints: b").unwrap();
+    assert_eq!(Glance::take(&watch.path("config")), before, "the change must not show");
+    watch.rescan.notify_one();
+    watch.expect(&["+paris b\n"]).await;
+    watch.finish().await;
+    drop(keep);
+    thread.unwrap().join().unwrap();
 }
