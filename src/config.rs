@@ -38,7 +38,7 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
 
     /// The own cluster's name: its file in the directory is ignored
-    #[arg(long, value_name = "NAME", value_parser = ClusterName::parse)]
+    #[arg(long, value_name = "NAME", value_parser = parse_cluster_name)]
     pub cluster_name: Option<ClusterName>,
 
     /// The own cluster's id; 0 is "not known"
@@ -104,7 +104,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MemorySettings {
     /// Do not read a cluster that has more keys than this: what is held of it stays as it is
-    #[arg(long, value_name = "COUNT", default_value = "2000000", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value = "2000000", value_parser = parse_count)]
     pub cluster_max_keys: u64,
 
     /// Do not read a cluster whose keys and values are more than this
@@ -225,12 +225,17 @@ impl LogLevel {
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
     /// clap's answer: a bad flag or value, or a request for help.
-    #[error("{error}{}", origin.as_ref().map(|origin| format!("\nThe value comes from {origin}.\n")).unwrap_or_default())]
-    Arguments {
-        /// The answer, ready to be shown.
-        error: Box<clap::Error>,
-        /// Where the value stands if it is not on the command line.
-        origin: Option<String>,
+    #[error(transparent)]
+    Arguments(Box<clap::Error>),
+    /// A value that is not on the command line. It may be a secret at the wrong place, so it is not shown.
+    #[error("{origin} has no value for {option}: {reason}")]
+    Value {
+        /// Where the value stands.
+        origin: String,
+        /// Whose it is.
+        option: String,
+        /// What it must be.
+        reason: String,
     },
     /// The file cannot be used.
     #[error("config file {}: {reason}", path.display())]
@@ -253,7 +258,7 @@ pub enum UsageError {
 
 impl From<clap::Error> for UsageError {
     fn from(error: clap::Error) -> Self {
-        Self::Arguments { error: Box::new(error), origin: None }
+        Self::Arguments(Box::new(error))
     }
 }
 
@@ -296,11 +301,11 @@ impl Settings {
         if self.timing.backoff_min > self.timing.backoff_max {
             return conflict("--backoff-min must not be longer than --backoff-max".into());
         }
-        if let Some(file) = self.local_etcd.as_ref().filter(|_| self.cluster_name.is_none()) {
-            return conflict(format!(
-                "--local-etcd {} needs --cluster-name: the own cluster is mirrored under its name, which is the one in its cluster config",
-                file.display()
-            ));
+        if self.local_etcd.is_some() && self.cluster_name.is_none() {
+            return conflict(
+                "--local-etcd needs --cluster-name: the own cluster is mirrored under its name, which is the one in its cluster config"
+                    .into(),
+            );
         }
         self.security.check()?;
         match self.listen.iter().find(|address| !address.is_local()) {
@@ -331,6 +336,17 @@ impl SecuritySettings {
 
 fn conflict(message: String) -> Result<(), UsageError> {
     Err(UsageError::Conflict(message))
+}
+
+// None of these repeats the text: where it is no secret, clap shows it.
+
+fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
+    ClusterName::parse(text)
+        .map_err(|_| "must be 1 to 32 characters of a-z, 0-9 and '-', and begin and end with a letter or digit".to_owned())
+}
+
+fn parse_count(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number above zero".to_owned())
 }
 
 fn parse_cluster_id(text: &str) -> Result<ClusterId, String> {

@@ -182,16 +182,12 @@ fn end(result: anyhow::Result<()>) -> ExitCode {
 /// The exit code of a command that could not be understood, or of a request for help.
 fn refuse(error: &UsageError) -> ExitCode {
     match error {
-        UsageError::Arguments { error, origin: None } => {
+        UsageError::Arguments(error) => {
             // A closed pipe is no reason to fail.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
         }
-        UsageError::Arguments { .. } => {
-            print_to_stderr(error.to_string());
-            ExitCode::from(EXIT_USAGE)
-        }
-        UsageError::ConfigFile { .. } | UsageError::NotASwitch { .. } | UsageError::Conflict(_) => {
+        UsageError::Value { .. } | UsageError::ConfigFile { .. } | UsageError::NotASwitch { .. } | UsageError::Conflict(_) => {
             complain(error);
             ExitCode::from(EXIT_USAGE)
         }

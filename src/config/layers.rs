@@ -4,6 +4,7 @@
 //! of the one command, so that names, forms and messages are those of the flags.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -71,21 +72,27 @@ fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(settable)
 }
 
-/// Parses with the layers' arguments before the others; an error says where the value came from.
+/// Parses with the layers' arguments before the others; an error about one of theirs says where it stands and what would be right, and not
+/// what it is: a variable or file may hold a secret at the wrong place, and what is printed here ends in the logs of whoever started us.
 fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Result<ArgMatches, UsageError> {
     let (name, rest) = arguments.split_at(arguments.len().min(1));
     let below = layers.values().flat_map(|given| &given.arguments);
     let all = name.iter().chain(below).chain(rest);
     command.clone().try_get_matches_from(all).map_err(|error| {
-        let origin = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(shown)) => {
-                let long = shown.trim_start_matches("--").split([' ', '=']).next().unwrap_or_default();
-                layers.get(long).map(|given| given.origin.clone())
-            }
-            _ => None,
-        };
-        UsageError::Arguments { error: Box::new(error), origin }
+        let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return error.into() };
+        let long = shown.trim_start_matches("--").split([' ', '=']).next().unwrap_or_default();
+        let Some(given) = layers.get(long) else { return error.into() };
+        UsageError::Value { origin: given.origin.clone(), option: shown.clone(), reason: what_is_right(&error) }
     })
+}
+
+/// What a value must be: the values that there are, or the words of the option's own parser, which repeat no value.
+fn what_is_right(error: &clap::Error) -> String {
+    match (error.get(ContextKind::ValidValue), error.source()) {
+        (_, Some(words)) => words.to_string(),
+        (Some(ContextValue::Strings(values)), None) if !values.is_empty() => format!("must be one of {}", values.join(", ")),
+        (_, None) => "cannot be used".to_owned(),
+    }
 }
 
 /// `cluster-name` is `MESHKEEP_CLUSTER_NAME`; several values of a repeatable option are separated by commas.

@@ -94,8 +94,13 @@ fn a_bad_value_names_its_flag_and_where_it_stands() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
     let cases: [Case; 10] = [
         (&["--cluster-id=x"], &[], "", &["'x'", "--cluster-id", "0 to 511"]),
-        (&[], &[("MESHKEEP_CLUSTER_ID", "512")], "", &["'512'", "--cluster-id", "MESHKEEP_CLUSTER_ID"]),
-        (&["--config={file}"], &[], "cluster-name: Paris", &["'Paris'", "--cluster-name", "key cluster-name of /"]),
+        (
+            &[],
+            &[("MESHKEEP_CLUSTER_ID", "512")],
+            "",
+            &["environment variable MESHKEEP_CLUSTER_ID has no value for --cluster-id <ID>: must be a number from 0 to 511"],
+        ),
+        (&["--config={file}"], &[], "cluster-name: Paris", &["key cluster-name of /", "--cluster-name <NAME>: must be 1 to 32 characters"]),
         (&["--config={file}"], &[], "cluster_name: paris", &["config file /", "\"cluster_name\""]),
         (&["--config={file}"], &[], "config: other", &["\"config\""]),
         (&["--config={file}"], &[], "- a list", &["config file /"]),
@@ -113,11 +118,30 @@ fn a_bad_value_names_its_flag_and_where_it_stands() {
 }
 
 #[test]
+fn a_value_from_the_environment_or_the_file_is_never_shown_for_it_may_be_a_secret() {
+    /// Refused by all options that take more than a path.
+    const SECRET: &str = "Hunter2=hunter2 ,";
+    let command = Settings::augment_args(Command::new("serve"));
+    let mut refused = 0;
+    for long in command.get_arguments().filter_map(|option| option.get_long()).filter(|long| *long != layers::CONFIG_OPTION) {
+        let variable = format!("MESHKEEP_{}", long.to_uppercase().replace('-', "_"));
+        let file = format!("{long}: '{SECRET}'\n");
+        for answer in [resolve(&[], &[(&variable, SECRET)], ""), resolve(&["--config={file}"], &[], &file)] {
+            let Err(message) = answer else { continue };
+            refused += 1;
+            assert!(!message.to_lowercase().contains("hunter2"), "{long}: {message}");
+            assert!(message.contains(long), "{long}: {message}");
+        }
+    }
+    assert!(refused >= 2 * 15, "{refused}");
+}
+
+#[test]
 fn options_that_do_not_go_together_are_refused() {
     let cases: [(&[&str], &str); 8] = [
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
-        (&["--local-etcd=/etc/own"], "--local-etcd /etc/own needs --cluster-name"),
+        (&["--local-etcd=/etc/own"], "--local-etcd needs --cluster-name"),
         (&["--tls-cert=c"], "--tls-key"),
         (&["--tls-key=k"], "--tls-cert"),
         (&["--client-ca=c"], "--tls-cert"),

@@ -108,7 +108,7 @@ impl KvstoreOption {
     /// Reads `name=value`.
     ///
     /// # Errors
-    /// A message that names the option, and the known ones if it is none of them.
+    /// A message that names the option, or the known ones if it is none of them.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once('=').ok_or("must be KEY=VALUE, such as etcd.qps=20")?;
         let number = || value.parse::<u32>().map_err(|_| format!("{name} must be a whole number"));
@@ -121,10 +121,10 @@ impl KvstoreOption {
             "etcd.limit" => number().map(Self::Limit),
             "etcd.keepaliveHeartbeat" => interval().map(Self::KeepaliveHeartbeat),
             "etcd.keepaliveTimeout" => interval().map(Self::KeepaliveTimeout),
-            _ => Err(format!(
-                "{name} is not known; there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat \
-                 and etcd.keepaliveTimeout"
-            )),
+            // what is not known is not repeated either: see the parsers of the settings
+            _ => Err("there is no such option; there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, \
+                 etcd.keepaliveHeartbeat and etcd.keepaliveTimeout"
+                .to_owned()),
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
         let expected = KvstoreOptions { qps: 7, page_limit: 0, keepalive_timeout: Duration::from_secs(3), ..KvstoreOptions::default() };
         assert_eq!(KvstoreOptions::with(&parsed.unwrap()), expected);
         for (bad, named) in
-            [("etcd.qps", "KEY=VALUE"), ("etcd.qps=0", "etcd.qps"), ("etcd.limit=x", "etcd.limit"), ("etcd.adress=y", "etcd.adress")]
+            [("etcd.qps", "KEY=VALUE"), ("etcd.qps=0", "etcd.qps"), ("etcd.limit=x", "etcd.limit"), ("etcd.adress=y", "there are etcd.qps")]
         {
             let reason = KvstoreOption::parse(bad).unwrap_err();
             assert!(reason.contains(named), "{bad}: {reason}");
