@@ -10,7 +10,8 @@ use crate::commit::CommandSender;
 use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
 use crate::wire::keys::cluster_config_key;
 
-/// Failures, waits and unknown prefixes that were logged lately, of all clusters.
+/// Phases, failures, waits and unknown prefixes that were logged lately, of all clusters.
+static PHASES: Causes = Causes::new();
 static FAILED: Causes = Causes::new();
 static WAITING: Causes = Causes::new();
 static UNKNOWN: Causes = Causes::new();
@@ -44,11 +45,15 @@ impl Reporter {
         if !changed {
             return;
         }
-        if self.is_news(phase) {
-            tracing::info!(cluster = %self.cluster, phase = phase.api_name(), "phase");
-        } else {
-            tracing::debug!(cluster = %self.cluster, phase = phase.api_name(), "phase again");
+        match self.line_about(phase) {
+            Some(Due { more }) => tracing::info!(cluster = %self.cluster, phase = phase.api_name(), more, "phase"),
+            None => tracing::debug!(cluster = %self.cluster, phase = phase.api_name(), "phase again"),
         }
+    }
+
+    /// The line about a phase where one is due: a remote can go back and forth between being read and having lost something as often as it likes.
+    fn line_about(&self, phase: Phase) -> Option<Due> {
+        self.is_news(phase).then(|| PHASES.due(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
     }
 
     /// Whether a phase is new on the way to what is read: a remote that is down for a day goes back and forth between a few with each attempt,
@@ -293,5 +298,12 @@ mod tests {
         let way = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
         let news = way.map(|phase| reporter.is_news(phase));
         assert_eq!(news, [true, true, false, false, false, true, true, true, true, true, true]);
+    }
+
+    #[test]
+    fn a_source_that_loses_and_gains_all_the_time_has_a_line_for_each_phase_in_a_minute() {
+        let (reporter, _status) = Reporter::new(ClusterName::parse("back-and-forth").unwrap());
+        let lines = (0..2_000).flat_map(|_| [Phase::Live, Phase::SourceLost]).filter_map(|phase| reporter.line_about(phase));
+        assert_eq!(lines.collect::<Vec<_>>(), [Due { more: None }; 2]);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::Sequence;
+use crate::model::{Causes, Due, Sequence};
 use crate::store::{Group, Store, StoreError};
 
 /// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
@@ -52,6 +52,9 @@ const REST_TIME_MAX: Duration = Duration::from_secs(60);
 /// So long may tidying keep a group waiting that comes meanwhile.
 const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
+/// What was logged lately about storing: a disk that is full at one moment and not at the next must not fill the log.
+static TOLD: Causes = Causes::new();
+
 /// Something that stores groups: the store, or a failing one in tests.
 pub trait Persistence: Send + 'static {
     /// Stores a group in one atomic batch that survives a kill of the process when this returns.
@@ -79,7 +82,7 @@ impl Persistence for Store {
 
     fn tend(&self, until: Instant) {
         if let Err(error) = Self::tend(self, until) {
-            tracing::error!(%error, "cannot move changes within the store: it is opened anew");
+            tell_unmoved(&error);
         }
     }
 
@@ -91,10 +94,16 @@ impl Persistence for Store {
         match self.settle(TIDY_TIME_MAX) {
             Ok(settled) => !settled,
             Err(error) => {
-                tracing::error!(%error, "cannot move changes within the store: it is opened anew");
+                tell_unmoved(&error);
                 false
             }
         }
+    }
+}
+
+fn tell_unmoved(error: &StoreError) {
+    if let Some(Due { more }) = TOLD.due(&format!("unmoved {error}")) {
+        tracing::error!(%error, more, "cannot move changes within the store: it is opened anew");
     }
 }
 
@@ -342,7 +351,9 @@ impl<P: Persistence> PersistWorker<P> {
             self.shared.durable.store(covered.0, Ordering::Release);
         }
         if std::mem::take(&mut self.shared.lock().failing) {
-            tracing::info!("storing works again");
+            if let Some(Due { more }) = TOLD.due("works") {
+                tracing::info!(more, "storing works again");
+            }
             self.state.send_replace(PersistState::Healthy);
         }
     }
@@ -350,8 +361,10 @@ impl<P: Persistence> PersistWorker<P> {
     /// Puts the group back below what came meanwhile.
     fn failed(&self, group: Group, error: &StoreError) {
         let mut waiting = self.shared.lock();
-        if !waiting.failing {
-            tracing::error!(%error, "cannot store changes: serving goes on, storing is tried again every second");
+        if !waiting.failing
+            && let Some(Due { more }) = TOLD.due(&error.to_string())
+        {
+            tracing::error!(%error, more, "cannot store changes: serving goes on, storing is tried again every second");
         }
         waiting.failing = true;
         waiting.since = Some(Instant::now());

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::bytes::{Malformed, Reader, Writer};
 use super::codec;
-use crate::model::{EntryKey, Epoch, Sequence};
+use crate::model::{Causes, Due, EntryKey, Epoch, Sequence};
 
 /// The directory inside the data directory.
 const JOURNAL_DIRECTORY: &str = "journal";
@@ -31,6 +31,9 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// While the store takes nothing, the journal grows to this, some 4 million changes; then its run ends and positions above are refused.
 const TOTAL_BYTES_MAX: u64 = 256 << 20;
+
+/// Why the journal could not be written, as far as it was logged lately.
+static UNWRITTEN: Causes = Causes::new();
 
 /// The journal of this start.
 #[derive(Debug)]
@@ -127,8 +130,10 @@ impl Journal {
         match self.write(&bytes) {
             Ok(()) => self.failing = false,
             Err(error) => {
-                if !std::mem::replace(&mut self.failing, true) {
-                    tracing::error!(%error, directory = %self.directory.display(), "cannot write the announce journal: after a crash some streams begin anew");
+                if !std::mem::replace(&mut self.failing, true)
+                    && let Some(Due { more }) = UNWRITTEN.due(&error.to_string())
+                {
+                    tracing::error!(%error, directory = %self.directory.display(), more, "cannot write the announce journal: after a crash some streams begin anew");
                 }
                 self.finish_file();
             }

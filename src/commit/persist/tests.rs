@@ -153,3 +153,34 @@ fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
     drop(persister);
     worker.join().unwrap();
 }
+
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_store_that_fails_at_every_other_group_is_told_once_for_each_cause_and_minute() {
+    let (_persister, worker) = persister(Told(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
+    let (kept, failed) = (Kept::default(), disk_full());
+    let log = kept.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        for _ in 0..1_000 {
+            worker.failed(group(1), &failed);
+            worker.succeeded(&group(1));
+        }
+    });
+    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+    let lines = |words: &str| text.lines().filter(|line| line.contains(words)).count();
+    assert_eq!((lines("cannot store changes"), lines("works again")), (1, 1), "{text}");
+}
