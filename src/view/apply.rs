@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::base::PackedRow;
-use super::place::{Place, object_of, version_of};
+use super::place::{Place, object_of, version_of, whole};
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{
@@ -212,7 +212,7 @@ impl View {
             Place::Fresh(record) | Place::Replaced(_, record) => {
                 let record = Arc::new(Record { source, generation, ..(**record).clone() });
                 self.put_at(old, Arc::clone(&record));
-                record
+                whole(&record)
             }
             Place::Packed(at) => {
                 self.base.confirm(at, generation);

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::change_log::Change;
 use super::first::{First, Sought};
-use super::place::Place;
+use super::place::{Place, names};
 use super::side::{Before, Removed, Row, Side, Sides};
 use super::wide::WideMap;
-use crate::model::{EntryKey, Object, Record, Scope, Sequence, SourceStamp};
+use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning, find_all};
 
 /// Names a chunk of the base, until it is taken out.
@@ -260,8 +260,7 @@ impl Base {
             let named = named.filter(|row| matches!(chunk.meaning(*row), Meaning::Ip { .. }));
             found.extend(named.map(|row| Place::Packed(at(row))));
         }
-        let names = |record: &Record| matches!(record.object.as_deref(), Some(Object::Ip(entry)) if entry.identity == identity);
-        let replacements = changes.replacements().filter(|(_, record)| names(record));
+        let replacements = changes.replacements().filter(|(_, record)| names(record, identity));
         let packed = found.len();
         found.extend(replacements.map(|(row, record)| Place::Replaced(at(row), Arc::clone(record))));
         if packed < found.len() {

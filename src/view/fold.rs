@@ -8,7 +8,7 @@ use std::vec::IntoIter;
 use super::View;
 use super::base::Settled;
 use super::change_log::Change;
-use super::place::{Place, object_of};
+use super::place::{Place, meaning_of, object_of};
 use super::restore::noted;
 use super::side::{Changes, Removed, Row, Side};
 use crate::model::{EntryKey, Record, SourceStamp};
@@ -61,7 +61,7 @@ impl FoldJob {
         let mut edits: Vec<Edit<'_>> = side_edits(side, &changes, chunk).collect();
         for record in fresh {
             let before = chunk.find(&record.key).err()?;
-            edits.push(Edit::Insert { before, record, meaning: meaning_of(record) });
+            edits.push(Edit::Insert { before, record, meaning: noted_meaning(record) });
         }
         // what comes before one row stays in the order of its keys
         edits.sort_by_key(Edit::order);
@@ -80,7 +80,7 @@ impl FoldJob {
     /// A record as it is packed.
     fn packed_form(&self, place: &Place) -> (Arc<Record>, Meaning) {
         match place {
-            Place::Fresh(record) | Place::Replaced(_, record) => (Arc::clone(record), meaning_of(record)),
+            Place::Fresh(record) | Place::Replaced(_, record) => (Arc::clone(record), noted_meaning(record)),
             Place::Packed(at) => (self.view.bare_record_at(at).into(), place.meaning()),
         }
     }
@@ -88,9 +88,10 @@ impl FoldJob {
 
 /// What is packed with a record: its object is not, because it is what its bytes mean, whatever was known of its cluster then. The fuzzer of
 /// values (`tests/fuzz`) holds [`wire`](crate::wire) to that; else a record would come to mean something else here, and nobody would be told.
-fn meaning_of(record: &Record) -> Meaning {
-    debug_assert!(object_of(record) == record.object, "the bytes of {} must give its object back", record.key);
-    Meaning::of(record)
+fn noted_meaning(record: &Record) -> Meaning {
+    let is_known = || record.object.is_none() || object_of(record) == record.object;
+    debug_assert!(is_known(), "the bytes of {} must give its object back", record.key);
+    meaning_of(record)
 }
 
 /// What became of the rows of a chunk.
@@ -98,7 +99,7 @@ fn side_edits<'a>(side: Side<'a>, changes: &'a Changes<&'a Change>, chunk: &Chun
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(changes.at(*row), Row::Packed));
     let changed = changes.rows().map(|(row, change)| match change {
-        Row::Replaced(record) => Edit::Replace { row, record, meaning: meaning_of(record) },
+        Row::Replaced(record) => Edit::Replace { row, record, meaning: noted_meaning(record) },
         _ => Edit::Remove { row },
     });
     restamped.map(|(row, source)| Edit::Restamp { row, source }).chain(changed)

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::View;
 use super::lookup::Live;
-use super::place::{Place, object_of};
+use super::place::{Place, object_of, whole};
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
 use crate::wire;
@@ -96,7 +96,7 @@ impl View {
 
     fn gist_at(place: &Place) -> Option<Gist> {
         let at = match place.record() {
-            Ok(record) => return record.object.as_deref().map(|object| Gist::of(record.key.kind, object)),
+            Ok(record) => return whole(record).object.as_deref().map(|object| Gist::of(record.key.kind, object)),
             Err(at) => at,
         };
         let meaning = at.chunk.meaning(at.row);

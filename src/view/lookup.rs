@@ -193,7 +193,11 @@ impl View {
                 (Some(_), None) => true,
                 (None, _) => false,
             };
-            if packed_first { packed.next().map(|(_, place)| self.record_at(&place)) } else { fresh.next().cloned() }
+            if packed_first {
+                packed.next().map(|(_, place)| self.record_at(&place))
+            } else {
+                fresh.next().map(|record| self.record_at(&Place::Fresh(Arc::clone(record))))
+            }
         })
     }
 

@@ -11,7 +11,8 @@ use imbl::ordset::RangedIter;
 use imbl::shared_ptr::DefaultSharedPtr;
 use imbl::{OrdMap, OrdSet};
 
-use crate::model::{EntryKey, Object, Record, Sequence};
+use super::place::{kept, names};
+use crate::model::{EntryKey, Record, Sequence};
 
 /// Records that stand above the base.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +61,7 @@ impl Overlay {
 
     /// Puts a record in place of the one of its key, if there is one.
     pub(super) fn insert(&mut self, record: Arc<Record>) {
+        let record = kept(record);
         let sequence = record.last_sequence;
         self.by_sequence.insert(sequence, Arc::clone(&record));
         if let Some(ByKey(replaced)) = self.records.insert(ByKey(record))
@@ -88,8 +90,7 @@ impl Overlay {
 
     /// The ip entries that name an identity, from a key on, in key order.
     pub(super) fn of_identity(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        let names = move |record: &&Arc<Record>| matches!(record.object.as_deref(), Some(Object::Ip(entry)) if entry.identity == identity);
-        self.from(start).map(|found| &found.0).filter(names)
+        self.from(start).map(|found| &found.0).filter(move |record| names(record, identity))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -62,17 +62,13 @@ impl Place {
 
     /// What the indices know of it.
     pub(super) fn meaning(&self) -> Meaning {
-        self.record().map_or_else(|at| Self::meaning_of_row(&at.chunk, at.row), |record| Meaning::of(record))
+        self.record().map_or_else(|at| Self::meaning_of_row(&at.chunk, at.row), |record| meaning_of(record))
     }
 
     /// The same of a row; decoded where the chunk does not say.
     pub(super) fn meaning_of_row(chunk: &Chunk, row: usize) -> Meaning {
         match chunk.meaning(row) {
-            Meaning::Unknown => {
-                let mut record = chunk.record(row);
-                record.object = object_of(&record);
-                Meaning::of(&record)
-            }
+            Meaning::Unknown => meaning_of(&chunk.record(row)),
             known => known,
         }
     }
@@ -126,6 +122,39 @@ impl Place {
     }
 }
 
+/// A record as it is held beside the chunks: without its object where that is large. 32,768 records are not packed at most
+/// (`commit::folding`), so that their objects take 256 MiB at most, whatever a source writes; a service with some forty backends has less.
+const KEPT_OBJECT_BYTES_MAX: usize = 8 << 10;
+
+/// A value that is no longer than this has no object that is larger than that: the shortest item of a list has 2 bytes and takes 24.
+const SMALL_VALUE_LENGTH: usize = KEPT_OBJECT_BYTES_MAX / 16;
+
+/// The record as it is held: its object is decoded again where somebody asks, if it is large.
+pub(super) fn kept(record: Arc<Record>) -> Arc<Record> {
+    let length = record.value.len().max(record.good_value.as_ref().map_or(0, |value| value.len()));
+    let is_large = length > SMALL_VALUE_LENGTH && record.object.as_ref().is_some_and(|object| object.footprint() > KEPT_OBJECT_BYTES_MAX);
+    if is_large { Arc::new(Record { object: None, ..Record::clone(&record) }) } else { record }
+}
+
+/// The record with its object.
+pub(super) fn whole(record: &Arc<Record>) -> Arc<Record> {
+    let object = if record.object.is_none() { object_of(record) } else { None };
+    object.map_or_else(|| Arc::clone(record), |object| Arc::new(Record { object: Some(object), ..Record::clone(record) }))
+}
+
+/// What the indices know of a record, whether it is held with its object or not.
+pub(super) fn meaning_of(record: &Record) -> Meaning {
+    match Meaning::of(record) {
+        Meaning::Unknown => Meaning::of(&Record { object: object_of(record), ..record.clone() }),
+        known => known,
+    }
+}
+
+/// Whether a record is an ip entry that names an identity.
+pub(super) fn names(record: &Record, identity: u32) -> bool {
+    record.key.kind.listed_as() == Kind::Ip && matches!(meaning_of(record), Meaning::Ip { identity: named, .. } if named == identity)
+}
+
 /// What a packed record means, from its last usable bytes.
 pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
     let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
@@ -168,7 +197,7 @@ impl View {
     /// The record at a place, with its object.
     pub(super) fn record_at(&self, place: &Place) -> Arc<Record> {
         match place.record() {
-            Ok(record) => Arc::clone(record),
+            Ok(record) => whole(record),
             Err(at) => {
                 let mut record = self.bare_record_at(at);
                 record.object = object_of(&record);
@@ -180,7 +209,7 @@ impl View {
     /// The same where its key passes a test.
     pub(super) fn record_where(&self, place: &Place, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
         match place.record() {
-            Ok(record) => test(&record.key).then(|| Arc::clone(record)),
+            Ok(record) => test(&record.key).then(|| whole(record)),
             Err(at) => {
                 let key = at.key();
                 test(&key).then(|| {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::base::Settled;
 use super::change_log::{Change, ChangeLog, bit};
 use super::flat::Flat;
+use super::place::kept;
 use super::shelf::Shelf;
 use super::stamps::Stamps;
 use crate::model::{Record, Sequence, SourceStamp};
@@ -229,7 +230,7 @@ impl Sides {
             self.stamps.change(chunk).drop_behind();
         }
         let is_replaced = change.is_some();
-        self.push(chunk, row, change);
+        self.push(chunk, row, change.map(kept));
         let tally = self.tally(chunk);
         tally.touched |= bit(number(row));
         tally.shadowed += u16::from(!was_shadowed);

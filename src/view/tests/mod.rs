@@ -1,10 +1,10 @@
 //! The packed mirror against the naive one: the same commands, with folds and restarts at random moments, and everything that is served
 //! compared.
 
+mod at_rest;
 mod derived;
 mod hosts;
 mod naive;
-mod slices;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -7,7 +7,7 @@ mod samples;
 mod traps;
 mod written;
 
-pub(crate) use written::slice_object;
+pub(crate) use written::{slice_object, slice_value};
 
 use super::{Context, decode};
 use crate::model::{ClusterId, ClusterName, EntryKey, Kind, LabelSet, MaxConnectedClusters, Object};

@@ -50,6 +50,11 @@ fn port(port: &SlicePort) -> Vec<u8> {
 
 /// The object of a slice, as the mirror holds it.
 pub(crate) fn slice_object(slice: &EndpointSlice) -> Object {
+    Object::EndpointSlice(super::super::packed_slice(slice_value(slice).into()))
+}
+
+/// The value of a slice; of which cluster, it does not say.
+pub(crate) fn slice_value(slice: &EndpointSlice) -> Vec<u8> {
     let endpoints: Vec<u8> = slice.endpoints.iter().flat_map(|one| bytes(8, &endpoint(one))).collect();
     let ports: Vec<u8> = slice.ports.iter().flat_map(|one| bytes(9, &port(one))).collect();
     let message = [
@@ -62,6 +67,5 @@ pub(crate) fn slice_object(slice: &EndpointSlice) -> Object {
         endpoints,
         ports,
     ];
-    let value = zstd::encode_all(&*message.concat(), 1).unwrap();
-    Object::EndpointSlice(super::super::packed_slice(value.into()))
+    zstd::encode_all(&*message.concat(), 1).unwrap()
 }

@@ -1,0 +1,146 @@
+//! Which services and endpoint slices an address is behind: as much of that as there is room for.
+//!
+//! A cluster may write slices of a few bytes that unpack to a million addresses, so each has a bound of its own. What does not fit is left out
+//! whole, and told; once there is room again, everything is looked at anew. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use imbl::{OrdMap, OrdSet};
+
+use crate::model::{ClusterName, EntryKey};
+
+/// How many addresses behind services and slices one cluster may have: Kubernetes is made for 150,000 pods, each of which may be behind two
+/// services and in their slices. An address takes some 80 B, so all of a cluster's 48 MB at most.
+const ADDRESSES_MAX: usize = 600_000;
+
+/// Services and endpoint slices by the addresses behind them. Cloning makes a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Backends {
+    by_address: OrdSet<(IpAddr, EntryKey)>,
+    clusters: OrdMap<ClusterName, Share>,
+    addresses_max: usize,
+}
+
+/// What of a cluster is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Share {
+    /// How many addresses.
+    kept: usize,
+    /// How many services and slices had no room.
+    left_out: usize,
+    /// How many addresses the smallest of those had; it may be gone since.
+    smallest: usize,
+}
+
+impl Default for Backends {
+    fn default() -> Self {
+        Self::new(ADDRESSES_MAX)
+    }
+}
+
+impl Backends {
+    /// Nothing yet, with room for so many addresses of each cluster.
+    pub(super) fn new(addresses_max: usize) -> Self {
+        Self { by_address: OrdSet::new(), clusters: OrdMap::new(), addresses_max }
+    }
+
+    /// The same room, with nothing in it.
+    pub(super) fn emptied(&self) -> Self {
+        Self::new(self.addresses_max)
+    }
+
+    /// The services and endpoint slices that have an address behind them.
+    pub(super) fn backed_by(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
+        self.by_address.range((ip, EntryKey::lowest())..).take_while(move |(at, _)| *at == ip).map(|(_, key)| key)
+    }
+
+    /// Whether everything is there.
+    pub(super) fn is_complete(&self) -> bool {
+        self.clusters.values().all(|share| share.left_out == 0)
+    }
+
+    /// Whether something that was left out would have room now. Not before half of the room is free, so that a cluster at its bound is not looked
+    /// at anew for each change.
+    pub(super) fn has_room_again(&self) -> bool {
+        let has_room = |share: &Share| {
+            share.left_out > 0 && share.kept <= self.addresses_max / 2 && share.kept.saturating_add(share.smallest) <= self.addresses_max
+        };
+        self.clusters.values().any(has_room)
+    }
+
+    /// Takes in the addresses that are behind a key in place of those that were.
+    pub(super) fn replace(&mut self, key: &EntryKey, old: &BTreeSet<IpAddr>, new: &BTreeSet<IpAddr>) {
+        if old.is_empty() && new.is_empty() {
+            return;
+        }
+        let mut share = self.clusters.get(&key.cluster).copied().unwrap_or_default();
+        let was_kept = old.first().is_some_and(|ip| self.by_address.contains(&(*ip, key.clone())));
+        let (freed, was_left_out) = if was_kept { (old.len(), 0) } else { (0, usize::from(!old.is_empty())) };
+        share.left_out -= was_left_out;
+        let fits = share.kept - freed + new.len() <= self.addresses_max;
+        // of a service of 5,000 backends of which one changed, that one is touched
+        let gone = old.iter().filter(|ip| was_kept && !(fits && new.contains(*ip)));
+        gone.for_each(|ip| drop(self.by_address.remove(&(*ip, key.clone()))));
+        share.kept -= freed;
+        if fits {
+            let come = new.iter().filter(|ip| !(was_kept && old.contains(*ip)));
+            come.for_each(|ip| drop(self.by_address.insert((*ip, key.clone()))));
+            share.kept += new.len();
+        } else {
+            share.smallest = if share.left_out == 0 { new.len() } else { share.smallest.min(new.len()) };
+            share.left_out += 1;
+        }
+        if share.kept == 0 && share.left_out == 0 {
+            self.clusters.remove(&key.cluster);
+        } else {
+            self.clusters.insert(key.cluster.clone(), share);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kind;
+
+    fn key(cluster: &str, name: &str) -> EntryKey {
+        EntryKey::new(Kind::EndpointSlice, ClusterName::parse(cluster).unwrap(), name)
+    }
+
+    fn addresses(numbers: std::ops::Range<u8>) -> BTreeSet<IpAddr> {
+        numbers.map(|number| IpAddr::from([10, 0, 0, number])).collect()
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_out_whole_and_touches_no_other_cluster() {
+        let (mut backends, none) = (Backends::new(10), BTreeSet::new());
+        let (first, large, other) = (key("paris", "shop/a"), key("paris", "shop/b"), key("tokyo", "shop/a"));
+        backends.replace(&first, &none, &addresses(0..6));
+        backends.replace(&large, &none, &addresses(0..5));
+        backends.replace(&other, &none, &addresses(0..10));
+        assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first, &other]);
+        assert_eq!((backends.is_complete(), backends.has_room_again()), (false, false));
+        // one fewer would fit, and half of the room is not free yet
+        backends.replace(&first, &addresses(0..6), &addresses(1..6));
+        assert_eq!((backends.is_complete(), backends.has_room_again()), (false, true));
+        // it grows out of its room, and back into it
+        backends.replace(&other, &addresses(0..10), &addresses(0..11));
+        assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first]);
+        backends.replace(&other, &addresses(0..11), &addresses(1..3));
+        assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).count(), 2);
+        backends.replace(&large, &addresses(0..5), &none);
+        assert_eq!((backends.is_complete(), backends.has_room_again()), (true, false));
+        backends.replace(&first, &addresses(1..6), &none);
+        backends.replace(&other, &addresses(1..3), &none);
+        assert!(backends.by_address.is_empty() && backends.clusters.is_empty());
+    }
+
+    /// Else everything would be looked at anew for each change of a mesh that has such a slice.
+    #[test]
+    fn what_never_fits_is_no_reason_to_look_again() {
+        let mut backends = Backends::new(10);
+        backends.replace(&key("paris", "shop/a"), &BTreeSet::new(), &addresses(0..11));
+        assert_eq!((backends.is_complete(), backends.has_room_again()), (false, false));
+    }
+}

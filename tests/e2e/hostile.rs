@@ -1,0 +1,175 @@
+//! Remotes whose etcd lies: each is left alone with a reason, or held within its bounds, memory stays within them too, and the cluster beside it
+//! is exact and live all the time. `scripts/attack remote` runs the same with the bounds of a real installation.
+
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::hostile::{Hostile, Mode};
+use crate::harness::mesh::{FULL, Form, MeshCluster, SMALL, publish, rewrite};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::truth::{Truth, difference_of, served_of};
+
+/// How large everything is.
+struct Size {
+    flags: [&'static str; 2],
+    /// What may be resident at any time.
+    resident_max: u64,
+    /// How many keys there are in a page that should have three.
+    page_keys: u64,
+    /// How many endpoint slices, and how many endpoints each has, which take two bytes each before they are compressed.
+    slices: u64,
+    endpoints: u32,
+    honest: crate::harness::mesh::Shape,
+}
+
+impl Size {
+    /// That of a test, unless `MESHKEEP_ATTACK_REMOTE` asks for that of the attack.
+    fn chosen() -> Self {
+        if std::env::var_os("MESHKEEP_ATTACK_REMOTE").is_some() {
+            return Self {
+                flags: ["--cluster-max-keys=2000000", "--cluster-max-bytes=200MiB"],
+                resident_max: 1_500_000_000,
+                page_keys: 200_000,
+                slices: 1_000,
+                // 16 MiB is the most that a slice may be unpacked to
+                endpoints: 8_000_000,
+                honest: FULL,
+            };
+        }
+        // twice the cluster's bytes, three messages of 32 MiB on their way, the room for decoded values, and the program itself
+        let resident_max = (2 * 32 + 3 * 32 + 256 + 64) << 20;
+        let flags = ["--cluster-max-keys=20000", "--cluster-max-bytes=32MiB"];
+        Self { flags, resident_max, page_keys: 50_000, slices: 24, endpoints: 500_000, honest: SMALL }
+    }
+}
+
+/// A hostile cluster `c02` beside an honest one.
+struct Attack {
+    mode: Mode,
+    size: Size,
+    etcd: Etcd,
+    honest: MeshCluster,
+    hostile: Hostile,
+    meshkeep: Meshkeep,
+    _home: Home,
+}
+
+impl Attack {
+    /// Starts the honest cluster, and the hostile one once that is served.
+    async fn begin(mode: Mode, size: Size) -> Self {
+        let (etcd, hostile) = tokio::join!(Etcd::start(), Hostile::start(mode));
+        let honest = MeshCluster::generate(1, size.honest);
+        publish(&etcd, Form::State, std::slice::from_ref(&honest), "2026-01-12T09:31:07Z").await;
+        let mut home = Home::new().with_flags(&size.flags).with_flags(&["--backoff-min=50ms", "--too-large-wait=1h"]);
+        home.write_cluster("c01", &etcd.client_file_yaml());
+        let meshkeep = home.start().await;
+        let attack = Self { mode, size, etcd, honest, hostile, meshkeep, _home: home };
+        attack.honest_one_is_exact().await;
+        attack._home.write_cluster("c02", &attack.hostile.client_file());
+        attack
+    }
+
+    async fn honest_one_is_exact(&self) {
+        let expected = Truth::of([&self.honest]).expected().objects;
+        let is_exact = || async { difference_of("object", &expected, &served_of(&self.meshkeep, "c01").await).is_none().then_some(()) };
+        eventually("the honest cluster to be served exactly", is_exact).await;
+        self.meshkeep.reaches("c01", "live").await;
+    }
+
+    /// The cluster is left alone for a reason, and told to be where it has too much.
+    async fn is_left_alone(&self, reason: &str, is_too_much: bool) {
+        let backs_off = || async {
+            let cluster = self.meshkeep.cluster("c02").await;
+            (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(reason)).then_some(())
+        };
+        eventually(&format!("{:?} to be left alone: {reason}", self.mode), backs_off).await;
+        let problems = self.meshkeep.get("/v1/problems?kind=clusterTooLarge").await;
+        let told = problems["items"].as_array().unwrap().iter().any(|finding| {
+            let detail = finding["detail"].as_str().unwrap();
+            finding["id"] == "clusterTooLarge/c02" && detail.contains(reason)
+        });
+        assert_eq!(told, is_too_much, "{problems}");
+    }
+
+    /// The honest cluster goes on, nothing restarted, and memory stayed within its bound.
+    async fn ends(mut self) {
+        let before = self.honest.clone();
+        self.honest.add_endpoints(5);
+        rewrite(&self.etcd, Form::State, &before, &self.honest).await;
+        self.honest_one_is_exact().await;
+        let peak = self.meshkeep.resident_peak();
+        println!("{:?}: {} MB resident at most, {} answers asked for", self.mode, peak / 1_000_000, self.hostile.answers());
+        assert!(peak <= self.size.resident_max, "{:?}: {peak} bytes were resident", self.mode);
+        assert_eq!(self.meshkeep.stop().await.status.code(), Some(0));
+    }
+}
+
+/// A cluster that has too much is not tried again for an hour here, and keeps what it had.
+async fn is_too_much(mode: Mode, reason: &str) {
+    let attack = Attack::begin(mode, Size::chosen()).await;
+    attack.is_left_alone(reason, true).await;
+    attack.ends().await;
+}
+
+#[tokio::test]
+async fn a_list_that_never_ends_is_given_up_at_the_server_s_own_count() {
+    is_too_much(Mode::EndlessList, "keys of a list that has 10000 by the server's own count").await;
+}
+
+#[tokio::test]
+async fn a_page_of_more_keys_than_were_counted_is_refused() {
+    let size = Size::chosen();
+    let (mode, reason) = (Mode::MoreThanCounted(size.page_keys), format!("{} keys of a list that has 3 by", size.page_keys));
+    is_too_much(mode, &reason).await;
+}
+
+#[tokio::test]
+async fn a_list_of_all_keys_that_there_can_be_is_not_begun() {
+    is_too_much(Mode::CountWithoutEnd, "--cluster-max-keys").await;
+}
+
+#[tokio::test]
+async fn values_of_the_largest_size_are_read_up_to_the_bound_in_bytes() {
+    is_too_much(Mode::LargeValues, "--cluster-max-bytes").await;
+}
+
+#[tokio::test]
+async fn heartbeats_canaries_and_configs_are_few_or_none_is_believed() {
+    for mode in [Mode::Heartbeats, Mode::Canaries, Mode::Configs] {
+        is_too_much(mode, "where Cilium writes a few").await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_never_ends_is_ended_at_the_bound_in_keys() {
+    is_too_much(Mode::EndlessWatch, "--cluster-max-keys").await;
+}
+
+#[tokio::test]
+async fn heartbeats_without_end_end_the_watch_of_them() {
+    is_too_much(Mode::EndlessHeartbeats, "where Cilium writes a few").await;
+}
+
+#[tokio::test]
+async fn an_etcd_that_goes_back_is_left_and_tried_again() {
+    let attack = Attack::begin(Mode::GoesBack, Size::chosen()).await;
+    attack.is_left_alone("went back from revision", false).await;
+    attack.ends().await;
+}
+
+/// It breaks no bound, so it is held, as it came; whoever asks for it gets it, or is told why not.
+#[tokio::test]
+async fn endpoint_slices_that_decode_to_gigabytes_take_what_they_are_in_etcd() {
+    let size = Size::chosen();
+    let attack = Attack::begin(Mode::Slices(size.slices, size.endpoints), size).await;
+    attack.meshkeep.reaches("c02", "live").await;
+    for number in [0, 1] {
+        let (status, answer) = attack.meshkeep.ask(&format!("/v1/endpoint-slices/c02/shop/s{number:09}")).await;
+        assert!(status == 200 || answer["code"] == "noRoom", "{status}: {}", answer["detail"]);
+    }
+    let asked =
+        (0..6).map(|number| attack.meshkeep.ask(if number % 2 == 0 { "/v1/endpoint-slices?cluster=c02" } else { "/v1/explain/0.0.0.1" }));
+    for (status, answer) in futures_util::future::join_all(asked).await {
+        assert!(status == 200 || answer["code"] == "noRoom", "{status}: {}", answer["detail"]);
+    }
+    attack.ends().await;
+}

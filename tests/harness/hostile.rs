@@ -1,0 +1,297 @@
+//! An etcd that lies: a server of etcd's own interface whose answers a remote cluster's owner could have written, and no etcd would.
+//!
+//! It names its cluster `c02`. Deliberately lacks: whatever meshkeep never asks for, and leases.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use etcd_client::proto::{
+    PbCompactionRequest, PbCompactionResponse, PbDeleteRequest, PbDeleteResponse, PbEvent, PbKeyValue, PbKvServer, PbKvService,
+    PbPutRequest, PbPutResponse, PbRangeRequest, PbRangeResponse, PbRangeStreamResponse, PbResponseHeader, PbResponseOp, PbTxnOpResponse,
+    PbTxnRequest, PbTxnResponse, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer, PbWatchService,
+};
+use futures_util::{Stream, StreamExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::slices;
+
+/// The prefix of services, which most modes lie about.
+const SERVICES: &str = "cilium/state/services/v1/c02/";
+
+/// The prefix of endpoint slices.
+const SLICES: &str = "cilium/state/endpointslices/v1/c02/";
+
+/// The prefix of the heartbeat, which is one key.
+const HEARTBEAT: &str = "cilium/.heartbeat";
+
+/// How many keys a page of small values has: Cilium's own limit.
+const PAGE_KEYS: u64 = 256;
+
+/// How many large values a page has: 24 MiB, which one message may still have.
+const PAGE_LARGE_VALUES: u64 = 16;
+
+/// The largest value that etcd takes (`--max-request-bytes`, default 1.5 MiB), less its key and the rest of the request.
+const LARGE_VALUE_BYTES: usize = (3 << 19) - 1_024;
+
+/// Where there should be one key, or a few.
+const MANY: u64 = 5_000;
+
+/// What it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A list of 10,000 keys, it says, whose pages have no end.
+    EndlessList,
+    /// A page of this many keys in a list of three, it says.
+    MoreThanCounted(u64),
+    /// As many keys as there can be, it says.
+    CountWithoutEnd,
+    /// A list of values of the largest size.
+    LargeValues,
+    /// So many endpoint slices of so many endpoints: half of them without an address, which are a few bytes in etcd, half of them with one each.
+    Slices(u64, u32),
+    /// Thousands of heartbeats.
+    Heartbeats,
+    /// Thousands of canaries.
+    Canaries,
+    /// Thousands of keys where one cluster config should be.
+    Configs,
+    /// An empty list, and a watch that tells of new services without end.
+    EndlessWatch,
+    /// One heartbeat, and a watch that tells of others without end.
+    EndlessHeartbeats,
+    /// Each answer is older than the one before.
+    GoesBack,
+}
+
+/// The server; gone when dropped.
+pub(crate) struct Hostile {
+    port: u16,
+    asked: Arc<Lies>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Lies {
+    mode: Mode,
+    revision: AtomicI64,
+    answers: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Service(Arc<Lies>);
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Mode {
+    /// What its watches tell of without end.
+    fn tells_without_end(self) -> Option<&'static str> {
+        match self {
+            Self::EndlessWatch => Some(SERVICES),
+            Self::EndlessHeartbeats => Some(HEARTBEAT),
+            _ => None,
+        }
+    }
+}
+
+impl Hostile {
+    pub(crate) async fn start(mode: Mode) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = Arc::new(Lies { mode, revision: AtomicI64::new(1_000_000_000), answers: AtomicU64::new(0) });
+        let service = Service(Arc::clone(&asked));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let server = tonic::transport::Server::builder().add_service(PbKvServer::new(service.clone()));
+            server.add_service(PbWatchServer::new(service)).serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
+        });
+        Self { port, asked, _tasks: tasks }
+    }
+
+    /// The cluster file that leads here.
+    pub(crate) fn client_file(&self) -> String {
+        format!("endpoints:\n- http://127.0.0.1:{}\n", self.port)
+    }
+
+    /// How many answers it has given.
+    pub(crate) fn answers(&self) -> u64 {
+        self.asked.answers.load(Ordering::Relaxed)
+    }
+}
+
+impl Lies {
+    fn header(&self) -> Option<PbResponseHeader> {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        let step = if self.mode == Mode::GoesBack { -1 } else { 0 };
+        let revision = self.revision.fetch_add(step, Ordering::Relaxed);
+        Some(PbResponseHeader { cluster_id: 0xbad, member_id: 1, revision, raft_term: 1 })
+    }
+
+    fn range(&self, request: &PbRangeRequest) -> PbRangeResponse {
+        let key = String::from_utf8_lossy(&request.key).into_owned();
+        let (kvs, more, count) = match key.as_str() {
+            _ if request.keys_only || request.count_only => (Vec::new(), false, 0),
+            HEARTBEAT => all(self.several(&key, Mode::Heartbeats, b"2026-01-12T09:31:07Z")),
+            "cilium/cluster-config/c02" => {
+                let value = br#"{"id":2,"capabilities":{"syncedCanaries":CANARIES,"maxConnectedClusters":255,"serviceExportsEnabled":true,"endpointSlicesExportMode":"services-and-endpointslices"}}"#;
+                let canaries = if self.mode == Mode::Canaries { "true" } else { "false" };
+                all(self.several(&key, Mode::Configs, String::from_utf8_lossy(value).replace("CANARIES", canaries).as_bytes()))
+            }
+            "cilium/synced/c02/" => all(self.several(&key, Mode::Canaries, b"2026-01-12T09:31:07Z")),
+            _ if key.starts_with(SERVICES) => self.services(key.trim_end_matches('\0')),
+            _ if key.starts_with(SLICES) => self.slices(key.trim_end_matches('\0')),
+            _ => (Vec::new(), false, 0),
+        };
+        PbRangeResponse { header: self.header(), kvs, more, count }
+    }
+
+    /// One key, or thousands where that is what this one does.
+    fn several(&self, key: &str, mode: Mode, value: &[u8]) -> Vec<PbKeyValue> {
+        let is_many = self.mode == mode;
+        let name = |number| if is_many { format!("{key}{number:09}") } else { key.to_owned() };
+        (0..if is_many { MANY } else { 1 }).map(|number| put(name(number), value.to_vec(), 7)).collect()
+    }
+
+    fn services(&self, key: &str) -> (Vec<PbKeyValue>, bool, i64) {
+        let small = |numbers: std::ops::Range<u64>| numbers.map(|number| service(number, 10, 7)).collect();
+        let from = number_of(key, SERVICES);
+        match self.mode {
+            Mode::EndlessList => (small(from..from + PAGE_KEYS), true, 10_000),
+            Mode::MoreThanCounted(keys) => (small(0..keys), false, 3),
+            Mode::CountWithoutEnd => (small(from..from + PAGE_KEYS), true, i64::MAX),
+            Mode::LargeValues => {
+                let page = (from..from + PAGE_LARGE_VALUES).map(|number| service(number, LARGE_VALUE_BYTES, 7));
+                (page.collect(), true, 10_000)
+            }
+            _ => (Vec::new(), false, 0),
+        }
+    }
+
+    fn slices(&self, key: &str) -> (Vec<PbKeyValue>, bool, i64) {
+        let Mode::Slices(slices, endpoints) = self.mode else { return (Vec::new(), false, 0) };
+        let from = number_of(key, SLICES);
+        let to = slices.min(from + PAGE_LARGE_VALUES);
+        let slice = |number: u64| {
+            let name = format!("s{number:09}");
+            let first = u32::try_from(number).unwrap() * endpoints;
+            // the largest may be unpacked to 16 MiB: an endpoint with an address takes eight times one without
+            let addresses =
+                (number % 2 == 1).then(|| (first..first + endpoints / 8).map(|address| std::net::Ipv4Addr::from(address).to_string()));
+            let endpoints = match addresses {
+                Some(addresses) => slices::endpoints(addresses),
+                None => slices::endpoints((0..endpoints).map(|_| String::new())),
+            };
+            put(format!("{SLICES}shop/{name}"), slices::write_of("c02", 2, "shop", &name, &endpoints), 7)
+        };
+        ((from..to).map(slice).collect(), to < slices, i64::try_from(slices).unwrap())
+    }
+}
+
+/// A list of a single page.
+fn all(kvs: Vec<PbKeyValue>) -> (Vec<PbKeyValue>, bool, i64) {
+    let count = i64::try_from(kvs.len()).unwrap();
+    (kvs, false, count)
+}
+
+/// With which number a page begins.
+fn number_of(key: &str, prefix: &str) -> u64 {
+    key.strip_prefix(prefix).and_then(|name| name.strip_prefix("shop/s")?.parse::<u64>().ok()).map_or(0, |last| last + 1)
+}
+
+fn put(key: String, value: Vec<u8>, mod_revision: i64) -> PbKeyValue {
+    PbKeyValue { key: key.into_bytes(), create_revision: 7, mod_revision, version: 1, value, lease: 0 }
+}
+
+fn service(number: u64, bytes: usize, revision: i64) -> PbKeyValue {
+    let (name, filling) = (format!("s{number:09}"), "x".repeat(bytes));
+    let value = format!(r#"{{"cluster":"c02","clusterID":2,"namespace":"shop","name":"{name}","labels":{{"x":"{filling}"}}}}"#);
+    put(format!("{SERVICES}shop/{name}"), value.into_bytes(), revision)
+}
+
+#[tonic::async_trait]
+impl PbKvService for Service {
+    type RangeStreamStream = Answers<PbRangeStreamResponse>;
+
+    async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {
+        Ok(Response::new(self.0.range(request.get_ref())))
+    }
+
+    async fn range_stream(&self, _: Request<PbRangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
+        Err(Status::unimplemented("older than 3.7"))
+    }
+
+    async fn put(&self, _: Request<PbPutRequest>) -> Result<Response<PbPutResponse>, Status> {
+        Err(Status::unimplemented("nobody writes here"))
+    }
+
+    async fn delete_range(&self, _: Request<PbDeleteRequest>) -> Result<Response<PbDeleteResponse>, Status> {
+        Err(Status::unimplemented("nobody writes here"))
+    }
+
+    /// Reads of keys, none of which is there.
+    async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
+        let empty = |_| PbResponseOp { response: Some(PbTxnOpResponse::ResponseRange(PbRangeResponse::default())) };
+        let responses = request.get_ref().success.iter().map(empty).collect();
+        Ok(Response::new(PbTxnResponse { header: self.0.header(), succeeded: true, responses }))
+    }
+
+    async fn compact(&self, _: Request<PbCompactionRequest>) -> Result<Response<PbCompactionResponse>, Status> {
+        Err(Status::unimplemented("nobody writes here"))
+    }
+}
+
+#[tonic::async_trait]
+impl PbWatchService for Service {
+    type WatchStream = Answers<PbWatchResponse>;
+
+    async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
+        // one: what is not read is not made
+        let (sender, receiver) = mpsc::channel(1);
+        let mut task = JoinSet::new();
+        task.spawn(watching(Arc::clone(&self.0), request.into_inner(), sender));
+        // the task ends with the stream
+        let next = |(mut receiver, task): (mpsc::Receiver<_>, JoinSet<()>)| async move { Some((receiver.recv().await?, (receiver, task))) };
+        let answers = futures_util::stream::unfold((receiver, task), next);
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// Answers one stream of watches until that ends.
+async fn watching(lies: Arc<Lies>, mut requests: Streaming<PbWatchRequest>, answers: mpsc::Sender<Result<PbWatchResponse, Status>>) {
+    let mut tellers = JoinSet::new();
+    while let Some(Ok(request)) = requests.next().await {
+        let mut answer = PbWatchResponse { header: lies.header(), watch_id: -1, ..PbWatchResponse::default() };
+        let mut tells_without_end = false;
+        if let Some(PbWatchRequestUnion::CreateRequest(create)) = request.request_union {
+            (answer.watch_id, answer.created) = (create.watch_id, true);
+            tells_without_end = lies.mode.tells_without_end() == Some(&*String::from_utf8_lossy(&create.key));
+        }
+        let watch_id = answer.watch_id;
+        if answers.send(Ok(answer)).await.is_err() {
+            return;
+        }
+        if tells_without_end {
+            tellers.spawn(tell_without_end(Arc::clone(&lies), watch_id, answers.clone()));
+        }
+    }
+}
+
+async fn tell_without_end(lies: Arc<Lies>, watch_id: i64, answers: mpsc::Sender<Result<PbWatchResponse, Status>>) {
+    for page in 0.. {
+        let revision = lies.revision.fetch_add(1, Ordering::Relaxed) + 1;
+        let key_value = |number| match lies.mode {
+            Mode::EndlessHeartbeats => put(format!("{HEARTBEAT}{number:09}"), b"2026-01-12T09:31:07Z".to_vec(), revision),
+            _ => service(number, 10, revision),
+        };
+        let put = |number| PbEvent { r#type: 0, kv: Some(key_value(number)), prev_kv: None };
+        let events = (page * PAGE_KEYS..(page + 1) * PAGE_KEYS).map(put).collect();
+        let answer = PbWatchResponse { header: lies.header(), watch_id, events, ..PbWatchResponse::default() };
+        if answers.send(Ok(answer)).await.is_err() {
+            return;
+        }
+    }
+}
