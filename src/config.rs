@@ -100,6 +100,9 @@ pub struct Settings {
     pub timing: TimingSettings,
 }
 
+/// The least room for decoded values: that of the largest endpoint slice, 16 MiB unpacked and five times that as an object, and some more.
+const DECODED_BYTES_MIN: u64 = 96 << 20;
+
 /// What is held in memory at most, whatever remotes write.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MemorySettings {
@@ -110,6 +113,10 @@ pub struct MemorySettings {
     /// Do not read a cluster whose keys and values are more than this
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
     pub cluster_max_bytes: u64,
+
+    /// Hold no more than this of large values that are decoded at one time: others wait, or are told to ask again
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_bytes)]
+    pub decoded_max_bytes: u64,
 }
 
 /// How the HTTP face is protected. None of it is needed on loopback and unix sockets.
@@ -305,6 +312,11 @@ impl Settings {
             return conflict(
                 "--local-etcd needs --cluster-name: the own cluster is mirrored under its name, which is the one in its cluster config"
                     .into(),
+            );
+        }
+        if self.memory.decoded_max_bytes < DECODED_BYTES_MIN {
+            return conflict(
+                "--decoded-max-bytes must be 96MiB at least: the largest endpoint slice takes some 80 MiB once it is decoded".into(),
             );
         }
         self.security.check()?;

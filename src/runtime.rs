@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub use crate::api::openapi_json as openapi_document;
 use crate::api::{BindError, Bound};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
-use crate::commit::{Committer, PersistState, Subscriber, command_queue, folder, persister, publication};
+use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::Settings;
 use crate::handle::{About, ClusterBoard, Early, EarlyWatch, Handle, LostLines, StoreReport};
 use crate::model::DirectoryState;
@@ -93,6 +93,7 @@ struct Served {
     stop_api: CancellationToken,
     /// Cancelled when nothing is served any more.
     no_more: CancellationToken,
+    decoded: DecodedBudget,
     loaded: watch::Sender<Option<Subscriber>>,
     board: watch::Sender<ClusterBoard>,
     directory: watch::Sender<DirectoryState>,
@@ -195,7 +196,8 @@ fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant,
     let (report_sender, store) = watch::channel(StoreReport::default());
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
     let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines };
-    let handle = Handle::new(about).with_early(early);
+    let decoded = DecodedBudget::new(settings.memory.decoded_max_bytes);
+    let handle = Handle::new(about).with_early(early).with_decoded(decoded.clone());
     let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
     let (stop, gone) = (stop_api.clone(), no_more.clone().drop_guard());
     tasks.spawn(async move {
@@ -207,6 +209,7 @@ fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant,
         tasks,
         stop_api,
         no_more,
+        decoded,
         loaded: loaded_sender,
         board: board_sender,
         directory: directory_sender,
@@ -217,7 +220,7 @@ fn serve(settings: &Settings, bound: Bound, early: EarlyWatch, started: Instant,
 
 /// Loads the store, then mirrors.
 async fn start(settings: Settings, reread: &Reread, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
-    let Served { mut tasks, stop_api, no_more: _, loaded, board, directory, persistence, store_report } = served;
+    let Served { mut tasks, stop_api, no_more: _, decoded, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, begun, early } = opened;
     store_report.send_replace(wiring::store_report(&opened));
@@ -264,7 +267,7 @@ async fn start(settings: Settings, reread: &Reread, served: Served, opened: Open
             "watcher of the own cluster's file"
         });
     }
-    let mesh = Mesh::new(wiring::mesh_options(&settings), commands, mirror, board);
+    let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, board);
     let stop = stop_mirror.clone();
     tasks.spawn(async move {
         mesh.run(directory_events, stop).await;

@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::query::{ListQuery, Parameters};
 use super::scans::{Pace, Scanner};
 use super::state::ApiState;
-use crate::handle::{Reading, Scanned, Slice, Spent};
+use crate::handle::{NoDecodedRoom, Reading, Scanned, Slice, Spent};
 use crate::model::{Kind, Record};
 
 /// How many bytes the items of a page may have (docs/api.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
@@ -39,6 +39,8 @@ pub(crate) enum Step {
     Paused(String),
     /// Nothing is left, or the page is full and the next one begins with that text.
     Ended(Option<String>),
+    /// There is no room for what stands at that text now.
+    NoRoom(String, NoDecodedRoom),
 }
 
 /// Puts items into a page until that is full, nothing is left, or the slice is over. Called again, it goes on from there.
@@ -105,12 +107,14 @@ impl Page {
 }
 
 impl Making {
-    fn advance(&mut self, pace: Pace, slice: &mut Slice) -> ControlFlow<Option<String>> {
+    fn advance(&mut self, pace: Pace, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
-            Step::Ended(next) => ControlFlow::Break(next),
+            Step::Ended(next) => ControlFlow::Break(Ok(next)),
+            Step::NoRoom(at, none) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_room(&at, none))),
+            Step::NoRoom(at, _) => ControlFlow::Break(Ok(Some(at))),
             Step::Paused(next) => {
                 self.spent += slice.spent();
-                if pace.page.is_spent(self.spent) { ControlFlow::Break(Some(next)) } else { ControlFlow::Continue(()) }
+                if pace.page.is_spent(self.spent) { ControlFlow::Break(Ok(Some(next))) } else { ControlFlow::Continue(()) }
             }
         }
     }
@@ -160,7 +164,7 @@ where
         }
         let Some(mut page) = making.take() else { return ControlFlow::Continue(()) };
         match page.advance(pace, slice) {
-            ControlFlow::Break(next) => ControlFlow::Break(page.finish(next)),
+            ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish(next))),
             ControlFlow::Continue(()) => {
                 making = Some(page);
                 ControlFlow::Continue(())
@@ -205,6 +209,7 @@ pub(crate) fn stepped<K: ToString>(scanned: Scanned<K>, start: &mut Option<K>) -
     match scanned {
         Scanned::All => Step::Ended(None),
         Scanned::Full(key) => Step::Ended(Some(key.to_string())),
+        Scanned::NoRoom(key, none) => Step::NoRoom(key.to_string(), none),
         Scanned::Paused(key) => {
             let next = key.to_string();
             *start = Some(key);

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::handle::Loading;
+use crate::handle::{Loading, NoDecodedRoom};
 
 /// How soon a client may try again what only needs a moment: the store, or a free place among streams or scans.
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -35,6 +35,7 @@ pub(crate) enum Code {
     TooBusy,
     Internal,
     Loading,
+    NoRoom,
     Stopping,
     TooOld,
 }
@@ -61,6 +62,7 @@ impl Code {
             Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "tooBusy", "Too many requests that take long are being answered"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
+            Self::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "noRoom", "It is too large for the memory that is left"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
             Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than asked for"),
         }
@@ -68,7 +70,9 @@ impl Code {
 
     const fn retry_after_seconds(self) -> Option<u64> {
         match self {
-            Self::Loading | Self::Stopping | Self::TooOld | Self::TooManyStreams | Self::TooBusy => Some(RETRY_AFTER_SECONDS),
+            Self::Loading | Self::NoRoom | Self::Stopping | Self::TooOld | Self::TooManyStreams | Self::TooBusy => {
+                Some(RETRY_AFTER_SECONDS)
+            }
             Self::BadParameter
             | Self::BadRequest
             | Self::Unauthorized
@@ -143,6 +147,13 @@ impl Problem {
         let (status, code, title) = self.code.parts();
         let (problem_type, status) = (format!("/problems/{code}"), status.as_u16());
         ProblemDocument { problem_type, title, status, detail: self.detail, instance, code, age_seconds: self.age_seconds }
+    }
+}
+
+impl Problem {
+    /// There is no room for what is large once it is decoded.
+    pub(crate) fn no_room(what: &str, none: NoDecodedRoom) -> Self {
+        Self::new(Code::NoRoom, format!("{what}: {none}"))
     }
 }
 

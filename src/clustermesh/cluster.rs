@@ -17,6 +17,7 @@ use super::ids::ClusterIds;
 use super::resync::Resync;
 use super::scope::{AttemptError, KindMemory, Surroundings};
 use super::timing::{Backoff, STABLE_CONNECTION};
+use crate::commit::DecodedBudget;
 use crate::kvstore::{ClientFile, ClientOptions, Endpoint};
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
 
@@ -33,6 +34,8 @@ pub struct MeshOptions {
     pub client: ClientOptions,
     /// What each cluster may have.
     pub bounds: ClusterBounds,
+    /// The room for large values that are decoded.
+    pub decoded: DecodedBudget,
     /// Times of each cluster's life.
     pub timing: super::Timing,
 }

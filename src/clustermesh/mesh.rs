@@ -108,6 +108,7 @@ impl Mesh {
         let held = Kind::ALL.map(|kind| view.scope(&Scope { cluster: cluster.clone(), kind }).map_or(0, |state| state.entry_count.into()));
         let surroundings = Surroundings {
             holdings: Holdings::new(self.options.bounds, held),
+            decoded: self.options.decoded.clone(),
             commands: self.commands.clone(),
             mirror: self.mirror.clone(),
             reporter: reporter.clone(),

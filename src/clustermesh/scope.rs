@@ -13,12 +13,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
+use self::size::decoded_bytes;
 use super::bounds::{Excess, Holdings};
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECK_INTERVAL, Timing, WATCH_SILENCE_MAX};
-use crate::commit::{CommandSender, Published, Subscriber};
+use crate::commit::{CommandSender, DecodedBudget, Published, Subscriber};
 use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, WatchMessage};
 use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
@@ -37,6 +38,7 @@ pub(super) struct Surroundings {
     pub(super) gates: Gates,
     /// What the cluster has, held against what it may have.
     pub(super) holdings: Holdings,
+    pub(super) decoded: DecodedBudget,
 }
 
 /// What a connection brings to each kind.
@@ -258,12 +260,12 @@ impl ScopeTask<'_> {
                     if self.admit_page(&page).await? || !waiting.is_empty() {
                         waiting.push(page);
                     } else {
-                        self.feed(Input::Page(page)).await?;
+                        self.feed_page(page).await?;
                     }
                 }
                 Ok(None) => {
                     for page in waiting {
-                        self.feed(Input::Page(page)).await?;
+                        self.feed_page(page).await?;
                     }
                     return self.feed(Input::ListEnd).await;
                 }
@@ -386,6 +388,7 @@ impl ScopeTask<'_> {
 
     /// Gives the state machine one input and the writer what comes of it. A full queue pauses reading here.
     async fn feed(&mut self, input: Input) -> Result<Option<Request>, AttemptError> {
+        let room = self.surroundings.decoded.hold(decoded_bytes(&input)).await;
         let step = self.memory.resync.step(input);
         for reason in &step.unreadable_keys {
             let Scope { cluster, kind } = &self.scope;
@@ -397,6 +400,7 @@ impl ScopeTask<'_> {
         self.memory.outbox.extend(step.commands);
         self.expect();
         self.memory.deliver(&self.surroundings.commands).await?;
+        drop(room);
         let synced = self.memory.resync.is_synced();
         if self.memory.resync.held_count() > 0 {
             self.memory.held_since.get_or_insert_with(Instant::now);

@@ -6,6 +6,7 @@
 //! from blocks that were reserved in the store ahead, and every
 //! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
 
+mod decoded;
 mod folding;
 mod gathered;
 mod marks;
@@ -25,6 +26,7 @@ use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, 
 use crate::store::{Group, Journal};
 use crate::view::{Effects, Live, View};
 
+pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
 pub use folding::{FoldWorker, Folder, folder};
 pub use marks::{HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};

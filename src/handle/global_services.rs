@@ -41,8 +41,14 @@ impl Reading {
             }
             slice.look();
             let found = service.split_once('/').map_or("", |(_, name)| name);
-            if filter.name.as_ref().is_none_or(|wanted| wanted == found)
-                && let Some(found) = view.global_service(service).filter(|one| passes(filter, one))
+            if filter.name.as_ref().is_some_and(|wanted| wanted != found) {
+                continue;
+            }
+            let _room = match self.room_for_service(service) {
+                Ok(room) => room,
+                Err(none) => return Scanned::NoRoom(service.clone(), none),
+            };
+            if let Some(found) = view.global_service(service).filter(|one| passes(filter, one))
                 && !take(&found)
             {
                 return Scanned::Full(service.clone());

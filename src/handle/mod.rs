@@ -26,9 +26,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
-use crate::commit::{Published, Subscriber};
+use crate::commit::{DecodedBudget, Published, Subscriber};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters};
 
+pub use crate::commit::{DecodedRoom, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
     Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, ServiceShare, Weakness,
@@ -128,6 +129,7 @@ pub struct StoreReport {
 pub struct Handle {
     about: About,
     early: Option<EarlyWatch>,
+    decoded: DecodedBudget,
 }
 
 /// The store is still loading after the longest wait.
@@ -139,7 +141,13 @@ impl Handle {
     /// A face over what the runtime built.
     #[must_use]
     pub fn new(about: About) -> Self {
-        Self { about, early: None }
+        Self { about, early: None, decoded: DecodedBudget::default() }
+    }
+
+    /// The same with the room for large decoded values that the whole process shares.
+    #[must_use]
+    pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
+        Self { decoded, ..self }
     }
 
     /// The newest snapshot; waits for the store to load, 2 s at most.
@@ -234,6 +242,7 @@ impl Handle {
 
     fn read(&self, published: Arc<Published>) -> Reading {
         let board = Arc::clone(&self.about.clusters.borrow());
-        Reading::new(published, board).within(self.about.own_cluster.clone(), self.about.max_connected_clusters)
+        let reading = Reading::new(published, board).with_decoded(self.decoded.clone());
+        reading.within(self.about.own_cluster.clone(), self.about.max_connected_clusters)
     }
 }

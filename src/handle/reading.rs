@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnet::IpNet;
 
 use super::ClusterBoard;
-use crate::commit::Published;
+use crate::commit::{DecodedBudget, DecodedRoom, NoDecodedRoom, Published};
 use crate::feed::TrimmedCounts;
 use crate::model::{
-    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Phase, Position, Record,
-    RefusedKey, Revision, Scope, Sequence,
+    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, PackedSlice, Phase, Position,
+    Record, RefusedKey, Revision, Scope, Sequence,
 };
 use crate::view::{LookupMatch, Rank};
 
@@ -22,6 +22,7 @@ pub struct Reading {
     board: ClusterBoard,
     own_cluster: Option<ClusterName>,
     max_connected_clusters: MaxConnectedClusters,
+    decoded: DecodedBudget,
     now: Instant,
 }
 
@@ -127,7 +128,30 @@ pub struct ResourceReading {
 
 impl Reading {
     pub(super) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
-        Self { published, board, own_cluster: None, max_connected_clusters: MaxConnectedClusters::default(), now: Instant::now() }
+        let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
+        Self { published, board, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
+    }
+
+    /// The same with the room for large decoded values that the process has.
+    pub(super) fn with_decoded(self, decoded: DecodedBudget) -> Self {
+        Self { decoded, ..self }
+    }
+
+    /// Waits for the room that a record takes once it is decoded; on a thread that may block.
+    ///
+    /// # Errors
+    /// [`NoDecodedRoom`].
+    pub fn room_for(&self, record: &Record) -> Result<DecodedRoom, NoDecodedRoom> {
+        let slice = record.object.as_deref().and_then(Object::as_endpoint_slice);
+        self.decoded.hold_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
+    }
+
+    /// The same of a global service, which is merged.
+    ///
+    /// # Errors
+    /// [`NoDecodedRoom`].
+    pub fn room_for_service(&self, service: &str) -> Result<DecodedRoom, NoDecodedRoom> {
+        self.decoded.hold_blocking(self.published.view.decoded_bytes_of(service))
     }
 
     /// The same, as a sidecar of this cluster in a mesh of this size reads it.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::seek::{Plan, Seek};
-use super::{Reading, Slice};
+use super::{NoDecodedRoom, Reading, Slice};
 use crate::model::{EntryKey, Record};
 use crate::view::View;
 
@@ -16,17 +16,32 @@ pub enum Scanned<K = EntryKey> {
     Full(K),
     /// The slice is over: go on from this key, of which it is not known whether it matches.
     Paused(K),
+    /// What this key holds is large once it is decoded, and there is no room for that now: a next page begins there.
+    NoRoom(K, NoDecodedRoom),
 }
 
 impl Reading {
     /// Gives the objects that a seek is about, from a key on, to `take` until that refuses one.
     pub fn scan(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, mut take: impl FnMut(&Record) -> bool) -> Scanned {
-        let view = &self.published().view;
-        let filter = &seek.filter;
-        let mut matching = |record: &Record| {
-            let matches = record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
-            !matches || take(record)
+        let (filter, mut no_room) = (&seek.filter, None);
+        let matching = |record: &Record| match self.room_for(record) {
+            Ok(_room) => {
+                let matches = record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
+                !matches || take(record)
+            }
+            Err(none) => {
+                no_room = Some(none);
+                false
+            }
         };
+        match (self.scan_planned(seek, start, slice, matching), no_room) {
+            (Scanned::Full(key), Some(none)) => Scanned::NoRoom(key, none),
+            (scanned, _) => scanned,
+        }
+    }
+
+    fn scan_planned(&self, seek: &Seek, start: Option<&EntryKey>, slice: &mut Slice, mut matching: impl FnMut(&Record) -> bool) -> Scanned {
+        let view = &self.published().view;
         match &seek.plan {
             Plan::Identity(id) => {
                 let lowest = EntryKey::lowest();
@@ -54,7 +69,7 @@ impl Reading {
                 }
                 Scanned::All
             }
-            Plan::Runs(_) => scan_runs(view, seek, start, slice, |key| filter.may_match(key), matching),
+            Plan::Runs(_) => scan_runs(view, seek, start, slice, |key| seek.filter.may_match(key), matching),
         }
     }
 

@@ -11,6 +11,7 @@ use super::signals::Reread;
 use super::{OpenedStore, early, restore};
 use crate::api::{ApiOptions, ConnectionLimits, TlsFiles};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
+use crate::commit::DecodedBudget;
 use crate::config::Settings;
 use crate::feed::Retention;
 use crate::handle::{Early, StoreReport};
@@ -50,7 +51,7 @@ pub(super) fn local_etcd(settings: &Settings) -> Option<LocalEtcd> {
     Some(LocalEtcd { cluster, path })
 }
 
-pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
+pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshOptions {
     let kvstore = settings.kvstore();
     let in_flight = usize::try_from(kvstore.max_inflight.unwrap_or(kvstore.qps)).unwrap_or(usize::MAX);
     MeshOptions {
@@ -65,6 +66,7 @@ pub(super) fn mesh_options(settings: &Settings) -> MeshOptions {
             requests_in_flight_max: in_flight,
             ..ClientOptions::default()
         },
+        decoded,
         bounds: ClusterBounds { keys_max: settings.memory.cluster_max_keys, bytes_max: settings.memory.cluster_max_bytes },
         timing: Timing {
             legacy_wait: settings.timing.legacy_wait,

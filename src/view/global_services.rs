@@ -85,6 +85,14 @@ impl View {
         GlobalService::merge(service, &records)
     }
 
+    /// About how many bytes the slices of a global service take while it is merged.
+    #[must_use]
+    pub fn decoded_bytes_of(&self, service: &str) -> u64 {
+        let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice);
+        let records = slices.filter_map(|key| self.share(key));
+        records.filter_map(|record| Some(record.object.as_deref()?.as_endpoint_slice()?.decoded_bytes())).sum()
+    }
+
     /// What one cluster has under a name, whether it shares it or not: what an agent of that cluster has as its local service. Without
     /// a service and without slices there is none.
     #[must_use]

@@ -63,21 +63,28 @@ pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     Ok((cluster, slice))
 }
 
-/// About how many bytes of memory a slice takes while it is decoded, at most: what its frame says that it unpacks to, or the cap where that
-/// is not said of all of it, and what that is decoded to.
+/// About how many bytes of memory a slice takes while it is decoded: what it unpacks to, and what that is decoded to. Cilium's frames say
+/// what they unpack to; others are unpacked for it, into nothing.
 pub(super) fn decoded_bytes(value: &[u8]) -> u64 {
     let is_one_frame = zstd_safe::find_frame_compressed_size(value).is_ok_and(|length| length == value.len());
     let said = zstd_safe::get_frame_content_size(value).ok().flatten().filter(|_| is_one_frame);
-    said.unwrap_or(UNPACKED_BYTES_MAX).min(UNPACKED_BYTES_MAX) * DECODED_BYTES_FACTOR
+    let counted = || unpacking(value).and_then(|mut unpacking| std::io::copy(&mut unpacking, &mut std::io::sink()));
+    let unpacked = said.map_or_else(counted, Ok).unwrap_or(UNPACKED_BYTES_MAX);
+    unpacked.min(UNPACKED_BYTES_MAX) * DECODED_BYTES_FACTOR
+}
+
+/// Every frame unpacked, up to a byte more than the cap.
+fn unpacking(value: &[u8]) -> std::io::Result<impl Read> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(value)?;
+    decoder.window_log_max(WINDOW_LOG_MAX)?;
+    Ok(decoder.take(UNPACKED_BYTES_MAX + 1))
 }
 
 /// Unpacks every frame, up to the cap.
 fn unpack(value: &[u8]) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| format!("value is not zstd: {error}");
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(value).map_err(failed)?;
-    decoder.window_log_max(WINDOW_LOG_MAX).map_err(failed)?;
     let mut bytes = Vec::new();
-    decoder.take(UNPACKED_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let read = unpacking(value).and_then(|mut unpacking| unpacking.read_to_end(&mut bytes));
+    read.map_err(|error| format!("value is not zstd: {error}"))?;
     if bytes.len() as u64 > UNPACKED_BYTES_MAX {
         return Err(format!("value is more than {UNPACKED_BYTES_MAX} bytes once unpacked"));
     }

@@ -8,7 +8,7 @@ use axum::response::Response;
 use super::{bad_path, cluster_in_path, single};
 use crate::api::dto::exports::{EndpointSlice, ServiceExport};
 use crate::api::dto::{EndpointSliceList, ServiceExportList};
-use crate::api::pages::{page, records};
+use crate::api::pages::{one, page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
 use crate::api::scans::Scanner;
@@ -80,13 +80,20 @@ pub(crate) async fn get_endpoint_slice(
     State(state): State<ApiState>,
     path: Result<Path<(String, String, String)>, PathRejection>,
     query: Parameters<ItemQuery>,
-) -> Result<Json<EndpointSlice>, Problem> {
+    scanner: Scanner,
+) -> Result<Response, Problem> {
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::EndpointSlice, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading().await?;
-    let found = single(&reading, &key, query.values.max_age, EndpointSlice::of);
-    let detail = || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists what there is");
-    let (mut slice, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
-    slice.meta = Some(meta);
-    Ok(Json(slice))
+    // as large as its source makes it
+    one(&scanner, move || {
+        let record = reading.record(&key);
+        let _room = record.map(|record| reading.room_for(&record)).transpose().map_err(|none| Problem::no_room(&key.to_string(), none))?;
+        let found = single(&reading, &key, query.values.max_age, EndpointSlice::of);
+        let detail = || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists what there is");
+        let (mut slice, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
+        slice.meta = Some(meta);
+        Ok(slice)
+    })
+    .await
 }

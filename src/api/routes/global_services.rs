@@ -65,7 +65,9 @@ pub(crate) async fn get_global_service(
     one(&scanner, move || {
         let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
         let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
-        let found = reading.global_service(&format!("{namespace}/{name}"));
+        let full_name = format!("{namespace}/{name}");
+        let _room = reading.room_for_service(&full_name).map_err(|none| Problem::no_room(&full_name, none))?;
+        let found = reading.global_service(&full_name);
         let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
         let sources = sources(&reading, &found);
         check_age(query.values.max_age, &sources)?;

@@ -20,7 +20,9 @@ use crate::api::router;
 use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyor;
-use crate::commit::{CommandSender, Committer, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication};
+use crate::commit::{
+    CommandSender, Committer, DecodedBudget, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication,
+};
 use crate::feed::{Feed, Retention};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport, Survey};
 use crate::model::*;
@@ -115,6 +117,14 @@ impl Fixture {
         let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
         let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
         state.hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
+        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self
+    }
+
+    /// With this room for large decoded values.
+    pub(in crate::api) fn with_decoded(mut self, budget: DecodedBudget) -> Self {
+        self.handle = self.handle.with_decoded(budget);
+        let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         self
     }

@@ -4,6 +4,7 @@ mod answers;
 mod changes;
 mod connections;
 mod crowd;
+mod decoded;
 mod disconnect;
 mod documents;
 mod errors;

@@ -2,13 +2,38 @@
 
 use std::collections::BTreeMap;
 
+use super::super::resync::Input;
 use super::{AttemptError, ScopeTask};
 use crate::commit::Published;
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{EntryKey, Kind, Scope, ScopeSize, Size};
 use crate::wire::keys;
 
+/// How many raw bytes of a page are decoded at one time, beside one value: a page of Cilium's 256 keys has some 100 KiB, and one of large values
+/// 32 MiB, decoded ten times that.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// How much a value takes decoded, for each of its bytes: the shortest item of a list has 2 bytes and takes 24, which few values are full of.
+const DECODED_BYTES_FACTOR: u64 = 8;
+
 impl ScopeTask<'_> {
+    /// Gives the state machine a page, piece by piece.
+    pub(super) async fn feed_page(&mut self, page: Page) -> Result<(), AttemptError> {
+        let (revision, total_count) = (page.revision, page.total_count);
+        let (mut piece, mut bytes) = (Vec::new(), 0);
+        for key_value in page.key_values {
+            bytes += size_of(&key_value).bytes;
+            if bytes > PIECE_BYTES && !piece.is_empty() {
+                let key_values = std::mem::take(&mut piece);
+                self.feed(Input::Page(Page { revision, key_values, total_count })).await?;
+                bytes = size_of(&key_value).bytes;
+            }
+            piece.push(key_value);
+        }
+        self.feed(Input::Page(Page { revision, key_values: piece, total_count })).await?;
+        Ok(())
+    }
+
     /// Counts a page of a list; says whether it has to wait for the end of the list, because too much is held already.
     pub(super) async fn admit_page(&self, page: &Page) -> Result<bool, AttemptError> {
         let size = page.key_values.iter().map(size_of).sum();
@@ -79,6 +104,20 @@ impl ScopeTask<'_> {
         let sizes = tokio::task::spawn_blocking(count).await.map_err(|_| AttemptError::Stopping)?;
         holdings.counted(sizes);
         Ok(())
+    }
+}
+
+/// About how many bytes an input takes while it is decoded.
+pub(super) fn decoded_bytes(input: &Input) -> u64 {
+    let of_value = |put: &KeyValue| put.value.len() as u64 * DECODED_BYTES_FACTOR;
+    match input {
+        Input::Page(page) => page.key_values.iter().map(of_value).sum(),
+        Input::Changes { changed: Some(changed), .. } => changed.puts.iter().map(of_value).sum(),
+        Input::Events { events, .. } => {
+            let of_event = |event: &Event| if let Event::Put(put) = event { of_value(put) } else { 0 };
+            events.iter().map(of_event).sum()
+        }
+        _ => 0,
     }
 }
 

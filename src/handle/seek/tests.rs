@@ -84,7 +84,7 @@ fn walk(scan: &Scan<'_>) -> (Vec<EntryKey>, u64) {
         rows += slice.spent().rows;
         match scanned {
             Scanned::All => return (keys, rows),
-            Scanned::Full(key) | Scanned::Paused(key) => start = Some(key),
+            Scanned::Full(key) | Scanned::Paused(key) | Scanned::NoRoom(key, _) => start = Some(key),
         }
     }
 }
