@@ -5,6 +5,7 @@
 //! words for it; [`Finding`] names one, whoever tells of it reads the rest from the [`Reading`]. Pure. Deliberately lacks: what is wrong with
 //! one cluster as a whole, which is read from its status when asked.
 
+mod backends;
 mod finding;
 mod look;
 mod pod_cidrs;
@@ -24,6 +25,7 @@ pub use finding::Finding;
 pub use look::Look;
 pub use pod_cidrs::Overlaps;
 
+use backends::Backends;
 use pod_cidrs::PodCidrs;
 
 /// What was found up to a moment. Cloning makes a snapshot.
@@ -36,8 +38,7 @@ pub struct Survey {
     /// How many ip entries of a cluster are behind a host address.
     hosted: OrdMap<(IpAddr, ClusterName), u32>,
     pod_cidrs: PodCidrs,
-    /// Services and endpoint slices by the addresses behind them.
-    backends: OrdSet<(IpAddr, EntryKey)>,
+    backends: Backends,
     /// What is wrong.
     findings: OrdSet<Finding>,
 }
@@ -96,7 +97,13 @@ impl Survey {
 
     /// The services and endpoint slices that have an address behind them.
     pub fn backed_by(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
-        self.backends.range((ip, EntryKey::lowest())..).take_while(move |(at, _)| *at == ip).map(|(_, key)| key)
+        self.backends.backed_by(ip)
+    }
+
+    /// Whether all of them are known: a cluster may have more than there is room for.
+    #[must_use]
+    pub fn has_all_backends(&self) -> bool {
+        self.backends.is_complete()
     }
 
     /// The prefix of an ip entry that came or went; pod CIDRs that nodes share are told of the nodes.
@@ -134,14 +141,7 @@ impl Survey {
         if key.kind == Kind::Node {
             self.pod_cidrs.replace(cluster, &key.name, &pod_cidrs_of(old), &pod_cidrs_of(new));
         }
-        // of a service of 5,000 backends of which one changed, that one is touched
-        let (old, new) = (addresses_behind(old), addresses_behind(new));
-        for ip in old.difference(&new) {
-            self.backends.remove(&(*ip, key.clone()));
-        }
-        for ip in new.difference(&old) {
-            self.backends.insert((*ip, key.clone()));
-        }
+        self.backends.replace(key, &addresses_behind(old), &addresses_behind(new));
     }
 
     /// Counts an ip entry of a cluster in or out.

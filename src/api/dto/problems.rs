@@ -63,7 +63,8 @@ pub(crate) struct Explanation {
     pub(crate) services: Vec<BackedService>,
     /// What looks wrong about it.
     pub(crate) problems: Vec<Finding>,
-    /// Whether `services` and `problems` are all that there are: false in the first moments after a start, or while very much changes.
+    /// Whether `services` and `problems` are all that there are: false in the first moments after a start, while very much changes, or where a
+    /// cluster has more addresses behind its services than there is room for (600,000).
     pub(crate) complete: bool,
     /// Where the answer comes from.
     pub(crate) meta: ItemMeta,

@@ -67,7 +67,7 @@ fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, max_age: Opti
         node: node.as_deref().and_then(Node::of),
         services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
         problems: survey.map(|survey| about(&concerns, survey, reading)).unwrap_or_default(),
-        complete: surveyed.is_complete,
+        complete: surveyed.is_complete && survey.is_some_and(Survey::has_all_backends),
         meta,
     })
 }

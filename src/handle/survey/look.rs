@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use imbl::{OrdMap, OrdSet};
 
+use super::backends::Backends;
 use super::pod_cidrs::PodCidrs;
 use super::{Finding, Survey};
 use crate::commit::Changed;
@@ -39,23 +40,29 @@ impl Look {
     /// Begins to look at all of a moment.
     #[must_use]
     pub fn at(reading: Reading) -> Self {
+        Self::within(reading, Backends::default())
+    }
+
+    /// The same with so much room for backends.
+    pub(super) fn within(reading: Reading, backends: Backends) -> Self {
         let survey = Survey {
             reading,
             naming: OrdMap::new(),
             hosted: OrdMap::new(),
             pod_cidrs: PodCidrs::unsettled(),
-            backends: OrdSet::new(),
+            backends,
             findings: OrdSet::new(),
         };
         Self { survey, work: Work::Everything(EntryKey::lowest()), touched: BTreeSet::new() }
     }
 
-    /// Begins to take in what changed since a survey; everything anew where that is no longer known.
+    /// Begins to take in what changed since a survey; everything anew where that is no longer known, or where
+    /// what was left out has room.
     #[must_use]
     pub fn after(survey: Survey, reading: Reading) -> Self {
         let position = survey.position();
-        if position < reading.published().feed.floor() {
-            return Self::at(reading);
+        if position < reading.published().feed.floor() || survey.backends.has_room_again() {
+            return Self::within(reading, survey.backends.emptied());
         }
         let from = survey.reading.clone();
         Self { survey: Survey { reading, ..survey }, work: Work::Changes(from, position), touched: BTreeSet::new() }
