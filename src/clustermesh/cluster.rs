@@ -131,8 +131,8 @@ impl ClusterTask {
                 backoff.reset(&self.options.timing);
             }
             let mut wait = backoff.next_wait(&self.options.timing, rand::random());
-            if let AttemptError::TooLarge(excess) = &error {
-                self.surroundings.reporter.too_large(*excess);
+            if error.is_too_much() {
+                self.surroundings.reporter.too_large(&error);
                 wait = self.options.timing.too_large_wait;
             }
             self.surroundings.reporter.failure(&error.to_string(), wait);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use super::bounds::Excess;
+use super::scope::AttemptError;
 use crate::commit::CommandSender;
 use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
 use crate::wire::keys::cluster_config_key;
@@ -118,7 +118,7 @@ impl Reporter {
     }
 
     /// The cluster has more than it may have, until it is read in full.
-    pub(super) fn too_large(&self, excess: Excess) {
+    pub(super) fn too_large(&self, excess: &AttemptError) {
         self.change(|status| status.too_large = Some(excess.to_string()));
     }
 

@@ -64,6 +64,13 @@ pub(super) enum AttemptError {
     Stopping,
 }
 
+impl AttemptError {
+    /// Whether the cluster has more than it may have, or than it says itself: trying again soon only costs that much again.
+    pub(super) fn is_too_much(&self) -> bool {
+        matches!(self, Self::TooLarge(_) | Self::Kvstore(KvstoreError::TooManyKeys { .. }))
+    }
+}
+
 /// What one kind remembers between connections.
 #[derive(Debug)]
 pub(super) struct KindMemory {

@@ -110,6 +110,12 @@ pub enum KvstoreError {
         /// What was asked for.
         what: String,
     },
+    /// More keys than there are, by what the server itself says or by what Cilium writes: they would come without end.
+    #[error("etcd sent what makes no sense: {reason}")]
+    TooManyKeys {
+        /// What has how many.
+        reason: String,
+    },
     /// A reply is older than one before it.
     #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several share one address")]
     WentBack {
@@ -185,6 +191,7 @@ impl KvstoreError {
             | Self::ClusterIdChanged { .. }
             | Self::MissingHeader
             | Self::WentBack { .. }
+            | Self::TooManyKeys { .. }
             | Self::TooLarge { .. }
             | Self::WatchCancelled { .. }
             | Self::WatchEnded { .. }

@@ -42,7 +42,7 @@ impl Connection {
     /// Reads a key, or the range `[key, range_end)`, of few keys, and watches it from there.
     ///
     /// # Errors
-    /// [`KvstoreError`]; `Malformed` if there are more keys than Cilium ever writes there.
+    /// [`KvstoreError`]; `TooManyKeys` if there are more keys than Cilium ever writes there.
     pub async fn follow(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(Vec<KeyValue>, Follow), KvstoreError> {
         let Reading { found, watch, .. } = self.read_and_watch(key, range_end).await?;
         let follow = Follow {
@@ -76,8 +76,7 @@ impl Connection {
         }
         let (reply, revision) = self.range(key, options).await?;
         if reply.more || reply.kvs.len() > usize::try_from(KEYS_MAX).unwrap_or(usize::MAX) {
-            let reason = format!("more than {KEYS_MAX} keys that begin with {}, where Cilium writes a few", printable(key));
-            return Err(KvstoreError::Malformed { reason });
+            return Err(too_many(key));
         }
         Ok((reply.kvs.into_iter().map(KeyValue::from).collect(), revision))
     }
@@ -92,7 +91,7 @@ impl Follow {
         let Some(watch) = &mut self.watch else { return self.read_anew().await };
         match watch.next().await {
             Ok(WatchMessage::Events { events, .. }) => {
-                self.learn(&events);
+                self.learn(&events)?;
                 Ok(events)
             }
             Ok(WatchMessage::Created { .. } | WatchMessage::Progress) => Ok(Vec::new()),
@@ -125,14 +124,20 @@ impl Follow {
         Ok(events)
     }
 
-    fn learn(&mut self, events: &[Event]) {
+    fn learn(&mut self, events: &[Event]) -> Result<(), KvstoreError> {
         for event in events {
             match event {
                 Event::Put(put) => self.known.insert(put.key.clone(), put.mod_revision),
                 Event::Delete { key, .. } => self.known.remove(key),
             };
         }
+        if self.known.len() > usize::try_from(KEYS_MAX).unwrap_or(usize::MAX) { Err(too_many(&self.key)) } else { Ok(()) }
     }
+}
+
+fn too_many(key: &[u8]) -> KvstoreError {
+    let reason = format!("more than {KEYS_MAX} keys that begin with {}, where Cilium writes a few", printable(key));
+    KvstoreError::TooManyKeys { reason }
 }
 
 fn revisions(found: &[KeyValue]) -> BTreeMap<Vec<u8>, Revision> {

@@ -55,7 +55,8 @@ impl Tally {
         }
         if self.come > self.total_count || (is_last && self.come < self.total_count) {
             let (come, total) = (self.come, self.total_count);
-            return Err(malformed(format!("{come} keys of a list that has {total} by the server's own count")));
+            let reason = format!("{come} keys of a list that has {total} by the server's own count");
+            return Err(if come > total { KvstoreError::TooManyKeys { reason } } else { malformed(reason) });
         }
         if let Some(last) = found.last() {
             self.next.clone_from(&last.key);
