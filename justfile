@@ -52,6 +52,6 @@ soak *events:
 fuzz *seconds:
     scripts/fuzz {{ seconds }}
 
-# the attacks at full size: 12,000 strangers that hold every connection, or as many as given
-attack *strangers:
-    scripts/attack {{ strangers }}
+# the attacks at full size: 12,000 strangers that hold every connection, or as many as given; or `remote`, the etcds that lie
+attack *what:
+    scripts/attack {{ what }}

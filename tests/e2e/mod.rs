@@ -14,6 +14,7 @@ mod doctor;
 mod freshness;
 mod full_disk;
 mod harness_itself;
+mod hostile;
 mod interrupted;
 mod local_etcd;
 mod losses;

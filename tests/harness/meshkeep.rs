@@ -199,6 +199,13 @@ impl Meshkeep {
         self.child.id()
     }
 
+    /// The most memory that was ever resident, in bytes (proc(5), `VmHWM`).
+    pub(crate) fn resident_peak(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     /// What it has written to standard error so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()

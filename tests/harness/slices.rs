@@ -26,6 +26,20 @@ pub(super) fn write(cluster: &str, id: u32, namespace: &str, name: &str, address
     zstd::encode_all(message.concat().as_slice(), 3).unwrap()
 }
 
+/// The endpoints of a slice, ready and nothing else; without an address where that is empty.
+pub(super) fn endpoints(addresses: impl IntoIterator<Item = String>) -> Vec<u8> {
+    let endpoint = |address: String| if address.is_empty() { Vec::new() } else { bytes(1, address.as_bytes()) };
+    addresses.into_iter().flat_map(|address| bytes(8, &endpoint(address))).collect()
+}
+
+/// The value of a slice with these endpoints.
+pub(super) fn write_of(cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
+    let label = [bytes(1, b"kubernetes.io/service-name"), bytes(2, name.as_bytes())].concat();
+    let names = [bytes(1, cluster.as_bytes()), number(2, u64::from(id)), bytes(3, namespace.as_bytes()), bytes(4, name.as_bytes())];
+    let message = [names.concat(), bytes(5, &label), bytes(7, b"IPv4"), endpoints.to_vec()].concat();
+    zstd::encode_all(message.as_slice(), 3).unwrap()
+}
+
 /// What is served of such a value.
 pub(super) fn read(value: &[u8]) -> Value {
     let message = zstd::decode_all(value).unwrap();

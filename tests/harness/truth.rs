@@ -392,9 +392,18 @@ pub(crate) async fn served(meshkeep: &Meshkeep) -> Served {
 
 /// Every object that is served.
 pub(crate) async fn served_objects(meshkeep: &Meshkeep) -> Objects {
+    objects_of(meshkeep, "").await
+}
+
+/// Every object that is served of one cluster.
+pub(crate) async fn served_of(meshkeep: &Meshkeep, cluster: &str) -> Objects {
+    objects_of(meshkeep, &format!("?cluster={cluster}")).await
+}
+
+async fn objects_of(meshkeep: &Meshkeep, query: &str) -> Objects {
     let mut objects = Objects::new();
     for (kind, path, _) in KINDS {
-        for item in list(meshkeep, path).await {
+        for item in list(meshkeep, &format!("{path}{query}")).await {
             let (key, object) = reduce(kind, &item);
             assert!(objects.insert(key.clone(), object).is_none(), "{key} is served twice in {path}");
         }
