@@ -131,7 +131,7 @@ where
     Q: ListQuery + Send + 'static,
     B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
 {
-    checked_limit(query.values.parts().limit)?;
+    checked_limit(query.values.parts()?.limit)?;
     page_of(state.handle.reading().await?, None, scanner, query, begin).await
 }
 
@@ -147,7 +147,7 @@ where
     Q: ListQuery + Send + 'static,
     B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
 {
-    let limit = checked_limit(query.values.parts().limit)?;
+    let limit = checked_limit(query.values.parts()?.limit)?;
     let held = scanner.hold().await?;
     let (mut start, mut making) = (Some((reading, query, begin)), None);
     let pace = scanner.pace();

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::dto::meta::{ListMeta, check_age};
+use super::dto::meta::{ListMeta, Terms};
 use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
 use crate::handle::{Filter, Reading};
@@ -24,7 +24,7 @@ pub(crate) struct Listing {
     pub(crate) reading: Reading,
     pub(crate) filter: Filter,
     pub(crate) limit: usize,
-    max_age: Option<u64>,
+    terms: Terms,
     /// Where the page begins, as the token has it.
     pub(crate) start: Option<String>,
     position: Position,
@@ -34,12 +34,12 @@ pub(crate) struct Listing {
 impl Listing {
     /// Reads the parameters as a snapshot has it.
     pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
-        let ListParts { limit, page_token, max_age } = query.values.parts();
+        let ListParts { limit, page_token, terms } = query.values.parts()?;
         let limit = checked_limit(limit)?;
         let filter = query.values.filter(&reading)?;
         let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
         let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
-        Ok(Self { reading, filter, limit, max_age, start, position, fingerprint: query.fingerprint.clone() })
+        Ok(Self { reading, filter, limit, terms, start, position, fingerprint: query.fingerprint.clone() })
     }
 
     /// This request, asking with another filter.
@@ -79,8 +79,8 @@ impl Listing {
     pub(crate) fn meta_of(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
         let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
         let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
-        check_age(self.max_age, &sources)?;
-        Ok(ListMeta { position: self.reader_position().to_string(), sources: sources.iter().map(Into::into).collect() })
+        self.terms.check(&sources)?;
+        Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.terms))
     }
 
     /// Where the client of this page is. A later page may hold newer state than the first one's position has; a store that lost it

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
+use super::dto::meta::Terms;
 use super::problem::Problem;
 use crate::handle::{Affinity, Filter, LabelSelector, Reading};
 use crate::model::{ClusterName, IdentityScope, Kind};
@@ -20,7 +21,8 @@ use crate::model::{ClusterName, IdentityScope, Kind};
 pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParts, StreamQuery};
 
 /// Parameters that do not change what a list or a stream is about, only how it is cut and where it begins.
-const NOT_IN_FINGERPRINT: [&str; 7] = ["limit", "maxAge", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
+const NOT_IN_FINGERPRINT: [&str; 9] =
+    ["limit", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
 
 /// The parameters of a request, and a fingerprint of what they ask for.
 #[derive(Debug)]
@@ -61,13 +63,13 @@ fn explain(text: &str) -> Problem {
 pub(crate) struct ListParts<'a> {
     pub(crate) limit: Option<u32>,
     pub(crate) page_token: Option<&'a str>,
-    pub(crate) max_age: Option<u64>,
+    pub(crate) terms: Terms,
 }
 
 /// The parameters of a list.
 pub(crate) trait ListQuery {
     /// The part that every list has.
-    fn parts(&self) -> ListParts<'_>;
+    fn parts(&self) -> Result<ListParts<'_>, Problem>;
 
     /// What the list is about.
     fn filter(&self, reading: &Reading) -> Result<Filter, Problem>;
@@ -91,11 +93,16 @@ macro_rules! list_query {
             pub(crate) page_token: Option<String>,
             /// Answer 503 instead of anything older than so many seconds.
             pub(crate) max_age: Option<u64>,
+            /// `ignore`: clusters that were never read do not count for `maxAge`.
+            pub(crate) never_read: Option<String>,
+            /// `full`: every source in `meta`; `none`: the position alone.
+            pub(crate) meta: Option<String>,
         }
 
         impl ListQuery for $name {
-            fn parts(&self) -> ListParts<'_> {
-                ListParts { limit: self.limit, page_token: self.page_token.as_deref(), max_age: self.max_age }
+            fn parts(&self) -> Result<ListParts<'_>, Problem> {
+                let terms = Terms::read(self.max_age, self.never_read.as_deref(), self.meta.as_deref())?;
+                Ok(ListParts { limit: self.limit, page_token: self.page_token.as_deref(), terms })
             }
 
             #[allow(unused_variables, reason = "few filters need what is there")]
@@ -213,49 +220,60 @@ list_query! {
     } narrowed by narrow_ipcache
 }
 
-/// What a single thing takes.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ItemQuery {
-    /// Answer 503 instead of anything older than so many seconds.
-    pub(crate) max_age: Option<u64>,
+macro_rules! item_query {
+    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize, IntoParams)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        #[into_params(parameter_in = Query)]
+        pub(crate) struct $name {
+            $($(#[$field_meta])* pub(crate) $field: $type,)*
+            /// Answer 503 instead of anything older than so many seconds.
+            max_age: Option<u64>,
+            /// `ignore`: clusters that were never read do not count for `maxAge`.
+            never_read: Option<String>,
+            /// `full`: every source in `meta`; `none`: the position alone.
+            meta: Option<String>,
+        }
+
+        impl $name {
+            pub(crate) fn terms(&self) -> Result<Terms, Problem> {
+                Terms::read(self.max_age, self.never_read.as_deref(), self.meta.as_deref())
+            }
+        }
+    };
 }
 
-/// What a single global service takes.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct GlobalServiceQuery {
-    /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
-    pub(crate) affinity: Option<String>,
-    /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
-    pub(crate) from: Option<String>,
-    /// Answer 503 instead of anything older than so many seconds.
-    pub(crate) max_age: Option<u64>,
+item_query! {
+    /// What a single thing takes.
+    ItemQuery {}
 }
 
-/// What a single thing that several clusters may have takes.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct SharedItemQuery {
-    /// Only of this cluster; may be repeated.
-    #[serde(default)]
-    pub(crate) cluster: Vec<String>,
-    /// Answer 503 instead of anything older than so many seconds.
-    pub(crate) max_age: Option<u64>,
+item_query! {
+    /// What a single global service takes.
+    GlobalServiceQuery {
+        /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
+        affinity: Option<String>,
+        /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
+        from: Option<String>,
+    }
 }
 
-/// A lookup of one address.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct LookupQuery {
-    /// The address, IPv4 or IPv6.
-    pub(crate) ip: String,
-    /// Answer 503 instead of anything older than so many seconds.
-    pub(crate) max_age: Option<u64>,
+item_query! {
+    /// What a single thing that several clusters may have takes.
+    SharedItemQuery {
+        /// Only of this cluster; may be repeated.
+        #[serde(default)]
+        cluster: Vec<String>,
+    }
+}
+
+item_query! {
+    /// A lookup of one address.
+    LookupQuery {
+        /// The address, IPv4 or IPv6.
+        ip: String,
+    }
 }
 
 fn narrow_nodes(query: &NodesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {

@@ -26,13 +26,22 @@ pub struct Reading {
     now: Instant,
 }
 
-/// Whether the source has confirmed something since meshkeep started.
+/// Whether the source has confirmed something since meshkeep started. The least certain comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
+    /// Nothing was ever read of it.
+    NeverRead,
     /// From the store, not confirmed yet.
     Restored,
     /// Confirmed by the source.
     Live,
+}
+
+impl Origin {
+    /// What sources are as a whole: live only if all are, restored if any is. `None` of no sources at all.
+    pub fn of_all(origins: impl Iterator<Item = Self>) -> Option<Self> {
+        origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.min(one) })
+    }
 }
 
 /// Where an answer comes from and how old it is (docs/invariants.md, 10).
@@ -317,7 +326,7 @@ impl Reading {
         let view = &self.published.view;
         let scope = scope(cluster, kind);
         let state = view.scope(&scope);
-        let record = view.cluster(cluster);
+        let (record, cursor) = (view.cluster(cluster), view.cursor(&scope));
         let status = self.status(cluster);
         let contact = status.as_ref().and_then(|status| status.last_contact);
         let stored_contact = record.and_then(|record| record.last_contact);
@@ -329,12 +338,17 @@ impl Reading {
         SourceMeta {
             cluster: cluster.clone(),
             kind,
-            origin: if state.is_some_and(|state| state.confirmed) { Origin::Live } else { Origin::Restored },
+            origin: match (state, cursor) {
+                (Some(state), _) if state.confirmed => Origin::Live,
+                (None, None) => Origin::NeverRead,
+                (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
+                (_, _) => Origin::Restored,
+            },
             phase: view.phase(cluster),
             last_contact,
             age,
             // while a list is being settled the cursor claims nothing
-            revision: view.cursor(&scope).map(|cursor| cursor.revision).filter(|revision| revision.0 > 0),
+            revision: cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0),
             cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
             held: false,
         }

@@ -90,7 +90,7 @@ async fn of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_t
         let meta = scene.meshkeep().get(&format!("/v1/nodes/{cluster}/{cluster}-worker-0")).await["meta"].clone();
         assert_eq!((&meta["sourceAge"], &meta["phase"]), (&expected, &"live".into()), "{meta}");
         assert!(meta["ageSeconds"].as_f64().is_some_and(|age| age < 60.0), "{meta}");
-        let sources = scene.meshkeep().get(&format!("/v1/nodes?cluster={cluster}")).await["meta"]["sources"].clone();
+        let sources = scene.meshkeep().get(&format!("/v1/nodes?cluster={cluster}&meta=full")).await["meta"]["sources"].clone();
         assert!(sources.as_array().unwrap().iter().all(|source| source["sourceAge"] == expected), "{sources}");
     }
 }

@@ -187,7 +187,7 @@ async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
 
 /// The different origins that the list of nodes tells of.
 async fn origins(scene: &Scene) -> Vec<String> {
-    let list = scene.meshkeep().get("/v1/nodes?limit=1").await;
+    let list = scene.meshkeep().get("/v1/nodes?limit=1&meta=full").await;
     let sources = list["meta"]["sources"].as_array().unwrap_or_else(|| panic!("no sources in {list}"));
     let mut origins: Vec<String> = sources.iter().map(|source| source["origin"].as_str().unwrap_or_default().to_owned()).collect();
     origins.sort();

@@ -1,4 +1,4 @@
-//! How old an answer is and where it comes from (docs/invariants.md, 10).
+//! How old an answer is and where it comes from (docs/invariants.md, 10), in a size that does not grow with the mesh.
 
 use std::time::Duration;
 
@@ -10,14 +10,68 @@ use crate::api::problem::Problem;
 use crate::handle::{Origin, Reading, SourceMeta};
 use crate::model::{Position, Record};
 
+/// What is older is told by name (docs/api.md): a source that is live says something at least once a minute, as that is how often its
+/// heartbeat is written.
+const QUIET_MAX: Duration = Duration::from_secs(60);
+
+/// How many sources a summary names (docs/api.md): 20 of some 200 B are no more than a small answer has anyway.
+const SOURCES_NAMED_MAX: usize = 20;
+
+/// How much `meta` says (`meta=`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// What all sources have in common, and those that are not as they should be.
+    #[default]
+    Summary,
+    /// Every source.
+    Full,
+    /// The position alone.
+    None,
+}
+
+/// On which terms a request takes an answer, and what it wants to hear of its sources.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    max_age: Option<u64>,
+    /// Whether clusters that were never read do not count.
+    ignores_never_read: bool,
+    detail: Detail,
+}
+
 /// Of a list.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ListMeta {
     /// The position of the first page, with what a later page has seen since: go on from the last page's with `/v1/events?after=`.
-    pub(crate) position: String,
-    /// One for each cluster and kind that the answer used.
-    pub(crate) sources: Vec<Source>,
+    position: String,
+    /// `live` if all sources are, `restored` if any is from the store and not confirmed yet, else `neverRead`; left out where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'static str>,
+    /// What its sources are together.
+    #[serde(flatten)]
+    sources: Sources,
+}
+
+/// The sources of an answer, one for each cluster and kind that it used, together.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Sources {
+    /// How long ago the quietest of them said anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_age_seconds: Option<f64>,
+    /// How many are live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live_sources: Option<usize>,
+    /// How many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_count: Option<usize>,
+    /// Those that are not live, or have been quiet for more than 60 s; at most 20. With `meta=full` all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    sources: Vec<Source>,
+    /// How many more of these there are; left out where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more_sources: Option<usize>,
 }
 
 /// One kind of one cluster.
@@ -37,7 +91,7 @@ pub(crate) struct Source {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SourceAge {
-    /// `live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet.
+    /// `live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet; `neverRead`: nothing was ever read.
     origin: &'static str,
     /// Where the cluster's connection is in its life; left out where the cluster is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +120,7 @@ pub(crate) struct ItemMeta {
     /// The cluster that the answer comes from; left out where nothing was found or the answer is the same everywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<String>,
-    /// `live` or `restored`, as in a source.
+    /// `live`, `restored` or `neverRead`, as in a source; of an answer that no single cluster gave, as in a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'static str>,
     /// Where the cluster's connection is in its life.
@@ -89,10 +143,9 @@ pub(crate) struct ItemMeta {
     stale: Option<bool>,
     /// The position of the answer: the head before reading.
     position: String,
-    /// One for each cluster and kind that a joined answer used.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    sources: Vec<Source>,
+    /// What the sources of a joined answer are together.
+    #[serde(flatten)]
+    sources: Sources,
 }
 
 impl From<&SourceMeta> for Source {
@@ -115,12 +168,86 @@ impl From<&SourceMeta> for SourceAge {
     }
 }
 
+impl Terms {
+    /// Reads `maxAge=`, `neverRead=` and `meta=`.
+    pub(crate) fn read(max_age: Option<u64>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
+        let ignores_never_read = match (never_read, max_age) {
+            (None, _) => false,
+            (Some("ignore"), Some(_)) => true,
+            (Some("ignore"), None) => {
+                return Err(Problem::parameter("neverRead", "says what maxAge leaves out: give maxAge=SECONDS with it"));
+            }
+            (Some(other), _) => return Err(Problem::parameter("neverRead", format!("{other:?} is not known: the only choice is ignore"))),
+        };
+        let detail = match detail {
+            None => Detail::Summary,
+            Some("full") => Detail::Full,
+            Some("none") => Detail::None,
+            Some(other) => return Err(Problem::parameter("meta", format!("{other:?} is neither full nor none"))),
+        };
+        Ok(Self { max_age, ignores_never_read, detail })
+    }
+
+    /// Whether an answer may be refused for its age.
+    pub(crate) const fn has_age(self) -> bool {
+        self.max_age.is_some()
+    }
+
+    /// Refuses an answer whose oldest source is older than allowed. An age that is not known is too old, and so is what was never read, however
+    /// lately its cluster was heard of.
+    pub(crate) fn check(self, sources: &[SourceMeta]) -> Result<(), Problem> {
+        let Some(max_age) = self.max_age else { return Ok(()) };
+        let counted = sources.iter().filter(|source| !(self.ignores_never_read && source.origin == Origin::NeverRead));
+        let age_of = |source: &SourceMeta| source.age.filter(|_| source.origin != Origin::NeverRead);
+        let oldest = counted.max_by_key(|source| age_of(source).unwrap_or(Duration::MAX));
+        let Some(oldest) = oldest.filter(|source| age_of(source).is_none_or(|age| age > Duration::from_secs(max_age))) else {
+            return Ok(());
+        };
+        let (kind, cluster, age) = (oldest.kind, &oldest.cluster, age_of(oldest).map(seconds));
+        let detail = match age {
+            Some(age) => format!("the {kind} data of cluster {cluster} is {age} s old, maxAge allows {max_age} s: ask later or allow more"),
+            None if oldest.origin == Origin::NeverRead => {
+                format!("the {kind} data of cluster {cluster} was never read: ask later, or leave such clusters out with neverRead=ignore")
+            }
+            None => format!("the {kind} data of cluster {cluster} is of unknown age, maxAge allows {max_age} s: ask later or allow more"),
+        };
+        Err(Problem::too_old(detail, age))
+    }
+}
+
+impl ListMeta {
+    pub(crate) fn new(position: String, sources: &[SourceMeta], terms: Terms) -> Self {
+        let origin = origin_of(sources).filter(|_| terms.detail != Detail::None);
+        Self { position, origin, sources: Sources::new(sources, terms) }
+    }
+}
+
+impl Sources {
+    fn new(sources: &[SourceMeta], terms: Terms) -> Self {
+        if terms.detail == Detail::None || sources.is_empty() {
+            return Self::default();
+        }
+        let is_remarkable = |source: &&SourceMeta| {
+            terms.detail == Detail::Full || source.origin != Origin::Live || source.age.is_none_or(|age| age > QUIET_MAX)
+        };
+        let named_max = if terms.detail == Detail::Full { usize::MAX } else { SOURCES_NAMED_MAX };
+        let remarkable = sources.iter().filter(is_remarkable).count();
+        Self {
+            oldest_age_seconds: sources.iter().filter_map(|source| source.age).max().map(seconds),
+            live_sources: Some(sources.iter().filter(|source| source.origin == Origin::Live).count()),
+            source_count: Some(sources.len()),
+            sources: sources.iter().filter(is_remarkable).take(named_max).map(Source::from).collect(),
+            more_sources: Some(remarkable.saturating_sub(named_max)).filter(|more| *more > 0),
+        }
+    }
+}
+
 impl ItemMeta {
     /// Of an answer that no single cluster gave.
-    pub(crate) fn nowhere(position: Position, sources: &[SourceMeta]) -> Self {
+    pub(crate) fn nowhere(position: Position, sources: &[SourceMeta], terms: Terms) -> Self {
         Self {
             cluster: None,
-            origin: None,
+            origin: origin_of(sources).filter(|_| terms.detail != Detail::None),
             phase: None,
             last_contact: None,
             age_seconds: None,
@@ -128,12 +255,16 @@ impl ItemMeta {
             source_age: None,
             stale: None,
             position: position.to_string(),
-            sources: sources.iter().map(Source::from).collect(),
+            sources: Sources::new(sources, terms),
         }
     }
 
     /// Of an answer that one source gave, and others had a share in.
-    pub(crate) fn of(source: &SourceMeta, position: Position, others: &[SourceMeta]) -> Self {
+    pub(crate) fn of(source: &SourceMeta, position: Position, others: &[SourceMeta], terms: Terms) -> Self {
+        let joined = Self::nowhere(position, others, terms);
+        if terms.detail == Detail::None {
+            return joined;
+        }
         let age = SourceAge::from(source);
         Self {
             cluster: Some(source.cluster.to_string()),
@@ -144,34 +275,27 @@ impl ItemMeta {
             revision: age.revision,
             source_age: age.source_age,
             stale: age.stale,
-            ..Self::nowhere(position, others)
+            ..joined
         }
     }
 
     /// Of one record; refused where it is older than the request allows.
-    pub(crate) fn of_record(reading: &Reading, record: &Record, max_age: Option<u64>) -> Result<Self, Problem> {
+    pub(crate) fn of_record(reading: &Reading, record: &Record, terms: Terms) -> Result<Self, Problem> {
         let source = reading.source_of(record);
-        check_age(max_age, std::slice::from_ref(&source))?;
-        Ok(Self::of(&source, reading.position(), &[]))
+        terms.check(std::slice::from_ref(&source))?;
+        Ok(Self::of(&source, reading.position(), &[], terms))
     }
 }
 
 /// The name that the API uses.
 pub(crate) const fn origin_name(origin: Origin) -> &'static str {
     match origin {
+        Origin::NeverRead => "neverRead",
         Origin::Restored => "restored",
         Origin::Live => "live",
     }
 }
 
-/// Refuses an answer whose oldest source is older than `max_age` seconds. An age that is not known is too old.
-pub(crate) fn check_age(max_age: Option<u64>, sources: &[SourceMeta]) -> Result<(), Problem> {
-    let Some(max_age) = max_age else { return Ok(()) };
-    let oldest = sources.iter().max_by_key(|source| source.age.unwrap_or(Duration::MAX));
-    let Some(oldest) = oldest.filter(|source| source.age.is_none_or(|age| age > Duration::from_secs(max_age))) else { return Ok(()) };
-    let age = oldest.age.map(seconds);
-    let known = age.map_or("of unknown age".to_owned(), |age| format!("{age} s old"));
-    let detail =
-        format!("the {} data of cluster {} is {known}, maxAge allows {max_age} s: ask later or allow more", oldest.kind, oldest.cluster);
-    Err(Problem::too_old(detail, age))
+fn origin_of(sources: &[SourceMeta]) -> Option<&'static str> {
+    Origin::of_all(sources.iter().map(|source| source.origin)).map(origin_name)
 }

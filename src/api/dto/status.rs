@@ -214,7 +214,7 @@ pub(crate) struct Resource {
     /// When the last change arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_event: Option<String>,
-    /// `live` or `restored`.
+    /// `live`, `restored` or `neverRead`.
     origin: &'static str,
     /// The source's revision that it is complete up to.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -322,14 +322,14 @@ impl From<&ClusterReading> for Cluster {
         let config = status.and_then(|status| status.config.as_ref()).or(cluster.record.config.as_ref());
         let age = cluster.resources.first().map(SourceFacts::from).unwrap_or_default();
         let unknown = || status.into_iter().flat_map(|status| &status.unknown_prefixes);
-        let is_live = cluster.resources.iter().all(|resource| resource.source.origin == Origin::Live);
+        let origin = Origin::of_all(cluster.resources.iter().map(|resource| resource.source.origin));
         Self {
             name: cluster.name.to_string(),
             local: cluster.is_local.then_some(true),
             cluster_id: config.map(|config| config.id.0).filter(|id| *id != 0),
             phase: cluster.phase.map(Phase::api_name),
             phase_seconds: status.map(|status| seconds(now.saturating_duration_since(status.phase_since))),
-            origin: origin_name(if is_live { Origin::Live } else { Origin::Restored }),
+            origin: origin_name(origin.unwrap_or(Origin::NeverRead)),
             last_contact: age.last_contact,
             age_seconds: age.age_seconds,
             config_retrieved: status.is_some_and(|status| status.config_retrieved),

@@ -115,7 +115,7 @@ pub(crate) async fn list_changes(
     query: Parameters<ChangesQuery>,
 ) -> Result<impl IntoResponse, Problem> {
     let values = &query.values;
-    let parts = values.parts();
+    let parts = values.parts()?;
     let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
     let start = start(parts.after, parts)?;
     let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
@@ -123,7 +123,7 @@ pub(crate) async fn list_changes(
     let _taken = take_place(&state, client)?;
     let signal = state.handle.signal().await?;
     let reading = state.handle.reading().await?;
-    check_stream_age(parts.max_age, &filter, &reading)?;
+    check_stream_age(parts.terms, &filter, &reading)?;
     if parts.on_expired == Some("fail") {
         match (&place, &start) {
             (Some(place), _) => Subscription::check_place(place, &reading).map_err(expired)?,

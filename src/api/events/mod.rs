@@ -21,7 +21,7 @@ use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 
-use super::dto::meta::check_age;
+use super::dto::meta::Terms;
 use super::problem::{Code, Problem, ProblemDocument};
 use super::query::{EventsQuery, Parameters, StreamParts, StreamQuery};
 use super::state::ApiState;
@@ -64,11 +64,11 @@ pub(crate) async fn watch_events(
     let Extension(client) = client.unwrap_or(Extension(Client::Local));
     let encoding = accepted(&headers)?;
     let filter = query.values.filter()?.canonical();
-    let parts = query.values.parts();
+    let parts = query.values.parts()?;
     let start = start(last_event_id(&headers).or(parts.after), parts)?;
     let place = place(&state, client)?;
     let reading = state.handle.reading().await?;
-    check_stream_age(parts.max_age, &filter, &reading)?;
+    check_stream_age(parts.terms, &filter, &reading)?;
     if let (Start::After(text), Some("fail")) = (&start, parts.on_expired) {
         Subscription::check_position(text, &reading).map_err(expired)?;
     }
@@ -124,11 +124,11 @@ fn expired(_: ResetReason) -> Problem {
     Problem::new(Code::ExpiredPosition, "this position can no longer be served: begin again with snapshot=true")
 }
 
-fn check_stream_age(max_age: Option<u64>, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
+fn check_stream_age(terms: Terms, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
     let wanted = |kind: &Kind| filter.kinds.is_empty() || filter.kinds.contains(kind);
     // nodes have entries in the ipcache
     let kinds = Kind::ALL.into_iter().filter(|kind| wanted(kind) || (*kind == Kind::Node && wanted(&Kind::Ip)));
     let clusters = reading.cluster_names().into_iter().filter(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
     let pairs = clusters.flat_map(|cluster| kinds.clone().map(move |kind| (cluster.clone(), kind)));
-    check_age(max_age, &pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())
+    terms.check(&pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())
 }

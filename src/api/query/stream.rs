@@ -4,6 +4,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{cidr, clusters, kind, labels, parsed, scope};
+use crate::api::dto::meta::Terms;
 use crate::api::problem::Problem;
 use crate::handle::Filter;
 
@@ -13,13 +14,13 @@ pub(crate) struct StreamParts<'a> {
     pub(crate) snapshot: bool,
     pub(crate) after: Option<&'a str>,
     pub(crate) on_expired: Option<&'a str>,
-    pub(crate) max_age: Option<u64>,
+    pub(crate) terms: Terms,
 }
 
 /// The parameters of a form of the change stream.
 pub(crate) trait StreamQuery {
     /// The part that both have.
-    fn parts(&self) -> StreamParts<'_>;
+    fn parts(&self) -> Result<StreamParts<'_>, Problem>;
 
     /// What the stream is about.
     fn filter(&self) -> Result<Filter, Problem>;
@@ -68,16 +69,18 @@ macro_rules! stream_query {
             pub(crate) on_expired: Option<String>,
             /// Answer 503 instead of beginning with anything older than so many seconds.
             pub(crate) max_age: Option<u64>,
+            /// `ignore`: clusters that were never read do not count for `maxAge`.
+            pub(crate) never_read: Option<String>,
         }
 
         impl StreamQuery for $name {
-            fn parts(&self) -> StreamParts<'_> {
-                StreamParts {
+            fn parts(&self) -> Result<StreamParts<'_>, Problem> {
+                Ok(StreamParts {
                     snapshot: self.snapshot == Some(true),
                     after: self.after.as_deref(),
                     on_expired: self.on_expired.as_deref(),
-                    max_age: self.max_age,
-                }
+                    terms: Terms::read(self.max_age, self.never_read.as_deref(), None)?,
+                })
             }
 
             fn filter(&self) -> Result<Filter, Problem> {

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::ipcache::{IPCACHE_KINDS, LOOKUP_KINDS};
 use crate::api::dto::lookup::{LookupItem, LookupList};
-use crate::api::dto::meta::{ListMeta, check_age};
+use crate::api::dto::meta::{ListMeta, Terms};
 use crate::api::pages::json;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters};
@@ -75,6 +75,7 @@ struct Batch {
     ips: Arc<[String]>,
     next: usize,
     used: Used,
+    terms: Terms,
 }
 
 /// What is left to send of a batch, and its room.
@@ -99,14 +100,15 @@ pub(crate) async fn lookup_ips(
     if ips.len() > BATCH_LENGTH_MAX {
         return Err(Problem::parameter("ips", format!("{} addresses are too many: ask for at most {BATCH_LENGTH_MAX} at once", ips.len())));
     }
+    let terms = query.values.terms()?;
     let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
     let held = scanner.hold().await?;
-    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default() };
-    if query.values.max_age.is_some() {
+    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms };
+    if terms.has_age() {
         // which sources it uses is known once all is found, and a refusal has to come before the first byte
         let mut batch = batch();
         let sources = scanner.run(move |slice| batch.look(slice)).await;
-        check_age(query.values.max_age, &sources)?;
+        terms.check(&sources)?;
     }
     let sending = Sending { scanner, _held: held, batch: Some(batch()) };
     // fused, for the layer that compresses asks once more after the end
@@ -158,7 +160,7 @@ impl Batch {
         }
         let sources = self.used.sources(&self.reading);
         bytes.extend_from_slice(b"],\"meta\":");
-        let meta = ListMeta { position: self.reading.position().to_string(), sources: sources.iter().map(Into::into).collect() };
+        let meta = ListMeta::new(self.reading.position().to_string(), &sources, self.terms);
         serde_json::to_writer(&mut bytes, &meta)?;
         bytes.push(b'}');
         Ok((bytes, true))

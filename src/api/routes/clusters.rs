@@ -9,25 +9,26 @@ use axum::response::Response;
 
 use super::{bad_path, cluster_in_path};
 use crate::api::dto::ClusterList;
-use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::dto::meta::ItemMeta;
 use crate::api::dto::status::{Cluster, Status, readings};
 use crate::api::pages::{Rows, Step, one, page};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::{ClusterReading, SourceMeta};
+use crate::handle::{ClusterReading, Origin, SourceMeta};
 use crate::model::Kind;
 
 /// The process as a whole. Answers also while the store is loading.
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
 pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
+    let terms = query.values.terms()?;
     // counts over all clusters
     one(&scanner, move || {
         let reading = state.handle.try_reading();
         let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
-        check_age(query.values.max_age, &sources)?;
+        terms.check(&sources)?;
         Ok(Status::new(&state.handle, reading.as_ref(), &state.files))
     })
     .await
@@ -77,15 +78,17 @@ pub(crate) async fn get_cluster(
     query: Parameters<ItemQuery>,
 ) -> Result<Json<Cluster>, Problem> {
     let Path(name) = path.map_err(|rejection| bad_path(&rejection))?;
+    let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
     let missing = || Problem::new(Code::NotFound, format!("there is no cluster {name}: /v1/clusters lists what there is"));
     let cluster = reading.cluster(&cluster_in_path(&name)?).ok_or_else(missing)?;
     let sources = sources(&cluster);
-    check_age(query.values.max_age, &sources)?;
-    // the kind that is least certain speaks for the cluster; a revision belongs to one kind alone
-    let worst = sources.iter().min_by_key(|source| source.origin).map(|source| SourceMeta { revision: None, ..source.clone() });
+    terms.check(&sources)?;
+    // the cluster as a whole; a revision belongs to one kind alone
+    let origin = Origin::of_all(sources.iter().map(|source| source.origin));
+    let whole = sources.first().zip(origin).map(|(source, origin)| SourceMeta { revision: None, origin, ..source.clone() });
     let position = reading.position();
-    let meta = worst.map_or_else(|| ItemMeta::nowhere(position, &[]), |worst| ItemMeta::of(&worst, position, &[]));
+    let meta = whole.map_or_else(|| ItemMeta::nowhere(position, &[], terms), |whole| ItemMeta::of(&whole, position, &[], terms));
     let mut answer = Cluster::from(&cluster);
     answer.meta = Some(meta);
     Ok(Json(answer))

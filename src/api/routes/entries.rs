@@ -9,7 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
 use super::bad_path;
-use crate::api::dto::meta::{check_age, origin_name};
+use crate::api::dto::meta::origin_name;
 use crate::api::dto::raw::{Entry, Rejected};
 use crate::api::dto::{EntryList, RejectedList, seconds};
 use crate::api::pages::{Rows, Step, page, stepped};
@@ -61,7 +61,7 @@ pub(crate) async fn get_entry(
     let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
     let record = reading.record(&key).ok_or_else(missing)?;
     let source = reading.source_of(&record);
-    check_age(query.values.max_age, std::slice::from_ref(&source))?;
+    query.values.terms()?.check(std::slice::from_ref(&source))?;
     let mut response = record.value.to_vec().into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));

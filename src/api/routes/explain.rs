@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::bad_path;
-use crate::api::dto::meta::{ItemMeta, check_age, origin_name};
+use crate::api::dto::meta::{ItemMeta, Terms, origin_name};
 use crate::api::dto::objects::{IpcacheEntry, Node};
 use crate::api::dto::problems::{BackedService, ExplainedEntry, Explanation};
 use crate::api::findings::{about, namespace_and_name};
@@ -40,21 +40,22 @@ pub(crate) async fn explain_ip(
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
+    let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
     let surveyed = state.surveyor.survey(&reading).await;
     // as many entries as clusters claim the address, and as many services as it backs
-    one(&scanner, move || explanation(&reading, &surveyed, ip, query.values.max_age)).await
+    one(&scanner, move || explanation(&reading, &surveyed, ip, terms)).await
 }
 
-fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, max_age: Option<u64>) -> Result<Explanation, Problem> {
+fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms) -> Result<Explanation, Problem> {
     let survey = surveyed.survey.as_ref();
     let found = reading.explain(ip.to_canonical());
     let winner = found.iter().find(|(_, verdict)| *verdict == Verdict::Wins).map(|(found, _)| found);
     let sources = sources(reading, &found);
-    check_age(max_age, &sources)?;
+    terms.check(&sources)?;
     let meta = match winner {
-        Some(winner) => ItemMeta::of(&reading.source_of(&winner.record), reading.position(), &sources),
-        None => ItemMeta::nowhere(reading.position(), &sources),
+        Some(winner) => ItemMeta::of(&reading.source_of(&winner.record), reading.position(), &sources, terms),
+        None => ItemMeta::nowhere(reading.position(), &sources, terms),
     };
     let node = winner.and_then(|winner| hosting_node(reading, winner));
     let mut concerns = concerns(&found);

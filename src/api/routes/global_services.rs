@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use super::bad_path;
 use crate::api::dto::GlobalServiceList;
 use crate::api::dto::global_services::{Chooser, GlobalService, sources};
-use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::dto::meta::ItemMeta;
 use crate::api::pages::{Rows, one, page, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity};
@@ -60,6 +60,7 @@ pub(crate) async fn get_global_service(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let Path((namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
+    let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
     // merged over all clusters, and as large as they make it
     one(&scanner, move || {
@@ -70,9 +71,9 @@ pub(crate) async fn get_global_service(
         let found = reading.global_service(&full_name);
         let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
         let sources = sources(&reading, &found);
-        check_age(query.values.max_age, &sources)?;
+        terms.check(&sources)?;
         let mut service = GlobalService::new(&reading, &found, chooser.as_ref());
-        service.meta = Some(ItemMeta::nowhere(reading.position(), &sources));
+        service.meta = Some(ItemMeta::nowhere(reading.position(), &sources, terms));
         Ok(service)
     })
     .await

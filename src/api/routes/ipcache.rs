@@ -11,7 +11,7 @@ use super::bad_path;
 use super::batch::Used;
 use crate::api::dto::IpcacheList;
 use crate::api::dto::lookup::LookupAnswer;
-use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::dto::meta::ItemMeta;
 use crate::api::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::api::pages::{page, records};
 use crate::api::problem::{Code, Problem};
@@ -52,7 +52,7 @@ pub(crate) async fn get_ipcache_entry(
 ) -> Result<Json<IpcacheAnswer>, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
-    let wanted = clusters(&query.values.cluster)?;
+    let (wanted, terms) = (clusters(&query.values.cluster)?, query.values.terms()?);
     let reading = state.handle.reading_for(Question::Entries(net)).await?;
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
     let mut entries: Vec<_> = found
@@ -63,12 +63,12 @@ pub(crate) async fn get_ipcache_entry(
         .collect();
     entries.sort_by_key(|(record, entry)| (!entry.host, reading.rank(record)));
     let sources: Vec<_> = entries.iter().map(|(record, _)| reading.source_of(record)).collect();
-    check_age(query.values.max_age, &sources)?;
+    terms.check(&sources)?;
     let mut entries = entries.into_iter();
     let missing =
         || Problem::new(Code::NotFound, format!("no cluster has an entry {net}: /v1/ipcache/lookup?ip= finds what covers an address"));
     let (record, entry) = entries.next().ok_or_else(missing)?;
-    let meta = ItemMeta::of_record(&reading, &record, query.values.max_age)?;
+    let meta = ItemMeta::of_record(&reading, &record, terms)?;
     Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
 }
 
@@ -78,17 +78,17 @@ pub(crate) async fn get_ipcache_entry(
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
     responses((status = 200, description = "What covers the address; `match` is null where nothing does.", body = LookupAnswer)))]
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
-    let LookupQuery { ip, max_age } = &query.values;
+    let (ip, terms) = (&query.values.ip, query.values.terms()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;
     let reading = state.handle.reading_for(Question::Lookup(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
     let mut used = Used::default();
     used.add(&found);
     let sources = used.sources(&reading);
-    check_age(*max_age, &sources)?;
+    terms.check(&sources)?;
     let meta = match found.first() {
-        Some(first) => ItemMeta::of(&reading.source_of(&first.record), reading.position(), &sources),
-        None => ItemMeta::nowhere(reading.position(), &sources),
+        Some(first) => ItemMeta::of(&reading.source_of(&first.record), reading.position(), &sources, terms),
+        None => ItemMeta::nowhere(reading.position(), &sources, terms),
     };
     Ok(Json(LookupAnswer::new(ip, &found, meta)))
 }

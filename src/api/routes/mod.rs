@@ -13,7 +13,7 @@ pub(crate) mod objects;
 pub(crate) mod probes;
 pub(crate) mod problems;
 
-use super::dto::meta::ItemMeta;
+use super::dto::meta::{ItemMeta, Terms};
 use super::problem::{Code, Problem};
 use crate::handle::Reading;
 use crate::model::{ClusterName, EntryKey, Record};
@@ -29,13 +29,8 @@ fn bad_path(rejection: &axum::extract::rejection::PathRejection) -> Problem {
 }
 
 /// A single thing that one key holds, and where it comes from; refused where it is not there, or older than the request allows.
-fn single<T>(
-    reading: &Reading,
-    key: &EntryKey,
-    max_age: Option<u64>,
-    of: impl Fn(&Record) -> Option<T>,
-) -> Option<Result<(T, ItemMeta), Problem>> {
+fn single<T>(reading: &Reading, key: &EntryKey, terms: Terms, of: impl Fn(&Record) -> Option<T>) -> Option<Result<(T, ItemMeta), Problem>> {
     let record = reading.record(key)?;
     let found = of(&record)?;
-    Some(ItemMeta::of_record(reading, &record, max_age).map(|meta| (found, meta)))
+    Some(ItemMeta::of_record(reading, &record, terms).map(|meta| (found, meta)))
 }

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
-use crate::api::dto::meta::{ItemMeta, check_age};
+use crate::api::dto::meta::ItemMeta;
 use crate::api::dto::objects::{ClusterIds, Identity, IdentityAnswer, IpcacheEntry, Node, Service};
 use crate::api::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
 use crate::api::pages::{Rows, page, records, stepped};
@@ -40,7 +40,7 @@ pub(crate) async fn get_node(
     let Path((cluster, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
     let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
-    let found = single(&reading, &key, query.values.max_age, Node::of);
+    let found = single(&reading, &key, query.values.terms()?, Node::of);
     let missing = || Problem::new(Code::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists what there is"));
     let (mut node, meta) = found.ok_or_else(missing)??;
     node.meta = Some(meta);
@@ -75,7 +75,7 @@ pub(crate) async fn get_service(
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
     let reading = state.handle.reading_for(Question::Key(key.clone())).await?;
-    let found = single(&reading, &key, query.values.max_age, Service::of);
+    let found = single(&reading, &key, query.values.terms()?, Service::of);
     let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists what there is");
     let (mut service, meta) = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))??;
     service.meta = Some(meta);
@@ -118,7 +118,7 @@ pub(crate) async fn get_identity(
 ) -> Result<Json<IdentityAnswer>, Problem> {
     let id = identity_in_path(path)?;
     let wanted = clusters(&query.values.cluster)?;
-    let max_age = query.values.max_age;
+    let terms = query.values.terms()?;
     let reading = state.handle.reading_for(Question::Identity(id)).await?;
     let ids = ClusterIds::new(&reading);
     let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
@@ -132,12 +132,12 @@ pub(crate) async fn get_identity(
                 format!("no cluster has an identity {id}{}: /v1/identities lists what there is", owner(&reading, id)),
             )
         };
-        let meta = ItemMeta::nowhere(reading.position(), &[]);
+        let meta = ItemMeta::nowhere(reading.position(), &[], terms);
         return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta })).ok_or_else(missing);
     };
     let sources: Vec<_> = records.iter().map(|record| reading.source_of(record)).collect();
-    check_age(max_age, &sources)?;
-    let meta = ItemMeta::of(&reading.source_of(newest), reading.position(), &[]);
+    terms.check(&sources)?;
+    let meta = ItemMeta::of(&reading.source_of(newest), reading.position(), &[], terms);
     Ok(Json(IdentityAnswer { identity, others: found.collect(), meta }))
 }
 

@@ -93,7 +93,7 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
 
 /// Whether a cluster that has a file is live and everything of it confirmed.
 fn cluster_check(cluster: &ClusterReading) -> Check {
-    let restored = cluster.resources.iter().find(|resource| resource.source.origin == Origin::Restored);
+    let restored = cluster.resources.iter().find(|resource| resource.source.origin != Origin::Live);
     let trouble = match (cluster.phase, restored) {
         (Some(Phase::Live), None) => None,
         (Some(Phase::Live), Some(resource)) => Some(format!("{} not confirmed yet", resource.kind)),

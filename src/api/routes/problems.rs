@@ -29,7 +29,7 @@ pub(crate) async fn list_problems(
     query: Parameters<ProblemsQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    checked_limit(query.values.parts().limit)?;
+    checked_limit(query.values.parts()?.limit)?;
     let reading = state.handle.reading().await?;
     let Surveyed { survey, is_complete } = state.surveyor.survey(&reading).await;
     page_of(reading, Some(is_complete), scanner, query, |listing, query| {

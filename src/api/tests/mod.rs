@@ -11,6 +11,7 @@ mod errors;
 pub(super) mod fixture;
 mod global_services;
 mod identities;
+mod meta;
 mod metrics;
 mod pages;
 mod paging;
