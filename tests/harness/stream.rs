@@ -170,7 +170,7 @@ async fn follow(response: reqwest::Response, followed: Arc<Mutex<Followed>>) {
     followed.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
 }
 
-/// One event; `None` for comments and `retry:` alone.
+/// One event; `None` for a comment.
 fn parse(block: &str) -> Option<Event> {
     let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim_start().to_owned());
     let name = field("event:")?;

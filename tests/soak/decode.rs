@@ -130,7 +130,7 @@ pub(super) struct PageMeta {
 #[test]
 fn an_event_cut_anywhere_comes_out_once_and_whole() {
     let bytes =
-        b"retry: 2000\n\nevent: upsert\nid: v1.aa.5\ndata: {\"key\":\"\xc3\xa4\"}\n\n: comment\n\nevent: delete\ndata: {}\n\nevent: lost\n";
+        b"retry: 2000\nevent: upsert\nid: v1.aa.5\ndata: {\"key\":\"\xc3\xa4\"}\n\n: comment\n\nevent: delete\ndata: {}\n\nevent: lost\n";
     for cut in 0..bytes.len() {
         let (mut lines, mut block, mut seen) = (Lines::default(), SseBlock::default(), Vec::new());
         for chunk in [&bytes[..cut], &bytes[cut..]] {

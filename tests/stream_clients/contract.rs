@@ -63,8 +63,9 @@ async fn events_keep_the_rules_that_clients_rely_on() {
     assert!(ended.status.success(), "{}", ended.log);
 
     let stream = stream_begun + &text(stream).await;
-    assert!(stream.starts_with("retry: 2000\n\n") && stream.ends_with("\n\n") && !stream.contains('\r'));
-    let events: Vec<Value> = stream.split_terminator("\n\n").filter_map(checked).collect();
+    assert!(stream.starts_with("retry: 2000\nevent: reset\n") && stream.ends_with("\n\n") && !stream.contains('\r'));
+    let blocks = stream.trim_start_matches("retry: 2000\n").split_terminator("\n\n");
+    let events: Vec<Value> = blocks.map(checked).collect();
     assert_eq!(events[0]["type"], "reset");
     assert_eq!(events.last().unwrap()["type"], "bookmark");
     let synced = events.iter().position(|event| event["type"] == "synced").unwrap();
@@ -86,12 +87,9 @@ fn position(event: &Value) -> Option<&str> {
     event["position"].as_str().or_else(|| event["meta"]["position"].as_str())
 }
 
-/// The data of a block whose form is right; `None` for comments and `retry:`.
-fn checked(block: &str) -> Option<Value> {
+/// The data of a block whose form is right.
+fn checked(block: &str) -> Value {
     let fields: Vec<(&str, &str)> = block.lines().map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{line:?}"))).collect();
-    if ["", "retry"].contains(&fields[0].0) {
-        return None;
-    }
     let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
     assert!([&["event", "id", "data"][..], &["event", "data"]].contains(&&names[..]), "one line of data, never an id alone: {block}");
     let (event, data) = (fields[0].1, fields[fields.len() - 1].1);
@@ -100,7 +98,7 @@ fn checked(block: &str) -> Option<Value> {
     let id = (names.len() == 3).then_some(fields[1].1);
     assert_ne!(id, Some(""), "an empty id would clear the client's: {block}");
     assert_eq!(id, position(&data));
-    Some(data)
+    data
 }
 
 #[tokio::test]

@@ -22,8 +22,9 @@ const POSITION_LENGTH_MAX: usize = 56;
 /// Keys are longer than this if names are: that of an IPv4 address of a cluster whose name has 32 bytes, the most that Cilium allows, has 66.
 const KEY_LENGTH: usize = 66;
 
-/// How a browser waits before it connects again.
-const RETRY: &str = "retry: 2000\n\n";
+/// How long a browser waits before it connects again, in milliseconds. Part of the first event's block: of a block of its own httpx-sse makes an
+/// event without data, and fails.
+const RETRY: &str = "retry: 2000\n";
 
 /// The form of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

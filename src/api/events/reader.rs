@@ -304,7 +304,7 @@ mod tests {
             let mut reader = Reader::new(state.clone(), group, subscription, state.places.take(Client::Local).unwrap());
             let preamble = reader.next().await.unwrap().unwrap();
             let mut look = vec![reader.next().await.unwrap().unwrap()];
-            assert!(preamble.starts_with(b"retry"));
+            assert_eq!(preamble, "retry: 2000\n");
             look.extend(reader.ready.chunks.iter().cloned());
             let text = String::from_utf8(look.concat()).unwrap();
             let count = text.matches("event: upsert").count();

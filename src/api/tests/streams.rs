@@ -16,6 +16,7 @@ pub(super) type Event = (String, Option<String>, Value);
 pub(super) struct Client {
     body: BodyDataStream,
     text: String,
+    has_begun: bool,
 }
 
 impl Client {
@@ -28,7 +29,7 @@ impl Client {
         assert_eq!(response.status(), StatusCode::OK);
         let names = ["cache-control", "x-accel-buffering"].map(|name| response.headers()[name].to_str().unwrap().to_owned());
         assert_eq!(names, ["no-cache, no-transform", "no"]);
-        Self { body: response.into_body().into_data_stream(), text: String::new() }
+        Self { body: response.into_body().into_data_stream(), text: String::new(), has_begun: false }
     }
 
     /// The next block up to an empty line, or `None` at the end.
@@ -47,7 +48,9 @@ impl Client {
     async fn event(&mut self) -> Option<Event> {
         let block = self.block("\n\n").await?;
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned);
-        let Some(name) = field("event") else { return Some(("retry".to_owned(), None, json!(field("retry")))) };
+        // in the first block, and in no other
+        assert_eq!(field("retry").as_deref(), (!std::mem::replace(&mut self.has_begun, true)).then_some("2000"), "{block}");
+        let name = field("event").unwrap_or_else(|| panic!("a block without an event: {block:?}"));
         let mut data: Value = serde_json::from_str(&field("data").unwrap()).unwrap();
         assert_eq!(data["type"], json!(name));
         strip_ages(&mut data);
@@ -103,7 +106,6 @@ async fn a_snapshot_is_followed_by_what_happens_live() {
     let upsert = |object: &Value, meta: Value| json!({ "type": "upsert", "kind": "node", "key": worker.to_string(), "object": object, "meta": meta });
     let synced = json!({ "type": "synced", "mode": "snapshot", "count": 1, "position": position(HEAD), "clusters": clusters() });
     let expected: Vec<Event> = vec![
-        ("retry".to_owned(), None, json!("2000")),
         ("reset".to_owned(), None, json!({ "type": "reset", "reason": "initial" })),
         ("upsert".to_owned(), None, upsert(&listed, json!({ "cluster": "paris", "revision": 15 }))),
         ("synced".to_owned(), Some(position(HEAD)), synced),
@@ -150,9 +152,9 @@ async fn a_position_goes_on_where_it_left_off_and_the_header_wins() {
     let ids: Vec<Option<&str>> = events.iter().map(|event| event.1.as_deref()).collect();
     // the second one says that the third may have been seen with it
     let (second, third) = (format!("v1.000000000000feed{:016x}.{}", HEAD + 3, HEAD + 2), position(HEAD + 3));
-    assert_eq!(names(&events), ["retry", "upsert", "upsert", "synced"]);
-    assert_eq!(ids, [None, Some(second.as_str()), Some(third.as_str()), Some(third.as_str())]);
-    assert_eq!((&events[3].2["mode"], &events[3].2["count"]), (&json!("replay"), &json!(2)));
+    assert_eq!(names(&events), ["upsert", "upsert", "synced"]);
+    assert_eq!(ids, [Some(second.as_str()), Some(third.as_str()), Some(third.as_str())]);
+    assert_eq!((&events[2].2["mode"], &events[2].2["count"]), (&json!("replay"), &json!(2)));
 }
 
 #[tokio::test]
@@ -167,7 +169,7 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
     for (after, reason) in cases {
         let mut client = Client::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
         let events = client.until("synced").await;
-        assert_eq!(events[1], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
+        assert_eq!(events[0], ("reset".to_owned(), None, json!({ "type": "reset", "reason": reason })));
         let told = |name: &str| events.iter().filter(|event| event.0 == name).count();
         assert_eq!((names(&events).last(), told("upsert"), told("cluster")), (Some(&"synced"), 15, 2));
         let refused = fixture.get(&format!("/v1/events?after={after}&onExpired=fail")).await;
@@ -215,7 +217,7 @@ async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_dele
     let events = client.until("synced").await;
     let told: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
     assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", "waitingForFiles"])]);
-    assert_eq!((&events[1].0, &events.last().unwrap().2["count"]), (&"reset".to_owned(), &json!(2)));
+    assert_eq!((&events[0].0, &events.last().unwrap().2["count"]), (&"reset".to_owned(), &json!(2)));
     fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff }).await;
     let (name, id, data) = client.event().await.unwrap();
     assert_eq!((name.as_str(), id), ("cluster", Some(position(HEAD + 1))));
@@ -228,7 +230,7 @@ async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_dele
     assert_eq!((name.as_str(), &data["reason"], &data["key"]), ("delete", &json!("clusterRemoved"), &json!("cilium/cluster-config/paris")));
     let mut late = Client::open(&fixture, &format!("/v1/events?kind=cluster&after={}", position(HEAD)), &[]).await;
     let missed = late.until("synced").await;
-    assert_eq!(names(&missed), ["retry", "delete", "synced"]);
+    assert_eq!(names(&missed), ["delete", "synced"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -269,12 +271,12 @@ async fn a_stream_that_ends_early_says_why() {
     fixture.stop.cancel();
     let events = open.rest().await;
     let problem = &events.last().unwrap().2["problem"];
-    assert_eq!((names(&events), &problem["code"]), (vec!["retry", "error"], &json!("stopping")));
+    assert_eq!((names(&events), &problem["code"]), (vec!["error"], &json!("stopping")));
 
     let fixture = Fixture::new();
     let mut open = Client::open(&fixture, "/v1/events?snapshot=true", &[]).await;
     fixture.unload();
     let events = open.rest().await;
     let problem = &events.last().unwrap().2["problem"];
-    assert_eq!((names(&events), &problem["code"], &problem["status"]), (vec!["retry", "error"], &json!("loading"), &json!(503)));
+    assert_eq!((names(&events), &problem["code"], &problem["status"]), (vec!["error"], &json!("loading"), &json!(503)));
 }
