@@ -9,6 +9,7 @@ mod findings;
 mod guard;
 mod kept;
 mod listen;
+mod meant;
 mod one_line;
 mod openapi;
 mod pages;
@@ -26,12 +27,14 @@ mod surveyor;
 mod tests;
 mod tls;
 mod visit;
+mod words;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -52,6 +55,9 @@ pub use seats::ConnectionLimits;
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
 const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The only path that takes more than reading.
+const BATCH_PATH: &str = "/v1/ipcache/lookup";
 
 /// Panics of handlers that were logged lately: what makes one panic can be asked again and again.
 static PANICS: Causes = Causes::new();
@@ -139,6 +145,8 @@ fn router(state: ApiState, guard: Guard) -> Router {
     let (streams, _) = stream_routes().split_for_parts();
     lookups
         .route("/", get(routes::documents::index))
+        .route("/problems", get(routes::problem_pages::index))
+        .route("/problems/{type}", get(routes::problem_pages::one))
         .route("/openapi.json", get(routes::documents::openapi_31))
         .route("/openapi-3.0.json", get(routes::documents::openapi_30))
         .fallback(unknown_route)
@@ -152,12 +160,15 @@ fn router(state: ApiState, guard: Guard) -> Router {
         .with_state(state)
 }
 
-async fn unknown_route() -> Problem {
-    Problem::new(Code::UnknownRoute, "there is no such path: / lists what there is, /openapi.json describes it")
+async fn unknown_route(uri: Uri) -> Problem {
+    let nearly = meant::meant(uri.path()).map(|meant| format!(", you may mean {meant}")).unwrap_or_default();
+    Problem::new(Code::UnknownRoute, format!("there is no such path{nearly}: / lists what there is, /openapi.json describes it"))
 }
 
-async fn method_not_allowed() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "the Allow header names the methods that this path takes")
+/// axum writes the `Allow` header only once all of this has run, so that the methods are said here anew (a test compares the two).
+async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let methods = if uri.path() == BATCH_PATH { "GET, HEAD and POST" } else { "GET and HEAD" };
+    Problem::new(Code::MethodNotAllowed, format!("{} takes {methods}, not {method}", uri.path()))
 }
 
 /// A handler that panicked: logged, and answered like any other trouble.

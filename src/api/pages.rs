@@ -88,7 +88,13 @@ impl Page {
     }
 
     /// The page as a whole, with what stands behind its items.
-    fn finish(mut self, next: Option<String>, complete: Option<bool>, meta: &ListMeta) -> Result<Vec<u8>, serde_json::Error> {
+    fn finish(
+        mut self,
+        next: Option<String>,
+        complete: Option<bool>,
+        warnings: &[String],
+        meta: &ListMeta,
+    ) -> Result<Vec<u8>, serde_json::Error> {
         self.bytes.push(b']');
         if let Some(complete) = complete {
             self.bytes.extend_from_slice(b",\"complete\":");
@@ -97,6 +103,10 @@ impl Page {
         if let Some(next) = next {
             self.bytes.extend_from_slice(b",\"nextPageToken\":");
             serde_json::to_writer(&mut self.bytes, &next)?;
+        }
+        if !warnings.is_empty() {
+            self.bytes.extend_from_slice(b",\"warnings\":");
+            serde_json::to_writer(&mut self.bytes, warnings)?;
         }
         self.bytes.extend_from_slice(b",\"meta\":");
         serde_json::to_writer(&mut self.bytes, meta)?;
@@ -121,7 +131,9 @@ impl Making {
 
     fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
         let token = self.listing.token(next);
-        self.page.finish(token, self.complete, &self.meta).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
+        self.page
+            .finish(token, self.complete, &self.listing.warnings(), &self.meta)
+            .map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
     }
 }
 

@@ -47,6 +47,16 @@ impl Listing {
         Self { filter, ..self.clone() }
     }
 
+    /// What of the request is probably a mistake, although it can be answered.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let known = self.reading.cluster_names();
+        let unknown = self.filter.clusters.iter().filter(|cluster| !known.contains(cluster));
+        let of_clusters = unknown.map(|cluster| format!("cluster: no cluster {cluster} is known, /v1/clusters lists those that are"));
+        let has_no_node = self.filter.hosts.as_ref().is_some_and(Vec::is_empty);
+        let of_node = has_no_node.then(|| "node: no node of that name is known, /v1/nodes lists those that are".to_owned());
+        of_clusters.chain(of_node).collect()
+    }
+
     /// The key that the page begins with.
     pub(crate) fn start_key(&self) -> Result<Option<EntryKey>, Problem> {
         self.start.as_deref().map(|key| EntryKey::from_cache_form(key).ok_or_else(refused)).transpose()

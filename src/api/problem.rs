@@ -41,6 +41,39 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Every one, in order of status.
+    pub(crate) const ALL: [Self; 17] = [
+        Self::BadParameter,
+        Self::BadRequest,
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::UnknownRoute,
+        Self::MethodNotAllowed,
+        Self::NotAcceptable,
+        Self::ExpiredPosition,
+        Self::TooLarge,
+        Self::UnsupportedMediaType,
+        Self::UnknownHost,
+        Self::TooManyStreams,
+        Self::TooBusy,
+        Self::Internal,
+        Self::Loading,
+        Self::Stopping,
+        Self::TooOld,
+    ];
+
+    pub(crate) const fn status(self) -> StatusCode {
+        self.parts().0
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        self.parts().1
+    }
+
+    pub(crate) const fn title(self) -> &'static str {
+        self.parts().2
+    }
+
     /// The HTTP status, the code's name and its title.
     const fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
@@ -65,6 +98,51 @@ impl Code {
             Self::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "noRoom", "It is too large for the memory that is left"),
             Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
             Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than asked for"),
+        }
+    }
+
+    /// What is behind it and what to do about it, in general: `detail` says it of one request.
+    pub(crate) const fn advice(self) -> &'static str {
+        match self {
+            Self::BadParameter => {
+                "A parameter of the query or the path is unknown, misspelt, given twice, or has a value that cannot be. detail names it and says what is right. Nothing was looked up: a filter that is not understood never widens an answer."
+            }
+            Self::BadRequest => {
+                "The path has escapes that are no UTF-8, the body is not the JSON that is expected, or there is no single Host header. detail says which."
+            }
+            Self::Unauthorized => {
+                "meshkeep was started with --token-file. Send what that file holds as Authorization: Bearer TOKEN. Probes need none."
+            }
+            Self::NotFound => {
+                "Nothing of that name is mirrored. It may never have been there, be deleted, or belong to a cluster that was not read yet: /v1/clusters says which clusters are live."
+            }
+            Self::UnknownRoute => "The path is none that meshkeep serves. / lists what there is, /openapi.json describes it.",
+            Self::MethodNotAllowed => {
+                "meshkeep only reads: GET and HEAD everywhere, and POST for batches of lookups. The Allow header names the methods of the path."
+            }
+            Self::NotAcceptable => {
+                "The Accept header names only forms that this path cannot be answered in. detail names those that it can."
+            }
+            Self::ExpiredPosition => {
+                "The position is too old, of another data directory, or not one of ours, and onExpired=fail asked to be told. Read everything anew with snapshot=true and go on from there."
+            }
+            Self::TooLarge => "The body of a request may have 1 MiB, which is room for 10,000 addresses. Ask in several requests.",
+            Self::UnsupportedMediaType => "The body of a batch is JSON: send it with Content-Type: application/json.",
+            Self::UnknownHost => {
+                "The Host of the request is neither an address that meshkeep listens on, nor a loopback name, nor one of --allowed-host. This keeps pages in browsers from reaching a loopback address by a name of their own."
+            }
+            Self::TooManyStreams => {
+                "As many streams are open as may be, in all or for one client. Close some, or come back after Retry-After."
+            }
+            Self::TooBusy => {
+                "Too many requests that take long are being answered, or their answers wait to be read. Come back after Retry-After."
+            }
+            Self::Internal => "This is a fault in meshkeep. Its log has the details; please report it with them.",
+            Self::Loading => "meshkeep has just started and reads its store. Lookups answer before lists. Come back after Retry-After.",
+            Self::Stopping => "meshkeep is shutting down. Connect again in a moment.",
+            Self::TooOld => {
+                "The request allows an age with maxAge, and a cluster that the answer used has not been heard of for longer, or was never read. ageSeconds says how long. Ask later, allow more, leave the age to meta, or with neverRead=ignore leave out what was never read."
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! parameters are refused by name.
 
 mod stream;
+mod wrong;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -32,30 +33,24 @@ pub(crate) struct Parameters<T> {
     pub(crate) fingerprint: String,
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
+impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Query(mut pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
             .await
-            .map_err(|rejection| Problem::parameter("query", rejection.body_text()))?;
+            .map_err(|_| Problem::parameter("query", "cannot be read: percent-encode names and values, like ?labelSelector=app%3Dcart"))?;
         if let Some((name, _)) = pairs.iter().find(|(_, value)| value.is_empty()) {
             return Err(Problem::parameter(name, "has no value: give it one or leave it out"));
         }
-        let Query(values) = Query::<T>::from_request_parts(parts, state).await.map_err(|rejection| explain(&rejection.body_text()))?;
+        let read = Query::<T>::from_request_parts(parts, state).await;
+        let Query(values) = read.map_err(|_| wrong::explain::<T>(&pairs))?;
         pairs.retain(|(name, _)| !NOT_IN_FINGERPRINT.contains(&name.as_str()));
         pairs.sort();
         let digest = Sha256::digest(format!("{} {pairs:?}", parts.uri.path()));
         let fingerprint = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Ok(Self { values, fingerprint })
     }
-}
-
-/// Says in the words of a query what serde says in those of a struct.
-fn explain(text: &str) -> Problem {
-    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
-    let text = text.replace("unknown field", "unknown query parameter").replace("unsupported value", "may be given only once");
-    Problem::new(super::problem::Code::BadParameter, text)
 }
 
 /// What every list takes.

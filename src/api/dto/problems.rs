@@ -40,6 +40,10 @@ pub(crate) struct FindingList {
     /// Asks for the next page as `pageToken=`; left out on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page_token: Option<String>,
+    /// What of the request is probably a mistake: a filter that names a cluster that is not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) warnings: Vec<String>,
     /// Where the list comes from and how old it is.
     pub(crate) meta: ListMeta,
 }

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::ipcache::{IPCACHE_KINDS, LOOKUP_KINDS};
+use crate::api::BODY_BYTES_MAX;
 use crate::api::dto::lookup::{LookupItem, LookupList};
 use crate::api::dto::meta::{ListMeta, Terms};
 use crate::api::pages::json;
@@ -181,11 +182,21 @@ impl Sending {
 }
 
 fn bad_body(rejection: &JsonRejection) -> Problem {
-    let code = match rejection.status() {
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
-        StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
-        _ if BodyOverdue::caused(rejection) => Code::BodyOverdue,
-        _ => Code::BadRequest,
+    const EXAMPLE: &str = r#"{"ips":["10.1.2.40","fd00::1"]}"#;
+    let (code, detail) = match rejection {
+        JsonRejection::MissingJsonContentType(_) => {
+            (Code::UnsupportedMediaType, format!("say what the body is with Content-Type: application/json, and send {EXAMPLE}"))
+        }
+        JsonRejection::JsonSyntaxError(_) => (Code::BadRequest, format!("the body is no JSON: send {EXAMPLE}")),
+        JsonRejection::JsonDataError(_) => (
+            Code::BadRequest,
+            format!("the body is JSON of another shape: send {EXAMPLE}, one member ips with a list of texts and nothing else"),
+        ),
+        other if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            (Code::TooLarge, format!("a body may have {BODY_BYTES_MAX} bytes at most: ask in several requests"))
+        }
+        other if BodyOverdue::caused(other) => (Code::BodyOverdue, format!("the body did not come in time: send {EXAMPLE} again")),
+        _ => (Code::BadRequest, format!("the body did not come whole: send {EXAMPLE} again")),
     };
-    Problem::new(code, format!("send {{\"ips\":[…]}} as application/json: {}", rejection.body_text()))
+    Problem::new(code, detail)
 }

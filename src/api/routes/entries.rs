@@ -32,6 +32,10 @@ pub(crate) async fn list_entries(
     page(&state, scanner, query, |listing, query| {
         let prefix = query.prefix.as_deref().unwrap_or_default();
         let (clusters, kinds) = below(listing, prefix);
+        if kinds.is_empty() {
+            let detail = format!("no key begins with {prefix:?}: keys are in cache form, like cilium/cache/nodes/v1/paris/");
+            return Err(Problem::parameter("prefix", detail));
+        }
         let meta = listing.meta_of(&clusters, &kinds)?;
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
         let seek = reading.seek_entries(prefix, &listing.filter.clusters);

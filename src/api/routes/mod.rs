@@ -11,6 +11,7 @@ pub(crate) mod ipcache;
 pub(crate) mod metrics;
 pub(crate) mod objects;
 pub(crate) mod probes;
+pub(crate) mod problem_pages;
 pub(crate) mod problems;
 
 use super::dto::meta::{ItemMeta, Terms};
@@ -23,9 +24,9 @@ fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
     ClusterName::parse(name).map_err(|error| Problem::new(Code::NotFound, error.to_string()))
 }
 
-/// A path whose parts cannot be read, for instance for escapes that are not UTF-8.
-fn bad_path(rejection: &axum::extract::rejection::PathRejection) -> Problem {
-    Problem::new(Code::BadRequest, format!("the path cannot be read: {}", rejection.body_text()))
+/// A path whose parts cannot be read: all are texts, so that its escapes are not UTF-8.
+fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
+    Problem::new(Code::BadRequest, "the path has an escape that is no UTF-8: write %C3%A9 for é, %2F for a slash in a name")
 }
 
 /// A single thing that one key holds, and where it comes from; refused where it is not there, or older than the request allows.

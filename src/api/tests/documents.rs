@@ -8,8 +8,12 @@ use super::fixture::Fixture;
 async fn the_committed_document_is_the_one_that_is_served() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi/openapi.json");
     let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let hint = "openapi/openapi.json differs from the routes: run `cargo run -- openapi > openapi/openapi.json`";
-    assert!(committed == crate::api::openapi_json(), "{hint}");
+    let seen = std::env::temp_dir().join("meshkeep-openapi.json");
+    let hint = format!("openapi/openapi.json differs from the routes: run scripts/openapi, or take {}", seen.display());
+    if committed != crate::api::openapi_json() {
+        std::fs::write(&seen, crate::api::openapi_json()).unwrap();
+        panic!("{hint}");
+    }
     let served = Fixture::new().get("/openapi.json").await;
     assert!(served.bytes == committed.as_bytes(), "{hint}");
     assert_eq!(served.header("content-type"), "application/json");

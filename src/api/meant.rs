@@ -1,0 +1,118 @@
+//! Paths that are nearly right, and what was meant by them.
+
+use super::words::nearest;
+
+/// What there is below `/v1`.
+const RESOURCES: [&str; 15] = [
+    "status",
+    "clusters",
+    "nodes",
+    "services",
+    "global-services",
+    "service-exports",
+    "endpoint-slices",
+    "identities",
+    "ipcache",
+    "explain",
+    "entries",
+    "rejected",
+    "problems",
+    "events",
+    "changes",
+];
+
+/// What there is beside it.
+const BESIDE: [&str; 6] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json"];
+
+/// What the same things are called elsewhere.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("identity", "identities"),
+    ("live", "livez"),
+    ("ready", "readyz"),
+    ("health", "healthz"),
+    ("watch", "events"),
+    ("stream", "events"),
+    ("ips", "ipcache"),
+    ("endpoints", "endpoint-slices"),
+    ("swagger.json", "openapi.json"),
+    ("swagger", "openapi.json"),
+];
+
+/// The path that was probably meant by one that does not exist.
+pub(crate) fn meant(path: &str) -> Option<String> {
+    // what has other letters would have to be written in another way in a query
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~%:/".contains(letter);
+    let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    if !path.chars().all(is_plain) || segments.is_empty() {
+        return None;
+    }
+    if segments.first() == Some(&"api") {
+        segments.remove(0);
+    }
+    if segments.first().is_some_and(|first| first.strip_prefix('v').is_some_and(|version| version.parse::<u8>().is_ok())) {
+        segments.remove(0);
+    }
+    let Some((first, rest)) = segments.split_first() else { return Some("/v1/status".to_owned()) };
+    let name = ELSEWHERE.iter().find(|(other, _)| other == first).map(|(_, ours)| *ours);
+    let name = name.or_else(|| nearest(first, RESOURCES.into_iter().chain(BESIDE)))?;
+    let found = if BESIDE.contains(&name) { format!("/{name}") } else { below(name, rest) };
+    (found != path).then_some(found)
+}
+
+/// The nearest to some segments below a resource.
+fn below(name: &str, rest: &[&str]) -> String {
+    match (name, rest) {
+        ("nodes", [cluster]) => format!("/v1/nodes?cluster={cluster}"),
+        ("nodes", [cluster, node, ..]) => format!("/v1/nodes/{cluster}/{node}"),
+        ("services" | "service-exports" | "endpoint-slices", [cluster]) => format!("/v1/{name}?cluster={cluster}"),
+        ("services" | "service-exports" | "endpoint-slices", [cluster, namespace]) => {
+            format!("/v1/{name}?cluster={cluster}&namespace={namespace}")
+        }
+        ("services" | "service-exports" | "endpoint-slices", [cluster, namespace, service, ..]) => {
+            format!("/v1/{name}/{cluster}/{namespace}/{service}")
+        }
+        ("global-services", [namespace]) => format!("/v1/global-services?namespace={namespace}"),
+        ("global-services", [namespace, service, ..]) => format!("/v1/global-services/{namespace}/{service}"),
+        ("clusters", [cluster, ..]) => format!("/v1/clusters/{cluster}"),
+        ("identities", [id]) => format!("/v1/identities/{id}"),
+        ("identities", [id, ..]) => format!("/v1/identities/{id}/ips"),
+        ("explain", []) => "/v1/explain/10.1.2.40".to_owned(),
+        ("explain", [ip, ..]) => format!("/v1/explain/{ip}"),
+        ("ipcache" | "entries", [_, ..]) => format!("/v1/{name}/{}", rest.join("/")),
+        (_, _) => format!("/v1/{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_nearly_right_says_which_was_meant() {
+        for (path, expected) in [
+            ("/v1/nodes/paris", Some("/v1/nodes?cluster=paris")),
+            ("/v1/nodes/", Some("/v1/nodes")),
+            ("/v1/node/paris/worker-1", Some("/v1/nodes/paris/worker-1")),
+            ("/nodes", Some("/v1/nodes")),
+            ("/api/v1/nodes", Some("/v1/nodes")),
+            ("/v2/nodes", Some("/v1/nodes")),
+            ("/v1", Some("/v1/status")),
+            ("/v1/services/paris/shop", Some("/v1/services?cluster=paris&namespace=shop")),
+            ("/v1/globalservices/shop/cart", Some("/v1/global-services/shop/cart")),
+            ("/v1/global-services/shop", Some("/v1/global-services?namespace=shop")),
+            ("/v1/identity/68352", Some("/v1/identities/68352")),
+            ("/v1/identities/68352/pods", Some("/v1/identities/68352/ips")),
+            ("/v1/explain", Some("/v1/explain/10.1.2.40")),
+            ("/v1/ipcaches/10.0.0.0/24", Some("/v1/ipcache/10.0.0.0/24")),
+            ("/health", Some("/healthz")),
+            ("/metrics/", Some("/metrics")),
+            ("/v1/watch", Some("/v1/events")),
+            ("/v1/nothing", None),
+            ("/favicon.ico", None),
+            ("/v1/nodes/a&b", None),
+            ("//", None),
+        ] {
+            assert_eq!(meant(path).as_deref(), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What is wrong with the parameters of a request, in a person's words: what was given, what is right, and an example.
+//!
+//! Asked once something is wrong; what is right comes from the same struct that the parameters are read into, by way of what it tells the
+//! OpenAPI document. Deliberately lacks: what only one parameter knows (an address, a selector), which says so itself.
+
+use serde_json::Value;
+use utoipa::IntoParams;
+use utoipa::openapi::path::Parameter;
+
+use crate::api::problem::{Code, Problem};
+use crate::api::words::{and, nearest};
+
+/// What a parameter takes.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    is_required: bool,
+    is_list: bool,
+    /// As the OpenAPI document names it: `integer`, `boolean` or `string`.
+    value: String,
+    /// The most that it can be.
+    maximum: u64,
+}
+
+impl Known {
+    fn of(parameter: &Parameter) -> Self {
+        let told = serde_json::to_value(parameter).unwrap_or_default();
+        let schema = &told["schema"];
+        let value = match &schema["type"] {
+            Value::Array(types) => types.iter().find_map(Value::as_str).unwrap_or_default().to_owned(),
+            one => one.as_str().unwrap_or_default().to_owned(),
+        };
+        let largest = if schema["format"] == "int64" { u64::MAX } else { u32::MAX.into() };
+        Self {
+            name: parameter.name.clone(),
+            is_required: told["required"] == Value::Bool(true) && value != "array",
+            is_list: value == "array",
+            value,
+            maximum: schema["maximum"].as_u64().unwrap_or(largest),
+        }
+    }
+
+    /// What is wrong with a value, where its form alone says so.
+    fn trouble(&self, value: &str) -> Option<String> {
+        let example = example(&self.name);
+        match self.value.as_str() {
+            "integer" if value.parse::<u64>().is_ok_and(|number| number <= self.maximum) => None,
+            "integer" if !value.is_empty() && value.bytes().all(|digit| digit.is_ascii_digit()) => {
+                Some(format!("{value} is too much: {} at most, like {}={example}", self.maximum, self.name))
+            }
+            "integer" => Some(format!("{value:?} is not a whole number: give one like {}={example}", self.name)),
+            "boolean" if !["true", "false"].contains(&value) => {
+                Some(format!("{value:?} is neither true nor false: give one, like {}={example}", self.name))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The first thing that is wrong with parameters that could not be read as `T`.
+pub(super) fn explain<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
+    let known: Vec<Known> = T::into_params(|| None).iter().map(Known::of).collect();
+    for (place, (name, value)) in pairs.iter().enumerate() {
+        let Some(one) = known.iter().find(|one| one.name == *name) else { return unknown(name, &known) };
+        if let Some(trouble) = one.trouble(value) {
+            return Problem::parameter(name, trouble);
+        }
+        if !one.is_list && pairs[..place].iter().any(|(earlier, _)| earlier == name) {
+            return Problem::parameter(name, "was given twice: give it once");
+        }
+    }
+    let missing = known.iter().find(|one| one.is_required && !pairs.iter().any(|(name, _)| *name == one.name));
+    match missing {
+        Some(Known { name, .. }) => Problem::parameter(name, format!("is missing: give it, like {name}={}", example(name))),
+        None => Problem::new(Code::BadParameter, "the parameters cannot be read: /openapi.json has those of each path"),
+    }
+}
+
+fn unknown(name: &str, known: &[Known]) -> Problem {
+    let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
+    let takes = format!("this path takes {}", and(&names));
+    match nearest(name, names.iter().copied()) {
+        Some(meant) => Problem::parameter(name, format!("is not known here, did you mean {meant}? {takes}")),
+        None => Problem::parameter(name, format!("is not known here: {takes}")),
+    }
+}
+
+/// A value that is right for a parameter.
+fn example(name: &str) -> &'static str {
+    match name {
+        "limit" => "500",
+        "maxAge" => "60",
+        "waitSeconds" => "30",
+        "identity" => "131331",
+        "ip" => "10.1.2.40",
+        "shared" | "snapshot" | "patch" => "true",
+        _ => "…",
+    }
+}
