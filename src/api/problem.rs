@@ -42,7 +42,7 @@ pub(crate) enum Code {
 
 impl Code {
     /// Every one, in order of status.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::BadParameter,
         Self::BadRequest,
         Self::Unauthorized,
@@ -50,6 +50,7 @@ impl Code {
         Self::UnknownRoute,
         Self::MethodNotAllowed,
         Self::NotAcceptable,
+        Self::BodyOverdue,
         Self::ExpiredPosition,
         Self::TooLarge,
         Self::UnsupportedMediaType,
@@ -58,6 +59,7 @@ impl Code {
         Self::TooBusy,
         Self::Internal,
         Self::Loading,
+        Self::NoRoom,
         Self::Stopping,
         Self::TooOld,
     ];
@@ -126,6 +128,9 @@ impl Code {
             Self::ExpiredPosition => {
                 "The position is too old, of another data directory, or not one of ours, and onExpired=fail asked to be told. Read everything anew with snapshot=true and go on from there."
             }
+            Self::BodyOverdue => {
+                "The body of the request came too slowly, or not at all. Send it again, over a connection that carries it."
+            }
             Self::TooLarge => "The body of a request may have 1 MiB, which is room for 10,000 addresses. Ask in several requests.",
             Self::UnsupportedMediaType => "The body of a batch is JSON: send it with Content-Type: application/json.",
             Self::UnknownHost => {
@@ -139,6 +144,9 @@ impl Code {
             }
             Self::Internal => "This is a fault in meshkeep. Its log has the details; please report it with them.",
             Self::Loading => "meshkeep has just started and reads its store. Lookups answer before lists. Come back after Retry-After.",
+            Self::NoRoom => {
+                "What was asked for is decoded to answer, and other requests have what --decoded-max-bytes allows. Come back after Retry-After, or give meshkeep more."
+            }
             Self::Stopping => "meshkeep is shutting down. Connect again in a moment.",
             Self::TooOld => {
                 "The request allows an age with maxAge, and a cluster that the answer used has not been heard of for longer, or was never read. ageSeconds says how long. Ask later, allow more, leave the age to meta, or with neverRead=ignore leave out what was never read."
