@@ -247,7 +247,8 @@ async fn an_empty_directory_tells_that_nothing_is_present() {
 
 #[tokio::test]
 async fn a_rescan_that_is_asked_for_finds_what_no_metadata_shows() {
-    // the name of a thread is a file of a few bytes that can be written, and never looks different (proc_pid_comm(5))
+    // the name of a thread is a file of a few bytes that can be written, and looks different only once the kernel has
+    // forgotten it (proc_pid_comm(5)): then the glance finds the change too
     let (told, comm) = std::sync::mpsc::sync_channel(1);
     let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("endpoints: a".into()).spawn(move || {
@@ -260,9 +261,7 @@ async fn a_rescan_that_is_asked_for_finds_what_no_metadata_shows() {
         symlink(&comm, root.join("config/paris")).unwrap();
     });
     watch.expect(&["+paris a\n", "all paris"]).await;
-    let before = Glance::take(&watch.path("config"));
     fs::write(&comm, "endpoints: b").unwrap();
-    assert_eq!(Glance::take(&watch.path("config")), before, "the change must not show");
     watch.rescan.notify_one();
     watch.expect(&["+paris b\n"]).await;
     watch.finish().await;
