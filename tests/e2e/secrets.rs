@@ -166,7 +166,7 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
         asker.read(&format!("{path}{separator}token=hunter2-query"), TOKEN).await;
     }
     for path in ["/v1/events?snapshot=true", "/v1/events?snapshot=true&token=hunter2-query"] {
-        let text = if path.contains("token") { "unknown" } else { "event: synced" };
+        let text = if path.contains("token") { "badParameter" } else { "event: synced" };
         asker.read_stream_until(path, text).await;
     }
     let ended = meshkeep.stop().await;
