@@ -1,12 +1,14 @@
 //! Remotes whose etcd lies: each is left alone with a reason, or held within its bounds, memory stays within them too, and the cluster beside it
 //! is exact and live all the time. `scripts/attack remote` runs the same with the bounds of a real installation.
 
+use std::time::Duration;
+
 use crate::harness::etcd::Etcd;
-use crate::harness::eventually;
 use crate::harness::hostile::{Hostile, Mode};
 use crate::harness::mesh::{FULL, Form, MeshCluster, SMALL, publish, rewrite};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::truth::{Truth, difference_of, served_of};
+use crate::harness::{PATIENCE, eventually, eventually_within};
 
 /// How large everything is.
 struct Size {
@@ -19,6 +21,8 @@ struct Size {
     slices: u64,
     endpoints: u32,
     honest: crate::harness::mesh::Shape,
+    /// How long it may take until the hostile one has been read as far as it is.
+    patience: Duration,
 }
 
 impl Size {
@@ -33,12 +37,14 @@ impl Size {
                 // a value with more than 100,000 elements is refused (`wire/protobuf.rs`)
                 endpoints: 99_000,
                 honest: FULL,
+                // 2,000,000 keys that come one event at a time, or 50,000,000 endpoints that a debug build decodes
+                patience: Duration::from_secs(900),
             };
         }
         // twice the cluster's bytes, three messages of 32 MiB on their way, the room for decoded values, and the program itself
         let resident_max = (2 * 32 + 3 * 32 + 256 + 64) << 20;
         let flags = ["--cluster-max-keys=20000", "--cluster-max-bytes=32MiB"];
-        Self { flags, resident_max, page_keys: 50_000, slices: 60, endpoints: 90_000, honest: SMALL }
+        Self { flags, resident_max, page_keys: 50_000, slices: 60, endpoints: 90_000, honest: SMALL, patience: PATIENCE }
     }
 }
 
@@ -81,7 +87,7 @@ impl Attack {
             let cluster = self.meshkeep.cluster("c02").await;
             (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(reason)).then_some(())
         };
-        eventually(&format!("{:?} to be left alone: {reason}", self.mode), backs_off).await;
+        eventually_within(self.size.patience, &format!("{:?} to be left alone: {reason}", self.mode), backs_off).await;
         let problems = self.meshkeep.get("/v1/problems?kind=clusterTooLarge").await;
         let told = problems["items"].as_array().unwrap().iter().any(|finding| {
             let detail = finding["detail"].as_str().unwrap();
@@ -162,7 +168,8 @@ async fn an_etcd_that_goes_back_is_left_and_tried_again() {
 async fn endpoint_slices_that_decode_to_gigabytes_take_what_they_are_in_etcd() {
     let size = Size::chosen();
     let attack = Attack::begin(Mode::Slices(size.slices, size.endpoints), size).await;
-    attack.meshkeep.reaches("c02", "live").await;
+    let is_live = || async { (attack.meshkeep.phase("c02").await == "live").then_some(()) };
+    eventually_within(attack.size.patience, "the slices to be read", is_live).await;
     for number in [0, 1] {
         let (status, answer) = attack.meshkeep.ask(&format!("/v1/endpoint-slices/c02/shop/s{number:09}")).await;
         assert!(status == 200 || answer["code"] == "noRoom", "{status}: {}", answer["detail"]);

@@ -20,17 +20,26 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks again and again until there is an answer; panics, naming what was waited for, once patience runs out.
-pub(crate) async fn eventually<T, F, Answer>(what: &str, mut ask: F) -> T
+pub(crate) async fn eventually<T, F, Answer>(what: &str, ask: F) -> T
 where
     F: FnMut() -> Answer,
     Answer: Future<Output = Option<T>>,
 {
-    let deadline = Instant::now() + PATIENCE;
+    eventually_within(PATIENCE, what, ask).await
+}
+
+/// The same with another patience.
+pub(crate) async fn eventually_within<T, F, Answer>(patience: Duration, what: &str, mut ask: F) -> T
+where
+    F: FnMut() -> Answer,
+    Answer: Future<Output = Option<T>>,
+{
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        assert!(Instant::now() < deadline, "waited {patience:?} in vain: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
