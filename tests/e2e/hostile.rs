@@ -179,6 +179,9 @@ async fn endpoint_slices_that_decode_to_gigabytes_take_what_they_are_in_etcd() {
     for (status, answer) in futures_util::future::join_all(asked).await {
         assert!(status == 200 || answer["code"] == "noRoom", "{status}: {}", answer["detail"]);
     }
+    // once everything was looked at it is the room that is missing
+    let all_seen = || async { (attack.meshkeep.get("/v1/problems").await["complete"] == true).then_some(()) };
+    eventually_within(attack.size.patience, "everything to be looked at", all_seen).await;
     assert_eq!(attack.meshkeep.get("/v1/explain/0.0.0.1").await["complete"], false);
     attack.ends().await;
 }
