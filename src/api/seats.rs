@@ -214,8 +214,11 @@ impl Book {
     fn queue(&mut self, occupant: &Arc<Occupant>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.waiting.insert(ticket, Arc::clone(occupant));
-        self.clients.entry(occupant.client).or_default().waiting.insert(ticket);
+        // one that was told to give way while a request came is not told, and counted, once more when that is answered
+        if !occupant.is_leaving.load(Ordering::Relaxed) {
+            self.waiting.insert(ticket, Arc::clone(occupant));
+            self.clients.entry(occupant.client).or_default().waiting.insert(ticket);
+        }
         ticket
     }
 
@@ -440,6 +443,20 @@ mod tests {
             strangers = stayed;
         }
         assert_eq!((seats.count().0, strangers.len()), (200, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_told_to_go_in_the_middle_of_a_request_is_counted_once() {
+        let seats = seats(100);
+        let leaving = seats.take(client("192.0.2.1")).await.unwrap();
+        assert!(seats.evict(Book::oldest));
+        leaving.request_begins();
+        leaving.request_is_let_in(false);
+        leaving.request_ends(true);
+        assert!(!seats.evict(Book::oldest), "it goes already");
+        drop(leaving);
+        let book = seats.book();
+        assert_eq!((book.leaving, book.waiting.len(), book.clients.len()), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
