@@ -11,9 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
@@ -25,7 +24,7 @@ use x509_parser::prelude::FromDer;
 
 use super::certificates::CertificateFacts;
 use super::endpoint::Address;
-use super::tls::{client_config, roots};
+use super::tls::{client_config, server_verifier};
 use super::{ClientFile, Endpoint, KvstoreError};
 
 /// etcd's answer to `/version` has some 60 bytes.
@@ -170,16 +169,8 @@ fn seconds_of(date: &str) -> Option<i64> {
 /// carries nothing.
 fn recording(file: &ClientFile, recorder: &Arc<Recorder>) -> Result<ClientConfig, KvstoreError> {
     let mut config = client_config(file)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = match file.skips_verification() {
-        true => None,
-        false => {
-            let roots = Arc::new(roots(file.trusted_ca_file.as_deref())?);
-            let built = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-            Some(built.map_err(|error| KvstoreError::NoSystemRoots { reason: error.to_string() })?)
-        }
-    };
-    config.dangerous().set_certificate_verifier(Arc::new(RecordServer { recorder: Arc::clone(recorder), verifier, provider }));
+    let verifier = server_verifier(file)?;
+    config.dangerous().set_certificate_verifier(Arc::new(RecordServer { recorder: Arc::clone(recorder), verifier }));
     config.client_auth_cert_resolver =
         Arc::new(RecordRequest { recorder: Arc::clone(recorder), resolver: Arc::clone(&config.client_auth_cert_resolver) });
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -204,9 +195,7 @@ impl Recorder {
 #[derive(Debug)]
 struct RecordServer {
     recorder: Arc<Recorder>,
-    /// `None` where the client file asks for no verification.
-    verifier: Option<Arc<WebPkiServerVerifier>>,
-    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ServerCertVerifier>,
 }
 
 impl ServerCertVerifier for RecordServer {
@@ -218,10 +207,10 @@ impl ServerCertVerifier for RecordServer {
         stapled: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self.verifier.as_ref().map(|verifier| verifier.verify_server_cert(own, between, name, stapled, now));
+        let verified = self.verifier.verify_server_cert(own, between, name, stapled, now);
         self.recorder.note(|handshake| {
             handshake.chain = std::iter::once(own).chain(between).filter_map(CertificateFacts::of).collect();
-            handshake.untrusted = verified.and_then(Result::err).map(|error| error.to_string());
+            handshake.untrusted = verified.err().map(|error| error.to_string());
         });
         Ok(ServerCertVerified::assertion())
     }
@@ -232,7 +221,7 @@ impl ServerCertVerifier for RecordServer {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        self.verifier.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -241,11 +230,11 @@ impl ServerCertVerifier for RecordServer {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        self.verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -24,14 +25,10 @@ const NOT_PEM: &str = "not in PEM form, or cut off";
 /// The TLS side of a client file. Blocks on files.
 pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("must hold: ring supports TLS 1.2 and 1.3");
-    let builder = if file.insecure_skip_tls_verify {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer { provider }))
-    } else {
-        builder.with_root_certificates(roots(file.trusted_ca_file.as_deref())?)
-    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(server_verifier(file)?);
     let mut config = match &file.client_pair {
         None => builder.with_no_client_auth(),
         Some(ClientPair { certificate, key }) => {
@@ -42,6 +39,17 @@ pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreEr
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
+}
+
+/// Who decides whether a server's certificate is trusted. Blocks on files.
+pub(super) fn server_verifier(file: &ClientFile) -> Result<Arc<dyn ServerCertVerifier>, KvstoreError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    if file.insecure_skip_tls_verify {
+        return Ok(Arc::new(AcceptAnyServer { provider }));
+    }
+    let roots = Arc::new(roots(file.trusted_ca_file.as_deref())?);
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+    Ok(verifier.map_err(|error| KvstoreError::NoSystemRoots { reason: error.to_string() })?)
 }
 
 pub(super) fn roots(trusted_ca_file: Option<&Path>) -> Result<RootCertStore, KvstoreError> {
