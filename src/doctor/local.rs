@@ -30,10 +30,10 @@ pub(super) struct Local {
     pub(super) known: BTreeMap<ClusterName, EtcdClusterId>,
 }
 
-/// Looks at both directories. Blocks.
-pub(super) fn look(options: &DoctorOptions) -> Local {
+/// Looks at both directories, and into the store if asked to, which reads all of it. Blocks.
+pub(super) fn look(options: &DoctorOptions, reads_store: bool) -> Local {
     let (directory, files) = cluster_files(&options.clustermesh_config);
-    let (data, known) = data_directory(&options.data_dir);
+    let (data, known) = data_directory(&options.data_dir, reads_store);
     Local { checks: vec![directory, data], files, known }
 }
 
@@ -53,7 +53,7 @@ fn cluster_files(directory: &Path) -> (Check, ClusterFiles) {
 }
 
 /// Whether a sidecar could keep something there, and what one has kept.
-fn data_directory(directory: &Path) -> (Check, BTreeMap<ClusterName, EtcdClusterId>) {
+fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<ClusterName, EtcdClusterId>) {
     let shown = directory.display();
     let step = "data directory";
     if let Err(error) = access(directory, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK) {
@@ -71,6 +71,9 @@ fn data_directory(directory: &Path) -> (Check, BTreeMap<ClusterName, EtcdCluster
     }
     if !directory.join("store").exists() {
         return (Check::ok(step, format!("{shown}: nothing is kept there yet")), BTreeMap::new());
+    }
+    if !reads_store {
+        return (Check::ok(step, format!("{shown} can be read and written")), BTreeMap::new());
     }
     match inspect(directory) {
         Err(StoreError::Locked { holder, .. }) => {

@@ -131,7 +131,7 @@ pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
     look(options, true).await
 }
 
-/// Looks at files alone, and connects to nobody.
+/// Looks at files alone: connects to nobody, and leaves the store closed.
 ///
 /// # Errors
 /// When a named cluster has no file.
@@ -141,7 +141,7 @@ pub async fn examine_files(options: &DoctorOptions) -> Result<Report, String> {
 
 async fn look(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
     let directories = options.clone();
-    let looking = tokio::task::spawn_blocking(move || local::look(&directories));
+    let looking = tokio::task::spawn_blocking(move || local::look(&directories, connects));
     let local::Local { checks, files, known } = looking.await.map_err(|error| error.to_string())?;
     if let Some(missing) = options.clusters.iter().find(|name| !files.contains_key(*name)) {
         let known: Vec<&str> = files.keys().map(String::as_str).collect();
