@@ -147,7 +147,7 @@ where
     page_of(state.handle.reading().await?, None, scanner, query, begin).await
 }
 
-/// The same of a reading that is at hand; the page says whether that is `complete`, if anything is given.
+/// A page of a list, of a snapshot that is at hand; it says whether that is `complete`, if anything is given.
 pub(crate) async fn page_of<Q, B>(
     reading: Reading,
     complete: Option<bool>,

@@ -144,7 +144,7 @@ impl Handle {
         Self { about, early: None, decoded: DecodedBudget::default() }
     }
 
-    /// The same with the room for large decoded values that the whole process shares.
+    /// This face, taking room for large decoded values from what the whole process shares.
     #[must_use]
     pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
         Self { decoded, ..self }

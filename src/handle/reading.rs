@@ -141,7 +141,7 @@ impl Reading {
         Self { published, board, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
     }
 
-    /// The same with the room for large decoded values that the process has.
+    /// This reading, taking room for large decoded values from what the process has.
     pub(super) fn with_decoded(self, decoded: DecodedBudget) -> Self {
         Self { decoded, ..self }
     }
@@ -155,7 +155,7 @@ impl Reading {
         self.decoded.hold_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
     }
 
-    /// The same of a global service, which is merged.
+    /// Waits for the room that the slices of a global service take while it is merged; on a thread that may block.
     ///
     /// # Errors
     /// [`NoDecodedRoom`].

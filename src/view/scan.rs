@@ -41,7 +41,7 @@ impl<'a> Scan<'a> {
         Self::on(base, fresh, start, Vec::new())
     }
 
-    /// The same for those who want entries on hosts alone, by their numbers ([`number_of_host`]).
+    /// All records from a key on, for those who want entries on hosts alone, by their numbers ([`number_of_host`]).
     pub(super) fn on(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
         let first = base.chunk_of(start).map(|(first, _)| first);
         let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, hosts, fresh: fresh.peekable() };

@@ -52,7 +52,7 @@ pub(crate) enum Mode {
     CountWithoutEnd,
     /// A list of values of the largest size.
     LargeValues,
-    /// So many endpoint slices of so many endpoints: half of them without an address, which are a few bytes in etcd, half of them with one each.
+    /// Endpoint slices, how many, and how many endpoints each has: half of them without an address, which are a few bytes in etcd, half of them with one each.
     Slices(u64, u32),
     /// Thousands of heartbeats.
     Heartbeats,

@@ -28,7 +28,7 @@ where
     eventually_within(PATIENCE, what, ask).await
 }
 
-/// The same with another patience.
+/// Asks again and again until there is an answer or this patience runs out.
 pub(crate) async fn eventually_within<T, F, Answer>(patience: Duration, what: &str, mut ask: F) -> T
 where
     F: FnMut() -> Answer,

@@ -49,7 +49,7 @@ struct Shared {
     /// Encoded for single streams and not taken yet.
     waiting: AtomicUsize,
     waiting_mark: AtomicUsize,
-    /// The same of each client that has a stream.
+    /// How many bytes are encoded for the streams of each client and not taken yet.
     by_client: Mutex<HashMap<Client, Arc<AtomicUsize>>>,
 }
 

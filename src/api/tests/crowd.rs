@@ -13,7 +13,7 @@ use super::serving::{Running, get, local};
 use crate::api::ApiOptions;
 use crate::model::Kind;
 
-/// So many pods that looking at all of them takes a hundred times as long as an answer that is quick.
+/// How many pods there are: looking at all of them takes a hundred times as long as an answer that is quick.
 const PODS: u32 = 50_000;
 
 /// What looks at all pods, and finds none.

@@ -8,7 +8,7 @@ use super::pages::pods;
 use super::serving::{Running, get, local};
 use crate::api::ApiOptions;
 
-/// So many pods that looking at them takes far longer than a client needs to go.
+/// How many pods there are: looking at them takes far longer than a client needs to go.
 const PODS: u32 = 50_000;
 
 pub(super) async fn figure(url: &str, name: &str) -> u64 {

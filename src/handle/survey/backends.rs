@@ -45,7 +45,7 @@ impl Backends {
         Self { by_address: OrdSet::new(), clusters: OrdMap::new(), addresses_max }
     }
 
-    /// The same room, with nothing in it.
+    /// An empty one with as much room.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.addresses_max)
     }

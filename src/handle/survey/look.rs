@@ -43,7 +43,7 @@ impl Look {
         Self::within(reading, Backends::default())
     }
 
-    /// The same with so much room for backends.
+    /// Begins to look at all of a moment, with as much room for backends as these have.
     pub(super) fn within(reading: Reading, backends: Backends) -> Self {
         let survey = Survey {
             reading,
