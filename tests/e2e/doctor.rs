@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::harness::certificates::{Authority, Pair};
 use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
+use crate::harness::meshkeep::Home;
 
 /// What a cluster's own etcd has before any entry: cluster config, canaries, heartbeat.
 async fn furnish(etcd: &Etcd, cluster: &str) {
@@ -168,6 +169,35 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
         report.to_string().contains("set cert-file and key-file") || report.to_string().contains("(cert-file and key-file)"),
         "{report:#}"
     );
+}
+
+/// What is stored tells from which etcd it is; settings are checked without looking.
+#[tokio::test]
+async fn an_etcd_that_is_not_the_one_that_is_stored_is_told() {
+    let place = Place::new();
+    let mut etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).start().await;
+    furnish(&etcd, "paris").await;
+    place.write("paris", &etcd.client_file_yaml());
+    let data = place.0.path().join("data").display().to_string();
+    let mut home = Home::new().with_flags(&[&format!("--data-dir={data}")]);
+    home.write_cluster("paris", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    meshkeep.reaches("paris", "live").await;
+    let in_use = place.report(&[]).await.1["checks"][1]["found"].to_string();
+    assert!(in_use.contains(&format!("is in use by pid {}", meshkeep.id())), "{in_use}");
+    meshkeep.stop().await;
+    let history = async || {
+        let report = place.report(&[]).await.1;
+        let checks = report["clusters"][0]["endpoints"][0]["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|check| check["step"] == "history").unwrap()
+    };
+    assert!(history().await["found"].as_str().unwrap().ends_with("the one that is stored here"), "{}", history().await);
+    etcd.wipe();
+    etcd.set_cluster_token("another");
+    etcd.restart().await;
+    furnish(&etcd, "paris").await;
+    let other = history().await;
+    assert!(other["outcome"] == "warning" && other["found"].as_str().unwrap().contains("what is stored here came from"), "{other}");
 }
 
 #[tokio::test]
