@@ -322,6 +322,9 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
         let key = format!("cilium/cache/ip/v1/{name}/10.250.0.1");
         remote.clusters[0].entries.remove(&key);
         rewrite(&remote.etcd, remote.form, &before, &remote.clusters[0]).await;
+        // seen before the claim comes back: both in one batch of a watch are no change
+        scene.settles("the end of a claim").await;
+        let remote = &mut scene.remotes[at];
         let without = remote.clusters[0].clone();
         remote.clusters[0].entries.insert(key, claim(id));
         rewrite(&remote.etcd, remote.form, &without, &remote.clusters[0]).await;
