@@ -298,7 +298,7 @@ impl ScopeTask<'_> {
         self.settle();
         let mut listen = interval(SILENCE_CHECK_INTERVAL);
         listen.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut quiet_since = Instant::now();
+        let (mut quiet_since, stalls) = (Instant::now(), watch.stalls());
         let mut vigil = interval((self.surroundings.timing.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
         vigil.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -311,6 +311,10 @@ impl ScopeTask<'_> {
                         }
                         if let Some(request) = self.message(message).await? {
                             return Ok(Some(request));
+                        }
+                        if watch.stalls() != stalls {
+                            // older etcds may have left something out: what is held is compared
+                            return self.feed(Input::HistoryLost).await;
                         }
                     }
                     Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,

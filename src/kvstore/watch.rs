@@ -141,6 +141,12 @@ impl Watch {
         self.subscription.listened()
     }
 
+    /// How often that stream was held up for so long that changes may be lost on their way, whoever held it up (etcd #17529).
+    #[must_use]
+    pub fn stalls(&self) -> u64 {
+        self.subscription.stalls()
+    }
+
     /// Takes in the answer to the creation.
     fn begin(&mut self, first: Option<PbWatchResponse>) -> Result<(), KvstoreError> {
         let response = first.ok_or_else(|| self.ended())?;

@@ -1,4 +1,4 @@
-//! The traps of Cilium's protocol by number, each with the test that walks into it: 1 to 33 and 36 of the protocol's description.
+//! The traps of Cilium's protocol by number, each with the test that walks into it: as in the protocol's description.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const WIRE: &str = "src/wire/tests/traps.rs";
 const LOSSES: &str = "tests/e2e/losses.rs";
 
 /// Every trap: its number, what it is, and its tests.
-const TRAPS: [(u8, &str, Covered); 35] = [
+const TRAPS: [(u8, &str, Covered); 36] = [
     (1, "canaries are named after base prefixes", Covered::By(&[(WIRE, "trap_1_canaries_are_named_after_base_prefixes")])),
     (2, "a copy moves the cluster within the key", Covered::By(&[(WIRE, "trap_2_cache_prefixes_move_the_cluster")])),
     (
@@ -153,9 +153,10 @@ const TRAPS: [(u8, &str, Covered); 35] = [
     ),
     (
         32,
-        "watches tell old events, or progress ahead of events",
+        "watches tell old events, progress ahead of events, or leave out what was compacted while they starved",
         Covered::By(&[
             ("src/kvstore/watch.rs", "what_was_read_before_is_dropped_and_progress_moves_nothing"),
+            ("src/kvstore/watch_stream.rs", "a_response_that_is_not_taken_for_long_is_a_stall_and_silence_is_none"),
             ("tests/kvstore/watch.rs", "a_watch_after_a_revision_that_the_server_does_not_have_is_an_error"),
             ("src/clustermesh/resync/tests.rs", "any_life_ends_with_the_truth"),
         ]),
@@ -174,6 +175,11 @@ const TRAPS: [(u8, &str, Covered); 35] = [
             ("src/wire/tests/go_corners.rs", "a_known_field_of_a_wrong_type_refuses_the_value_used_or_not"),
             ("src/wire/tests/exports.rs", "a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups"),
         ]),
+    ),
+    (
+        35,
+        "the delayed delete of a pod must not remove its replacement",
+        Covered::By(&[("src/clustermesh/resync/tests/holds.rs", "the_late_delete_of_what_is_held_does_not_remove_its_replacement")]),
     ),
     (
         36,

@@ -11,6 +11,8 @@ pub(super) struct Bugs {
     pub(super) old_events: bool,
     /// A notification how far the watch is comes ahead of events that it is about (etcd #15220).
     pub(super) progress_ahead: bool,
+    /// A watch that could not be sent to while history was compacted goes on behind it, without a word (etcd #17529).
+    pub(super) starved: bool,
 }
 
 /// An etcd as a log.
@@ -143,9 +145,10 @@ impl Etcd {
     /// What an open watch that has heard everything up to a revision hears next.
     pub(super) fn heard_after(&self, heard: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
         // one that is behind catches up from what is left
-        if heard + 1 < self.compacted {
+        if heard.saturating_add(1) < self.compacted && !self.bugs.starved {
             return Err(HistoryLost);
         }
+        let heard = if self.bugs.starved { heard.max(self.compacted) } else { heard };
         Ok(self.by_revision(self.log.iter().filter(|(at, _)| *at > heard)))
     }
 

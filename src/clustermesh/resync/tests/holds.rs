@@ -126,6 +126,27 @@ fn a_key_on_a_lease_of_its_own_goes_after_a_third_of_a_life() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
+/// Trap 35: what is deleted late must not take what has come in its place under the same key.
+#[test]
+fn the_late_delete_of_what_is_held_does_not_remove_its_replacement() {
+    let (mut etcd, mut mirror) = copy();
+    etcd.expire(FIRST);
+    run(&mut mirror, &etcd);
+    assert_eq!(marked(&mirror), 3);
+    // two come back while the others are held, one as it was and one as another; the hold ends, and with it what stayed away
+    etcd.lease = FIRST + 1;
+    etcd.put(&key(0), LABELS);
+    etcd.put(&key(1), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:pod=replacement;");
+    wait(&mut mirror, &mut etcd, LEASE_LIFE + MARGIN);
+    assert_eq!((mirror.served(), marked(&mirror)), (etcd.truth(), 0));
+    assert_eq!(mirror.served().len(), 8);
+    // and so it is where both come in one go, or the same revision is heard of again
+    etcd.delete(&key(1));
+    etcd.put(&key(1), LABELS);
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
 #[test]
 fn an_agents_own_lease_in_a_direct_peer_deletes_at_once() {
     let (mut etcd, mut mirror) = settled(true);

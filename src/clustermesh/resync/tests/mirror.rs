@@ -170,6 +170,11 @@ impl Mirror {
         let is_new = self.watch.is_none();
         let watch =
             self.watch.get_or_insert_with(|| OpenWatch { heard: etcd.revision, waiting: VecDeque::new(), of: ScriptedWatch::after(after) });
+        // what the stream did not take in time is compared (`Watch::stalls`)
+        if !is_new && etcd.bugs.starved && watch.heard < etcd.compacted {
+            self.feed(Input::HistoryLost);
+            return true;
+        }
         let told = if is_new { etcd.watch(watch.of.start_revision().0) } else { etcd.heard_after(watch.heard) };
         let Ok(told) = told else {
             self.feed(Input::HistoryLost);
