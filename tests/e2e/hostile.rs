@@ -56,7 +56,7 @@ struct Attack {
     honest: MeshCluster,
     hostile: Hostile,
     meshkeep: Meshkeep,
-    _home: Home,
+    home: Home,
 }
 
 impl Attack {
@@ -68,9 +68,9 @@ impl Attack {
         let mut home = Home::new().with_flags(&size.flags).with_flags(&["--backoff-min=50ms", "--too-large-wait=1h"]);
         home.write_cluster("c01", &etcd.client_file_yaml());
         let meshkeep = home.start().await;
-        let attack = Self { mode, size, etcd, honest, hostile, meshkeep, _home: home };
+        let attack = Self { mode, size, etcd, honest, hostile, meshkeep, home };
         attack.honest_one_is_exact().await;
-        attack._home.write_cluster("c02", &attack.hostile.client_file());
+        attack.home.write_cluster("c02", &attack.hostile.client_file());
         attack
     }
 
@@ -159,6 +159,20 @@ async fn heartbeats_without_end_end_the_watch_of_them() {
 async fn an_etcd_that_goes_back_is_left_and_tried_again() {
     let attack = Attack::begin(Mode::GoesBack, Size::chosen()).await;
     attack.is_left_alone("went back from revision", false).await;
+    attack.ends().await;
+}
+
+/// It is a revision as any other: read, kept, and taken up again after a kill.
+#[tokio::test]
+async fn a_remote_at_the_last_revision_that_there_is_is_mirrored() {
+    let mut attack = Attack::begin(Mode::LastRevision, Size::chosen()).await;
+    for start in ["the first", "the second"] {
+        attack.meshkeep.reaches("c02", "live").await;
+        let service = attack.meshkeep.get("/v1/services/c02/shop/s000000000").await;
+        assert_eq!(service["meta"]["revision"], i64::MAX, "{start}: {service}");
+        attack.meshkeep.kill();
+        attack.meshkeep = attack.home.start().await;
+    }
     attack.ends().await;
 }
 

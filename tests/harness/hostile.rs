@@ -66,6 +66,8 @@ pub(crate) enum Mode {
     EndlessHeartbeats,
     /// Each answer is older than the one before.
     GoesBack,
+    /// A service at the last revision that there can be, and nothing after it.
+    LastRevision,
 }
 
 /// The server; gone when dropped.
@@ -102,7 +104,8 @@ impl Hostile {
     pub(crate) async fn start(mode: Mode) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let asked = Arc::new(Lies { mode, revision: AtomicI64::new(1_000_000_000), answers: AtomicU64::new(0) });
+        let revision = if mode == Mode::LastRevision { i64::MAX } else { 1_000_000_000 };
+        let asked = Arc::new(Lies { mode, revision: AtomicI64::new(revision), answers: AtomicU64::new(0) });
         let service = Service(Arc::clone(&asked));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -167,6 +170,7 @@ impl Lies {
                 let page = (from..from + PAGE_LARGE_VALUES).map(|number| service(number, LARGE_VALUE_BYTES, 7));
                 (page.collect(), true, 10_000)
             }
+            Mode::LastRevision => all(vec![service(0, 10, i64::MAX)]),
             _ => (Vec::new(), false, 0),
         }
     }
