@@ -169,7 +169,8 @@ impl Connection {
     }
 
     /// Whether the server is not known to lack `RangeStream`.
-    pub(super) fn has_range_stream(&self) -> bool {
+    #[must_use]
+    pub fn has_range_stream(&self) -> bool {
         self.shared.range_stream.load(Ordering::Relaxed)
     }
 
