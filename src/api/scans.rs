@@ -1,4 +1,4 @@
-//! Where requests do what takes longer than a millisecond: on few blocking threads, in slices, by turns of the clients.
+//! Where requests and streams do what takes longer than a millisecond: on few blocking threads, in slices, by turns of the clients.
 //!
 //! Owns: who works when. A piece of work is called once for each slice and holds a [`turn`](turns) meanwhile, of which there are as many as
 //! threads; between two slices it waits behind the slices of others. So a small question waits for a slice of each client, however much one of
@@ -70,10 +70,21 @@ impl Scans {
         Self { pace, turns: Turns::new(threads.max(1)), answers: Arc::default() }
     }
 
+    /// The same on so many threads.
+    #[cfg(test)]
+    pub(crate) fn on_threads(pace: Pace, threads: usize) -> Self {
+        Self { pace, turns: Turns::new(threads), answers: Arc::default() }
+    }
+
     /// A place among those that do long work.
     pub(crate) fn enter(&self, client: Client) -> Result<Scanner, Problem> {
         let place = Turns::enter(&self.turns, client).map_err(refused)?;
         Ok(Scanner { scans: self.clone(), client, place })
+    }
+
+    /// A place for a stream, which has one among the streams already.
+    pub(crate) fn enter_stream(&self, client: Client) -> Scanner {
+        Scanner { scans: self.clone(), client, place: Turns::enter_stream(&self.turns, client) }
     }
 
     /// What all slices took that ended by now.

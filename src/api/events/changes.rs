@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::encode::{reset_reason, sync_mode};
-use super::{Client, StreamMeters, WatchEvent, check_stream_age, expired, place as take_place, start};
+use super::{Client, SHORT, StreamMeters, WatchEvent, check_stream_age, expired, place as take_place, start};
 use crate::api::dto::objects::ClusterIds;
 use crate::api::paging::checked_limit;
 use crate::api::problem::{Problem, ProblemDocument};
@@ -34,9 +34,6 @@ const WAIT_SECONDS_MAX: u32 = 60;
 /// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one event at least, of 1.5 MiB as a rule
 /// at most, which is what etcd takes for a value.
 const ANSWER_BYTES_MAX: usize = crate::api::pages::PAGE_BYTES_MAX;
-
-/// What is told on the spot, without waiting for a turn: below a millisecond, at some 4 µs for each change.
-const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
 
 /// What a place begins with, so that it cannot be taken for a position.
 const PLACE_PREFIX: &str = "c1.";
@@ -167,7 +164,7 @@ impl Poll {
 
     /// Looks at a snapshot once: on the spot where that is little, else when it is this client's turn.
     async fn look(&mut self, mut answer: Answer, reading: &Reading) -> Result<Answer, Problem> {
-        if answer.events.len() < SHORT.bytes && answer.subscription.lacks_at_most(SHORT.changes, reading) {
+        if answer.events.len() < SHORT.bytes && answer.subscription.lacks_at_most(SHORT, reading) {
             answer.take(reading, SHORT)?;
             return Ok(answer);
         }

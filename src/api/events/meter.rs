@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use super::encode::{Encoding, reset_reason};
 use super::places::Client;
 use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
@@ -71,11 +73,25 @@ pub(super) struct Meter {
     meters: StreamMeters,
     number: u64,
     position: Arc<AtomicU64>,
-    client: Client,
+    room: Room,
     /// How many bytes wait for its socket.
     waiting: usize,
-    /// How many wait for all streams of its client.
+}
+
+/// What a client's streams take of the room that there is for what waits.
+#[derive(Debug, Clone)]
+pub(super) struct Room {
+    meters: StreamMeters,
+    client: Client,
+    /// How many bytes wait for all streams of the client.
     of_client: Arc<AtomicUsize>,
+}
+
+/// Encoded by a look, and not with the stream yet: it takes room from where it is made, even if the stream does not come for it.
+#[derive(Debug)]
+pub(super) struct Made {
+    room: Room,
+    chunks: Vec<Bytes>,
 }
 
 /// The counters as they are now.
@@ -111,7 +127,7 @@ impl StreamMeters {
         let number = slots.next;
         slots.next += 1;
         slots.by_number.insert(number, Slot { encoding, position: Arc::clone(&position) });
-        Meter { meters: self.clone(), number, position, client, waiting: 0, of_client }
+        Meter { meters: self.clone(), number, position, room: Room { meters: self.clone(), client, of_client }, waiting: 0 }
     }
 
     /// A reader must forget what it holds.
@@ -169,22 +185,22 @@ impl Meter {
         self.position.store(position.map_or(SHARING, |position| position.0), Ordering::Relaxed);
     }
 
-    /// How much one look of this stream may give now; `None` where there is no room for any. A client may have as much as is free, as with
-    /// answers that are made (`api/scans/held.rs`): alone it gets half of all, of two each a third, and whoever comes finds some.
-    pub(super) fn look_bounds(&self) -> Option<LookBounds> {
-        let waiting = self.meters.shared.waiting.load(Ordering::Relaxed);
-        let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.of_client.load(Ordering::Relaxed));
-        let bytes = if waiting > WAITING_BYTES_MAX { BYTES_WHERE_MANY_WAIT } else { LOOK_BYTES_MAX };
-        (own < free).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
+    /// What its client takes.
+    pub(super) const fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Takes over what a look made.
+    pub(super) fn takes(&mut self, mut made: Made) -> Vec<Bytes> {
+        let chunks = std::mem::take(&mut made.chunks);
+        self.waiting += length(&chunks);
+        chunks
     }
 
     /// Bytes wait for the socket.
     pub(super) fn waits(&mut self, byte_count: usize) {
-        let shared = &self.meters.shared;
         self.waiting += byte_count;
-        self.of_client.fetch_add(byte_count, Ordering::Relaxed);
-        let waiting = shared.waiting.fetch_add(byte_count, Ordering::Relaxed) + byte_count;
-        shared.waiting_mark.fetch_max(waiting, Ordering::Relaxed);
+        self.room.add(byte_count);
     }
 
     /// The socket took bytes that waited.
@@ -196,21 +212,68 @@ impl Meter {
     /// Bytes that waited will not be sent.
     pub(super) fn forgotten(&mut self, byte_count: usize) {
         self.waiting -= byte_count;
+        self.room.remove(byte_count);
+    }
+}
+
+impl Room {
+    /// How much one look may give now; `None` where there is no room for any. A client may have as much as is free, as with
+    /// answers that are made (`api/scans/held.rs`): alone it gets half of all, of two each a third, and whoever comes finds some.
+    pub(super) fn look_bounds(&self) -> Option<LookBounds> {
+        let waiting = self.meters.shared.waiting.load(Ordering::Relaxed);
+        let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.of_client.load(Ordering::Relaxed));
+        let bytes = if waiting > WAITING_BYTES_MAX { BYTES_WHERE_MANY_WAIT } else { LOOK_BYTES_MAX };
+        (own < free).then_some(LookBounds { changes: LOOKED_AT_MAX, bytes })
+    }
+
+    /// What a look made, which waits from now on.
+    pub(super) fn made(&self, chunks: Vec<Bytes>) -> Made {
+        self.add(length(&chunks));
+        Made { room: self.clone(), chunks }
+    }
+
+    /// Whose room it is.
+    pub(super) const fn client(&self) -> Client {
+        self.client
+    }
+
+    fn add(&self, byte_count: usize) {
+        let shared = &self.meters.shared;
+        self.of_client.fetch_add(byte_count, Ordering::Relaxed);
+        let waiting = shared.waiting.fetch_add(byte_count, Ordering::Relaxed) + byte_count;
+        shared.waiting_mark.fetch_max(waiting, Ordering::Relaxed);
+    }
+
+    fn remove(&self, byte_count: usize) {
         self.of_client.fetch_sub(byte_count, Ordering::Relaxed);
         self.meters.shared.waiting.fetch_sub(byte_count, Ordering::Relaxed);
     }
 }
 
-impl Drop for Meter {
+fn length(chunks: &[Bytes]) -> usize {
+    chunks.iter().map(Bytes::len).sum()
+}
+
+impl Drop for Made {
     fn drop(&mut self) {
-        self.forgotten(self.waiting);
+        self.room.remove(length(&self.chunks));
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
         let mut by_client = self.meters.by_client();
         drop(std::mem::take(&mut self.of_client));
         // whoever opens another takes it from the book
         if by_client.get(&self.client).is_some_and(|of_client| Arc::strong_count(of_client) == 1) {
             by_client.remove(&self.client);
         }
-        drop(by_client);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.forgotten(self.waiting);
         self.meters.slots().by_number.remove(&self.number);
     }
 }
@@ -224,7 +287,7 @@ mod tests {
     }
 
     fn bytes_of_a_look(meter: &Meter) -> Option<usize> {
-        meter.look_bounds().map(|bounds| bounds.bytes)
+        meter.room().look_bounds().map(|bounds| bounds.bytes)
     }
 
     #[test]
@@ -246,6 +309,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_made_takes_room_at_once_and_until_it_is_taken_or_nobody_comes_for_it() {
+        let meters = StreamMeters::default();
+        let mut stream = meters.open(Encoding::Sse, Sequence(1), client(1));
+        let (waiting, made) =
+            (|| meters.shared.waiting.load(Ordering::Relaxed), |room: &Room| room.made(vec![Bytes::from_static(b"12345")]));
+        let [first, second] = [made(stream.room()), made(stream.room())];
+        assert_eq!(waiting(), 10);
+        assert_eq!((stream.takes(first).concat(), waiting()), (b"12345".to_vec(), 10));
+        drop(stream);
+        assert_eq!((waiting(), meters.by_client().len()), (5, 1));
+        drop(second);
+        assert_eq!((waiting(), meters.by_client().len()), (0, 0));
+    }
+
+    #[test]
     fn a_client_alone_gets_half_of_the_room_and_whoever_comes_finds_some() {
         let meters = StreamMeters::default();
         let mut streams = Vec::new();
@@ -254,7 +332,7 @@ mod tests {
             let mut count = 0;
             loop {
                 let mut stream = meters.open(Encoding::Sse, Sequence(1), client(last));
-                let Some(bounds) = stream.look_bounds() else { break };
+                let Some(bounds) = stream.room().look_bounds() else { break };
                 stream.waits(bounds.bytes);
                 count += bounds.bytes;
                 streams.push(stream);

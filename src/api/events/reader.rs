@@ -1,11 +1,12 @@
 //! One open stream: pulls what it lacks whenever the socket takes more.
 //!
-//! A reader that is behind has a [`Subscription`] of its own; one that is current shares its bytes with all readers of the same filter
-//! and holds nothing but a seat in their group.
+//! A reader that is behind has a [`Subscription`] of its own, and looks by turns ([`super::looking`]); one that is current shares its bytes with
+//! all readers of the same filter and holds nothing but a seat in their group.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,10 +15,12 @@ use bytes::Bytes;
 use futures_util::Stream;
 use tokio::time::{Instant, Sleep};
 
-use super::encode::Encoder;
+use super::SHORT;
+use super::encode::{Encoder, Encoding};
 use super::group::{GroupKey, Taken};
 use super::hub::Member;
-use super::meter::Meter;
+use super::looking::{Alone, Looking, Outcome};
+use super::meter::{Made, Meter};
 use super::places::Place;
 use crate::api::problem::{Code, Problem};
 use crate::api::stall::STALL_MAX;
@@ -38,6 +41,7 @@ const TAKEN_WITHIN: Duration = STALL_MAX;
 #[derive(Debug)]
 pub(super) struct Reader {
     state: ApiState,
+    encoding: Encoding,
     stage: Stage,
     /// At most what one look at a snapshot gave.
     ready: Ready,
@@ -63,7 +67,9 @@ struct Ready {
 #[derive(Debug)]
 enum Stage {
     /// By itself; boxed, because most streams do not need it most of the time.
-    Alone(Box<(GroupKey, Subscription)>),
+    Alone(Box<Alone>),
+    /// By itself, once it is its turn.
+    Looking(Looking),
     /// With others.
     Sharing(Member),
     /// Not any more.
@@ -103,7 +109,7 @@ impl Ready {
 
     /// The connection asks for more.
     fn taken(&mut self, meter: &mut Meter) {
-        meter.sent(std::mem::take(&mut self.handed));
+        meter.sent(mem::take(&mut self.handed));
     }
 
     fn is_empty(&self) -> bool {
@@ -115,10 +121,10 @@ impl Reader {
     pub(super) fn new(state: ApiState, key: GroupKey, subscription: Subscription, place: Place) -> Self {
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
         let mut meter = state.meters.open(key.encoding, subscription.sent(), place.client());
-        let mut ready = Ready::default();
-        ready.extend(key.encoding.preamble(), &mut meter);
-        let stage = Stage::Alone(Box::new((key, subscription)));
-        Self { meter, state, stage, ready, bookmark, room: None, looked: None, _place: place }
+        let (mut ready, encoding) = (Ready::default(), key.encoding);
+        ready.extend(encoding.preamble(), &mut meter);
+        let stage = Stage::Alone(Box::new(Alone { key, subscription }));
+        Self { meter, state, encoding, stage, ready, bookmark, room: None, looked: None, _place: place }
     }
 
     fn look(&mut self, context: &mut Context<'_>) -> Looked {
@@ -129,6 +135,10 @@ impl Reader {
         match &mut self.stage {
             Stage::Ended => Looked::Nothing,
             Stage::Alone(_) => self.look_alone(due, context),
+            Stage::Looking(looking) => match looking.poll(context) {
+                Poll::Ready((outcome, alone)) => self.looked(due, outcome, alone),
+                Poll::Pending => Looked::Nothing,
+            },
             Stage::Sharing(member) => match member.take(context.waker()) {
                 Taken::Bytes(bytes) => {
                     self.ready.extend([bytes], &mut self.meter);
@@ -143,27 +153,46 @@ impl Reader {
                     }
                     self.state.meters.lost();
                     self.meter.at(Some(behind.sent()));
-                    self.stage = Stage::Alone(Box::new((member.key().clone(), behind)));
+                    self.stage = Stage::Alone(Box::new(Alone { key: member.key().clone(), subscription: behind }));
                     Looked::More
                 }
             },
         }
     }
 
-    /// Looks at the newest snapshot once, and joins the others if nothing is lacking then.
+    /// Looks at the newest snapshot once, on the spot where it lacks little, else when it is its turn.
     fn look_alone(&mut self, due: bool, context: &mut Context<'_>) -> Looked {
         let Some(bounds) = self.await_room(context) else { return Looked::Nothing };
-        let Stage::Alone(alone) = &mut self.stage else { return Looked::More };
-        let (key, subscription) = alone.as_mut();
-        let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
-        let meters = &self.state.meters;
-        let chunks = subscription.tell_up_to(&reading, bounds, |items, bytes| {
-            meters.counted(items, |items| Encoder::encoded(key.encoding, items, bytes, &reading))
-        });
-        self.meter.at(Some(subscription.sent()));
-        self.ready.extend(chunks.into_iter().flatten(), &mut self.meter);
+        let Stage::Alone(mut alone) = mem::replace(&mut self.stage, Stage::Ended) else { return Looked::More };
+        let (state, room) = (&self.state, self.meter.room());
+        match state.handle.try_reading() {
+            Some(reading) if alone.subscription.lacks_at_most(SHORT, &reading) => {
+                let bounds = LookBounds { bytes: SHORT.bytes.min(bounds.bytes), ..bounds };
+                let outcome = alone.look(state, room, bounds, &reading);
+                self.looked(due, outcome, alone)
+            }
+            Some(_) => {
+                self.stage = Stage::Looking(alone.look_in_turn(state, room));
+                Looked::More
+            }
+            None => self.looked(due, Outcome::NotLoaded, alone),
+        }
+    }
+
+    /// Takes in what a look gave, and joins the others if it has a seat.
+    fn looked(&mut self, due: bool, outcome: Outcome, alone: Box<Alone>) -> Looked {
+        self.meter.at(Some(alone.subscription.sent()));
+        self.stage = Stage::Alone(alone);
+        match outcome {
+            Outcome::Told(made, member) => self.told(due, made, member),
+            Outcome::NoRoom => Looked::More,
+            Outcome::NotLoaded => self.fail(),
+        }
+    }
+
+    fn told(&mut self, due: bool, made: Made, member: Option<Member>) -> Looked {
+        self.ready.chunks.extend(self.meter.takes(made));
         self.looked = Some(Instant::now());
-        let member = if subscription.is_current(&reading) { self.state.hub.join(key, subscription.sent(), &reading) } else { None };
         if let Some(member) = member {
             self.meter.at(None);
             self.stage = Stage::Sharing(member);
@@ -178,7 +207,7 @@ impl Reader {
     /// How much a look may give; where there is no room, the task is woken when it is time to ask again.
     fn await_room(&mut self, context: &mut Context<'_>) -> Option<LookBounds> {
         loop {
-            if let Some(bounds) = self.meter.look_bounds() {
+            if let Some(bounds) = self.meter.room().look_bounds() {
                 self.room = None;
                 return Some(bounds);
             }
@@ -193,7 +222,7 @@ impl Reader {
     /// Ends it where it holds for too long what others, or others of its client, lack.
     fn check_pace(&mut self) {
         let is_late = self.looked.is_some_and(|looked| looked.elapsed() > TAKEN_WITHIN);
-        if is_late && self.meter.look_bounds().is_none() {
+        if is_late && self.meter.room().look_bounds().is_none() {
             self.looked = None;
             self.ready.forget(&mut self.meter);
             self.end_with(Problem::new(
@@ -206,21 +235,22 @@ impl Reader {
     /// Adds a bookmark, unless a gap is open: none comes before `synced`.
     fn bookmark(&mut self) -> Looked {
         let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
-        let (encoding, position) = match &self.stage {
-            Stage::Alone(alone) => (alone.0.encoding, alone.1.bookmark(&reading)),
-            Stage::Sharing(member) => (member.key().encoding, member.bookmark(&reading)),
+        let position = match &self.stage {
+            Stage::Alone(alone) => alone.subscription.bookmark(&reading),
+            Stage::Sharing(member) => member.bookmark(&reading),
+            Stage::Looking(_) => None,
             Stage::Ended => return Looked::Nothing,
         };
         if let Some(position) = position {
             self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_INTERVAL);
-            let mut encoder = Encoder::new(encoding);
+            let mut encoder = Encoder::new(self.encoding);
             encoder.bookmark(position, &reading);
             self.ready.extend(encoder.finish(), &mut self.meter);
         }
         Looked::More
     }
 
-    /// The planned end: a last bookmark, or where a gap is open, which allows none, a problem. Never silence.
+    /// The planned end: a last bookmark, or where a gap is open or a look is under way, which allow none, a problem. Never silence.
     fn finish(&mut self) -> Looked {
         self.bookmark();
         if self.ready.is_empty() {
@@ -235,12 +265,10 @@ impl Reader {
     }
 
     fn end_with(&mut self, problem: Problem) -> Looked {
-        let encoding = match &self.stage {
-            Stage::Alone(alone) => alone.0.encoding,
-            Stage::Sharing(member) => member.key().encoding,
-            Stage::Ended => return Looked::Nothing,
-        };
-        let mut encoder = Encoder::new(encoding);
+        if matches!(self.stage, Stage::Ended) {
+            return Looked::Nothing;
+        }
+        let mut encoder = Encoder::new(self.encoding);
         encoder.error(problem);
         self.ready.extend(encoder.finish(), &mut self.meter);
         self.stage = Stage::Ended;
@@ -277,115 +305,4 @@ impl Stream for Reader {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::StreamExt;
-
-    use super::*;
-    use crate::api::events::encode::Encoding;
-    use crate::api::events::places::Client;
-    use crate::api::tests::fixture::{Fixture, key, pod, put};
-    use crate::handle::{Filter, Start};
-    use crate::model::{Backend, Kind, Object, Port, Sequence, Service};
-
-    #[tokio::test]
-    async fn a_look_gives_little_while_much_waits_for_other_streams() {
-        let fixture = Fixture::new();
-        for number in 0..1_000 {
-            let name = format!("10.20.{}.{}", number / 250, number % 250);
-            fixture.change(put(key(Kind::Ip, "paris", &name), pod(&name, 70_000, "172.18.1.2"), 5)).await;
-        }
-        let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
-        let reading = state.handle.try_reading().unwrap();
-        for (waiting, range) in [(0, 1_000..2_000), (100 << 20, 250..350)] {
-            let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(1));
-            other.waits(waiting);
-            let group = GroupKey { filter: Filter::default(), encoding: Encoding::Sse, patch: false };
-            let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
-            let mut reader = Reader::new(state.clone(), group, subscription, state.places.take(Client::Local).unwrap());
-            let preamble = reader.next().await.unwrap().unwrap();
-            let mut look = vec![reader.next().await.unwrap().unwrap()];
-            assert_eq!(preamble, "retry: 2000\n");
-            look.extend(reader.ready.chunks.iter().cloned());
-            let text = String::from_utf8(look.concat()).unwrap();
-            let count = text.matches("event: upsert").count();
-            assert!(range.contains(&count), "{count} with {waiting} B waiting");
-        }
-    }
-
-    fn client(last: u8) -> Client {
-        Client::at(std::net::IpAddr::from([192, 0, 2, last]))
-    }
-
-    /// Forty services of 5,000 backends, 0.6 MB each.
-    async fn large_services() -> (Fixture, ApiState) {
-        let fixture = Fixture::new();
-        for number in 0..40 {
-            let backend = |number: u32| Backend {
-                ip: std::net::Ipv4Addr::from(number).into(),
-                ports: [Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 }].into(),
-                hostname: String::new(),
-                zone: None,
-            };
-            let service = Service { backends: (0..5_000).map(backend).collect(), ..Service::default() };
-            fixture.change(put(key(Kind::Service, "paris", &format!("shop/s{number}")), Object::Service(service), number)).await;
-        }
-        let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
-        (fixture, state)
-    }
-
-    /// Asks for everything.
-    fn open(state: &ApiState, client: Client) -> Reader {
-        let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
-        let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &state.handle.try_reading().unwrap());
-        Reader::new(state.clone(), group, subscription, state.places.take(client).unwrap())
-    }
-
-    fn held(reader: &Reader) -> usize {
-        reader.ready.handed + reader.ready.chunks.iter().map(Bytes::len).sum::<usize>()
-    }
-
-    /// Eight clients that ask for a snapshot of large services and read nothing, and one that comes when there is no room any more.
-    #[tokio::test(start_paused = true)]
-    async fn what_waits_for_readers_that_take_nothing_is_bounded_in_bytes() {
-        let (_fixture, state) = large_services().await;
-        let mut readers: Vec<Reader> = (1..=8).map(|last| open(&state, client(last))).collect();
-        for reader in &mut readers {
-            reader.next().await.unwrap().unwrap();
-            // a look and its last event, of 0.6 MB
-            assert!((3 << 20..5 << 20).contains(&held(reader)), "{} bytes", held(reader));
-        }
-        let all: usize = readers.iter().map(held).sum();
-        assert_eq!(state.meters.queue_mark().1, all);
-        // what the connection has in hand counts until it asks for more
-        let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(9));
-        other.waits((256 << 20) - all);
-        let mut late = open(&state, client(10));
-        let first = tokio::time::timeout(Duration::from_secs(5), late.next()).await;
-        assert!(first.is_err() && held(&late) == 0, "there is no room");
-        drop(readers.pop());
-        late.next().await.unwrap().unwrap();
-        assert!(held(&late) < 1 << 20, "{} bytes where little room is left", held(&late));
-    }
-
-    /// A reader that takes an event now and then, and so never stands still for as long as a socket may.
-    #[tokio::test(start_paused = true)]
-    async fn a_reader_that_drips_gives_its_room_up_once_others_lack_it() {
-        let (_fixture, state) = large_services().await;
-        let mut dripping = open(&state, client(1));
-        dripping.next().await.unwrap().unwrap();
-        // as slowly as it likes, as long as there is room
-        tokio::time::advance(TAKEN_WITHIN * 2).await;
-        let chunk = dripping.next().await.unwrap().unwrap();
-        assert!(!String::from_utf8_lossy(&chunk).contains(r#""error""#));
-        let mut other = state.meters.open(Encoding::Sse, Sequence(1), client(2));
-        other.waits((256 << 20) - held(&dripping));
-        let mut late = open(&state, client(3));
-        assert!(tokio::time::timeout(Duration::from_secs(5), late.next()).await.is_err(), "there is no room");
-        let end = dripping.next().await.unwrap().unwrap();
-        let end = std::str::from_utf8(&end).unwrap();
-        assert!(end.starts_with(r#"{"type":"error""#) && end.contains("tooBusy"), "{} bytes", end.len());
-        late.next().await.unwrap().unwrap();
-        assert!(dripping.next().await.is_none());
-        assert_eq!(held(&dripping), 0);
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use super::*;
 const SHORT: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
 
 fn scans(threads: usize) -> Scans {
-    Scans { pace: SHORT, turns: Turns::new(threads), answers: Arc::default() }
+    Scans::on_threads(SHORT, threads)
 }
 
 fn client(last: u8) -> Client {

@@ -28,17 +28,25 @@ struct State {
     /// Requests that have a place, by client.
     places: HashMap<Client, usize>,
     count: usize,
-    /// Clients that wait, the next one first; each once.
-    order: VecDeque<Client>,
-    waiting: HashMap<Client, VecDeque<oneshot::Sender<Turn>>>,
+    /// Who waits, the next one first; each once.
+    order: VecDeque<Waiting>,
+    waiting: HashMap<Waiting, VecDeque<oneshot::Sender<Turn>>>,
     spent: Spent,
+}
+
+/// Who has turns one after the other. A client's streams wait apart from its requests, so that a list never waits behind each of the thousand
+/// streams that one client may have, should all of them catch up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Waiting {
+    Requests(Client),
+    Streams(Client),
 }
 
 /// A place; free again when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     turns: Arc<Turns>,
-    client: Client,
+    waiting: Waiting,
 }
 
 /// A turn; the next one's when dropped.
@@ -76,7 +84,12 @@ impl Turns {
         }
         *taken += 1;
         state.count += 1;
-        Ok(Place { turns: Arc::clone(turns), client })
+        Ok(Place { turns: Arc::clone(turns), waiting: Waiting::Requests(client) })
+    }
+
+    /// A place for a stream, of which there are as many as there may be streams (`api/events/places.rs`): it is counted there.
+    pub(super) fn enter_stream(turns: &Arc<Self>, client: Client) -> Place {
+        Place { turns: Arc::clone(turns), waiting: Waiting::Streams(client) }
     }
 
     pub(super) fn spent(&self) -> Spent {
@@ -91,7 +104,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a turn back: the next client's request that waits longest gets it.
+    /// Takes a turn back: of whoever is next, what waits longest gets it.
     fn pass_on(turns: Arc<Self>) {
         let mut turn = Turn(Some(Arc::clone(&turns)));
         loop {
@@ -111,17 +124,17 @@ impl Turns {
 impl State {
     /// The request whose turn it is; where nobody waits the turn is free.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        let Some(client) = self.order.pop_front() else {
+        let Some(first) = self.order.pop_front() else {
             self.free += 1;
             return None;
         };
-        let mut queue = self.waiting.remove(&client).unwrap_or_default();
+        let mut queue = self.waiting.remove(&first).unwrap_or_default();
         let next = queue.pop_front();
         if !queue.is_empty() {
-            self.waiting.insert(client, queue);
-            self.order.push_back(client);
+            self.waiting.insert(first, queue);
+            self.order.push_back(first);
         }
-        // a client in the order waits, so there is one
+        // who is in the order waits, so there is one
         next
     }
 }
@@ -136,10 +149,10 @@ impl Place {
                 return Turn(Some(Arc::clone(&self.turns)));
             }
             let (sender, receiver) = oneshot::channel();
-            let queue = state.waiting.entry(self.client).or_default();
+            let queue = state.waiting.entry(self.waiting).or_default();
             queue.push_back(sender);
             if queue.len() == 1 {
-                state.order.push_back(self.client);
+                state.order.push_back(self.waiting);
             }
             receiver
         };
@@ -153,12 +166,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let Waiting::Requests(client) = self.waiting else { return };
         let mut state = self.turns.state();
         state.count -= 1;
-        if let Some(taken) = state.places.get_mut(&self.client) {
+        if let Some(taken) = state.places.get_mut(&client) {
             *taken -= 1;
             if *taken == 0 {
-                state.places.remove(&self.client);
+                state.places.remove(&client);
             }
         }
     }
@@ -216,6 +230,22 @@ mod tests {
         drop(greedy);
         let state = turns.state();
         assert_eq!((state.free, state.waiting.len(), state.order.len()), (1, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_one_stream_of_its_client_not_for_each() {
+        let turns = Turns::new(1);
+        let first = Turns::enter_stream(&turns, client(1)).turn().await;
+        let places: Vec<Place> = (0..1_000).map(|_| Turns::enter_stream(&turns, client(1))).collect();
+        let mut streams: Vec<_> = places.iter().map(|place| Box::pin(place.turn())).collect();
+        assert!(streams.iter_mut().all(|turn| turn.now_or_never().is_none()));
+        let request = Turns::enter(&turns, client(1)).unwrap();
+        let mut list = Box::pin(request.turn());
+        assert!((&mut list).now_or_never().is_none());
+        drop(first);
+        drop((&mut streams[0]).now_or_never().unwrap());
+        assert!((&mut list).now_or_never().is_some());
+        assert_eq!(turns.count(), 1, "streams take no places of requests");
     }
 
     #[test]

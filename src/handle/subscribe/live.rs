@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{BackendsPatch, Item, LOOKED_AT_MAX, Mode, Subscription, SyncMode, told};
+use super::{BackendsPatch, Item, LOOKED_AT_MAX, LookBounds, Mode, Subscription, SyncMode, told};
 use crate::handle::{Filter, Reading};
 use crate::model::{Announcement, ReaderPosition, Sequence};
 
@@ -54,10 +54,14 @@ impl Subscription {
         self.patches
     }
 
-    /// Whether it lacks no more than so many changes along the ring.
-    pub(crate) fn lacks_at_most(&self, count: usize, reading: &Reading) -> bool {
+    /// Whether it lacks no more than so many changes along the ring, of so many bytes before and after.
+    pub(crate) fn lacks_at_most(&self, bounds: LookBounds, reading: &Reading) -> bool {
         let lacked = reading.position().sequence.0.saturating_sub(self.sent.0);
-        matches!(self.mode, Mode::Live) && usize::try_from(lacked).is_ok_and(|lacked| lacked <= count)
+        if !matches!(self.mode, Mode::Live) || usize::try_from(lacked).is_ok_and(|lacked| lacked > bounds.changes) {
+            return false;
+        }
+        // where the ring has lost them, a look finds that out and no more
+        reading.announced_after(self.sent).is_none_or(|lacked| lacked.map(|one| one.byte_count()).sum::<usize>() <= bounds.bytes)
     }
 
     /// Everything up to here was sent.
