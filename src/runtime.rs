@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-pub use crate::api::openapi_json as openapi_document;
 use crate::api::{BindError, Bound};
+pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::Settings;

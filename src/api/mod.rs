@@ -88,10 +88,22 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// The OpenAPI 3.1 document, pretty and with a newline at the end: what is committed as `openapi/openapi.json`.
+/// The OpenAPI document in either form, pretty and with a newline at the end: what is committed in `openapi/`.
 #[must_use]
-pub fn openapi_json() -> String {
-    openapi::document().to_owned()
+pub fn openapi_json(form: OpenapiForm) -> &'static str {
+    match form {
+        OpenapiForm::New => openapi::document(),
+        OpenapiForm::Old => openapi::document_30(),
+    }
+}
+
+/// The form of the OpenAPI document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenapiForm {
+    /// 3.1.0.
+    New,
+    /// 3.0.3, for tools that know nothing newer.
+    Old,
 }
 
 /// The routes that the OpenAPI document describes.

@@ -72,7 +72,7 @@ enum CliCommand {
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
     Doctor(doctor::Options),
     /// Print the OpenAPI document of the HTTP API
-    Openapi,
+    Openapi(openapi::OpenapiOptions),
     /// Look at what is stored while meshkeep does not run
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -108,7 +108,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let warnings = settings.warnings(&serve, variables.iter().map(String::as_str));
             end(serve::run(*settings, &warnings))
         }
-        Ok(CliCommand::Openapi) => end(openapi::run()),
+        Ok(CliCommand::Openapi(options)) => end(openapi::run(options)),
         Ok(CliCommand::Store(command)) => store::run(&command),
         Ok(CliCommand::Completion { shell }) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
         Ok(CliCommand::Man) => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
@@ -133,7 +133,7 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Problems(asking) => problems::run(&asking.options, &asking.server).await,
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
             CliCommand::Doctor(options) => doctor::run(&options).await,
-            CliCommand::Serve(_) | CliCommand::Openapi | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
+            CliCommand::Serve(_) | CliCommand::Openapi(_) | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
                 Ok(Verdict::Fine)
             }
         }

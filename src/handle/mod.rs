@@ -32,7 +32,7 @@ use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClust
 pub use crate::commit::{DecodedRoom, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
-    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, ServiceShare, Weakness,
+    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, SelectionRule, ServiceShare, Weakness,
 };
 pub use early::{Early, EarlyWatch, Question};
 pub use explain::Verdict;

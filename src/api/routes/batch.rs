@@ -88,6 +88,9 @@ struct Sending {
 }
 
 /// Lookups of up to 10,000 addresses at once, all from one moment.
+///
+/// Each address is answered as by a lookup of its own, in the order asked; a text that is no address gets an item with `error`. The
+/// answer is sent as it is made.
 #[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
     request_body(content = LookupRequest, description = "The addresses."),
     responses((status = 200, description = "One item for each address, in the order asked.", body = LookupList)))]

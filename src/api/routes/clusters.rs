@@ -20,6 +20,8 @@ use crate::handle::{ClusterReading, Origin, SourceMeta};
 use crate::model::Kind;
 
 /// The process as a whole. Answers also while the store is loading.
+///
+/// How much is mirrored, how many clusters are in each phase, how storing goes, and whether the config directory can be read.
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
 pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
@@ -35,6 +37,9 @@ pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<
 }
 
 /// Every cluster that has a file or of which anything is held.
+///
+/// Each with its phase, the age of what it said last, the error of its last attempt, and for each kind how much is held and how much
+/// of that is confirmed.
 #[utoipa::path(get, path = "/v1/clusters", operation_id = "listClusters", tag = "clusters", params(PlainQuery),
     responses((status = 200, description = "A page of clusters.", body = ClusterList)))]
 pub(crate) async fn list_clusters(
@@ -69,6 +74,8 @@ pub(crate) async fn list_clusters(
 }
 
 /// One cluster.
+///
+/// The same as in the list, with `meta`. A cluster that has neither a file nor anything held is not there.
 #[utoipa::path(get, path = "/v1/clusters/{cluster}", operation_id = "getCluster", tag = "clusters",
     params(("cluster" = String, Path, description = "Its name."), ItemQuery),
     responses((status = 200, description = "The cluster.", body = Cluster)))]

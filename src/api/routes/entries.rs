@@ -22,6 +22,8 @@ use crate::handle::Question;
 use crate::model::{ClusterName, EntryKey, Kind, RefusedKey};
 
 /// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
+///
+/// In key order. The values are base64 of exactly what the source has; `prefix=` is a seek.
 #[utoipa::path(get, path = "/v1/entries", operation_id = "listEntries", tag = "entries", params(EntriesQuery),
     responses((status = 200, description = "A page of entries.", body = EntryList)))]
 pub(crate) async fn list_entries(

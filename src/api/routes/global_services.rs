@@ -46,6 +46,9 @@ pub(crate) async fn list_global_services(
 }
 
 /// One global service.
+///
+/// Merged over every cluster that shares it: its backends with their clusters, what the exports agree on and where they do not, and
+/// with `affinity=` the backends that agents would use.
 #[utoipa::path(get, path = "/v1/global-services/{namespace}/{name}", operation_id = "getGlobalService", tag = "services",
     params(
         ("namespace" = String, Path, description = "Its namespace."),

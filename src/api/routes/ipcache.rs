@@ -28,6 +28,8 @@ pub(super) const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
 pub(super) const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 
 /// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses and pod CIDRs.
+///
+/// In key order, host entries and CIDRs. `cidr=`, `identity=` and `node=` are seeks.
 #[utoipa::path(get, path = "/v1/ipcache", operation_id = "listIpcache", tag = "ipcache", params(IpcacheQuery),
     responses((status = 200, description = "A page of entries.", body = IpcacheList)))]
 pub(crate) async fn list_ipcache(
@@ -72,7 +74,9 @@ pub(crate) async fn get_ipcache_entry(
     Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
 }
 
-/// The entry that an agent would use for an address: the longest prefix. Of several for it, one of the own cluster (where that is mirrored too)
+/// The entry that an agent would use for an address.
+///
+/// That of the longest prefix. Of several for it, one of the own cluster (where that is mirrored too)
 /// comes before those of others, then one that is announced before one that is derived from a node, then one whose newest bytes can be
 /// used, then the newest.
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),

@@ -33,6 +33,8 @@ struct Page {
 }
 
 /// Metrics in Prometheus' text format. Answers also while the store is loading.
+///
+/// For a scraper. Each begins with `meshkeep_` and has a line of help.
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {

@@ -18,6 +18,8 @@ use crate::handle::{Filter, Question, Reading};
 use crate::model::{EntryKey, IdentityScope, Kind};
 
 /// Nodes of all clusters.
+///
+/// In order of cluster and name, with their addresses, pod CIDRs, keys and labels.
 #[utoipa::path(get, path = "/v1/nodes", operation_id = "listNodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "A page of nodes.", body = NodeList)))]
 pub(crate) async fn list_nodes(
@@ -29,6 +31,8 @@ pub(crate) async fn list_nodes(
 }
 
 /// One node.
+///
+/// As its cluster announces it, with `meta`: where it comes from and how old it is.
 #[utoipa::path(get, path = "/v1/nodes/{cluster}/{name}", operation_id = "getNode", tag = "nodes",
     params(("cluster" = String, Path, description = "Its cluster."), ("name" = String, Path, description = "Its name."), ItemQuery),
     responses((status = 200, description = "The node.", body = Node)))]
@@ -48,6 +52,8 @@ pub(crate) async fn get_node(
 }
 
 /// Services as each cluster exports them.
+///
+/// In order of cluster, namespace and name, not merged; `/v1/global-services` has them merged.
 #[utoipa::path(get, path = "/v1/services", operation_id = "listServices", tag = "services", params(ServicesQuery),
     responses((status = 200, description = "A page of services.", body = ServiceList)))]
 pub(crate) async fn list_services(
@@ -59,6 +65,8 @@ pub(crate) async fn list_services(
 }
 
 /// One service of one cluster.
+///
+/// Its frontends and backends as its cluster exports them, with `meta`: where it comes from and how old it is.
 #[utoipa::path(get, path = "/v1/services/{cluster}/{namespace}/{name}", operation_id = "getService", tag = "services",
     params(
         ("cluster" = String, Path, description = "The cluster that exports it."),
@@ -83,6 +91,9 @@ pub(crate) async fn get_service(
 }
 
 /// Identities that clusters announce.
+///
+/// In order of cluster and number, each with its labels. Reserved identities that no cluster announces are not listed, but can be asked
+/// for one by one.
 #[utoipa::path(get, path = "/v1/identities", operation_id = "listIdentities", tag = "identities", params(IdentitiesQuery),
     responses((status = 200, description = "A page of identities.", body = IdentityList)))]
 pub(crate) async fn list_identities(
@@ -142,6 +153,8 @@ pub(crate) async fn get_identity(
 }
 
 /// The ipcache entries that name an identity.
+///
+/// Of all clusters that use the number, or of those of `cluster=`, in key order.
 #[utoipa::path(get, path = "/v1/identities/{id}/ips", operation_id = "listIdentityIps", tag = "identities",
     params(("id" = u32, Path, description = "The numeric identity."), PlainQuery),
     responses((status = 200, description = "A page of ipcache entries.", body = IpcacheList)))]

@@ -27,6 +27,8 @@ struct Asked {
 }
 
 /// Whether the process answers at all.
+///
+/// A kubelet restarts what does not answer here; it depends on no remote and on no store.
 #[utoipa::path(get, path = "/livez", operation_id = "getLivez", tag = "probes", params(("verbose" = Option<String>, Query, description = "Say what was checked.")),
     responses((status = 200, description = "It does.", body = String, content_type = "text/plain")))]
 pub(crate) async fn livez(query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
@@ -34,6 +36,8 @@ pub(crate) async fn livez(query: Query<Vec<(String, String)>>) -> Result<Respons
 }
 
 /// Whether lookups answer correctly; with `?synced` also whether every cluster that has a file is live and confirmed.
+///
+/// With `?verbose` a line for each check. Ready does not mean synced: what is served may be restored, and says so.
 #[utoipa::path(get, path = "/readyz", operation_id = "getReadyz", tag = "probes",
     params(
         ("verbose" = Option<String>, Query, description = "Say what was checked."),
@@ -49,6 +53,8 @@ pub(crate) async fn readyz(State(state): State<ApiState>, query: Query<Vec<(Stri
 }
 
 /// The same as `/readyz`, for tools that know only this name.
+///
+/// A line for each check with `?verbose`.
 #[utoipa::path(get, path = "/healthz", operation_id = "getHealthz", tag = "probes", params(("verbose" = Option<String>, Query, description = "Say what was checked.")),
     responses(
         (status = 200, description = "Lookups answer.", body = String, content_type = "text/plain"),

@@ -76,6 +76,19 @@ impl Affinity {
 }
 
 impl SelectionRule {
+    /// Every rule.
+    pub const ALL: [Self; 9] = [
+        Self::NoLocalService,
+        Self::NotGlobal,
+        Self::NoAffinity,
+        Self::LocalActive,
+        Self::LocalInactive,
+        Self::LocalInactiveRemoteUnhealthy,
+        Self::RemoteHealthy,
+        Self::RemoteUnhealthy,
+        Self::NoneHealthy,
+    ];
+
     /// The name that the API uses.
     #[must_use]
     pub const fn api_name(self) -> &'static str {

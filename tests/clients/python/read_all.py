@@ -45,7 +45,7 @@ from meshkeep_client.api.services import (  # noqa: E402
     list_services,
 )
 from meshkeep_client.api.status import get_status  # noqa: E402
-from meshkeep_client.models import LookupRequest, Problem  # noqa: E402
+from meshkeep_client.models import Affinity, LookupRequest, Problem  # noqa: E402
 from meshkeep_client.types import Unset  # noqa: E402
 
 PAGE_LIMIT = 50
@@ -122,7 +122,7 @@ def check_singles(client, found):
         single = answered(get_global_service.sync(service.namespace, service.name, client=client), "global service")
         assert [of(one) for one in single.backends] == [of(one) for one in service.backends], f"{single} is not {service}"
         chooser = service.clusters[0].cluster
-        chosen = get_global_service.sync(service.namespace, service.name, client=client, affinity="local", from_=chooser)
+        chosen = get_global_service.sync(service.namespace, service.name, client=client, affinity=Affinity.LOCAL, from_=chooser)
         chosen = answered(chosen, "choice")
         assert {one.cluster for one in chosen.backends} == {chooser}, chosen
         assert (chosen.selection.rule, chosen.selection.from_) == ("localActive", chooser), chosen

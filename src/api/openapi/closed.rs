@@ -1,0 +1,374 @@
+//! The closed sets: members and parameters whose text is one of a few, each as a schema of its own with a name that generators use.
+//!
+//! What a source says freely (a protocol, a session affinity) is no closed set, whatever is usual.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::problem::Code;
+use crate::handle::{Affinity, SelectionRule};
+use crate::model::{IdentityScope, Kind, Phase};
+
+/// `view/global_services/exports.rs` has the fields that may disagree.
+const CONFLICT_REASONS: [&str; 9] = [
+    "AnnotationsConflict",
+    "IPFamilyConflict",
+    "InternalTrafficPolicyConflict",
+    "LabelsConflict",
+    "PortConflict",
+    "SessionAffinityConfigConflict",
+    "SessionAffinityConflict",
+    "TrafficDistributionConflict",
+    "TypeConflict",
+];
+
+/// `api/findings.rs` and `handle/survey/finding.rs` find them.
+const FINDING_KINDS: [&str; 12] = [
+    "clusterConfigLost",
+    "clusterConfigRefused",
+    "clusterTooLarge",
+    "danglingHostIP",
+    "danglingIdentity",
+    "duplicateAddress",
+    "duplicateClusterID",
+    "heldEntries",
+    "identityOutOfRange",
+    "overlappingNodePodCIDR",
+    "overlappingPodCIDR",
+    "sourceLost",
+];
+
+/// A set of texts.
+struct ClosedSet {
+    /// Its schema's name.
+    name: &'static str,
+    description: &'static str,
+    texts: Vec<&'static str>,
+    /// The members that hold one of them, or a list of them: schema and member.
+    members: &'static [(&'static str, &'static str)],
+    /// The query parameters that take one of them: path (any, if empty) and name.
+    parameters: &'static [(&'static str, &'static str)],
+}
+
+fn sets() -> Vec<ClosedSet> {
+    let mut sets = of_clusters();
+    sets.extend(of_objects());
+    sets.extend(of_answers());
+    sets.extend(of_requests());
+    sets
+}
+
+fn of_clusters() -> Vec<ClosedSet> {
+    vec![
+        ClosedSet {
+            name: "Phase",
+            description: "Where a cluster's connection is in its life.",
+            texts: Phase::ALL.map(Phase::api_name).to_vec(),
+            members: &[
+                ("Cluster", "phase"),
+                ("ClusterAge", "phase"),
+                ("ItemMeta", "phase"),
+                ("ServiceCluster", "phase"),
+                ("Source", "phase"),
+            ],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "Origin",
+            description: "`live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet; `neverRead`: nothing was ever read.",
+            texts: vec!["live", "restored", "neverRead"],
+            members: &[
+                ("Cluster", "origin"),
+                ("ExplainedEntry", "origin"),
+                ("GlobalBackend", "origin"),
+                ("ItemMeta", "origin"),
+                ("ListMeta", "origin"),
+                ("Resource", "origin"),
+                ("ServiceCluster", "origin"),
+                ("Source", "origin"),
+            ],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "UnknownAge",
+            description: "`unknown`: the source is itself a copy, whose own age cannot be known.",
+            texts: vec!["unknown"],
+            members: &[("ItemMeta", "sourceAge"), ("ServiceCluster", "sourceAge"), ("Source", "sourceAge")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "StoreState",
+            description: "How storing goes.",
+            texts: vec!["loading", "healthy", "recovered", "failing", "stopped"],
+            members: &[("StoreStatus", "state")],
+            parameters: &[],
+        },
+    ]
+}
+
+fn of_objects() -> Vec<ClosedSet> {
+    vec![
+        ClosedSet {
+            name: "Kind",
+            description: "A kind of mirrored object.",
+            texts: Kind::ALL.map(Kind::api_name).to_vec(),
+            members: &[("Resource", "kind"), ("Source", "kind")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "IdentityScope",
+            description: "Where a numeric identity is valid.",
+            texts: IdentityScope::ALL.map(IdentityScope::api_name).to_vec(),
+            members: &[("Identity", "scope"), ("IdentityAnswer", "scope")],
+            parameters: &[("", "scope")],
+        },
+        ClosedSet {
+            name: "EntrySource",
+            description: "Where an ipcache entry comes from: `clustermesh`, or `node` for one derived from a node's addresses or pod CIDRs.",
+            texts: vec!["clustermesh", "node"],
+            members: &[("ExplainedEntry", "source"), ("IpcacheAnswer", "source"), ("IpcacheEntry", "source")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "Verdict",
+            description: "What an entry is to an address: `wins`, `shadowed` by a host entry for the same address, `lessSpecific`, or `outranked` by another entry of the same prefix.",
+            texts: vec!["wins", "shadowed", "lessSpecific", "outranked"],
+            members: &[("ExplainedEntry", "verdict")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "BackendSource",
+            description: "What says where a service's backends are.",
+            texts: vec!["service", "endpointSlice"],
+            members: &[("BackedService", "kind"), ("ServiceCluster", "source")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "BackendState",
+            description: "Whether a backend takes connections.",
+            texts: vec!["active", "terminating", "terminatingNotServing", "maintenance"],
+            members: &[("GlobalBackend", "state")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "TrafficPolicy",
+            description: "Which backends a service's own cluster uses.",
+            texts: vec!["Cluster", "Local"],
+            members: &[("GlobalExports", "internalTrafficPolicy"), ("ServiceExport", "internalTrafficPolicy")],
+            parameters: &[],
+        },
+    ]
+}
+
+fn of_answers() -> Vec<ClosedSet> {
+    vec![
+        ClosedSet {
+            name: "ProblemCode",
+            description: "The kind of trouble for programs: each has a page below /problems/.",
+            texts: Code::ALL.map(Code::name).to_vec(),
+            members: &[("Problem", "code")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "EventType",
+            description: "What an event of the stream says.",
+            texts: vec!["reset", "upsert", "patch", "delete", "cluster", "synced", "bookmark", "error"],
+            members: &[("WatchEvent", "type")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "EventReason",
+            description: "Why something was deleted (the first four), or why everything that is held must be forgotten.",
+            texts: vec![
+                "deleted",
+                "leftFilter",
+                "clusterRemoved",
+                "unknown",
+                "initial",
+                "expired",
+                "foreignEpoch",
+                "rolledBack",
+                "malformed",
+            ],
+            members: &[("WatchEvent", "reason")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "ResetReason",
+            description: "Why everything that is held must be forgotten.",
+            texts: vec!["initial", "expired", "foreignEpoch", "rolledBack", "malformed"],
+            members: &[("Changes", "reset")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "SyncMode",
+            description: "What was sent before `synced`.",
+            texts: vec!["snapshot", "replay"],
+            members: &[("WatchEvent", "mode")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "ConflictReason",
+            description: "What exports of one name disagree about, as in the condition `Conflict` of a `ServiceExport`.",
+            texts: CONFLICT_REASONS.to_vec(),
+            members: &[("ExportConflict", "reason")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "FindingKind",
+            description: "What kind of trouble a finding is about.",
+            texts: FINDING_KINDS.to_vec(),
+            members: &[("Finding", "kind")],
+            parameters: &[("/v1/problems", "kind")],
+        },
+        ClosedSet {
+            name: "SelectionRule",
+            description: "The rule that decided which backends are used.",
+            texts: SelectionRule::ALL.map(SelectionRule::api_name).to_vec(),
+            members: &[("BackendSelection", "rule")],
+            parameters: &[],
+        },
+    ]
+}
+
+fn of_requests() -> Vec<ClosedSet> {
+    vec![
+        ClosedSet {
+            name: "StreamedKind",
+            description: "A kind of object that the change stream tells of.",
+            texts: Kind::STREAMED.map(Kind::api_name).to_vec(),
+            members: &[("Rejected", "kind"), ("WatchEvent", "kind")],
+            parameters: &[("/v1/changes", "kind"), ("/v1/events", "kind")],
+        },
+        ClosedSet {
+            name: "Affinity",
+            description: "Which backends a global service prefers.",
+            texts: Affinity::ALL.map(Affinity::api_name).to_vec(),
+            members: &[("BackendSelection", "affinity")],
+            parameters: &[("", "affinity")],
+        },
+        ClosedSet {
+            name: "MetaDetail",
+            description: "How much `meta` says.",
+            texts: vec!["full", "none"],
+            members: &[],
+            parameters: &[("", "meta")],
+        },
+        ClosedSet {
+            name: "NeverRead",
+            description: "What counts of clusters that were never read.",
+            texts: vec!["ignore"],
+            members: &[],
+            parameters: &[("", "neverRead")],
+        },
+        ClosedSet {
+            name: "OnExpired",
+            description: "What a position that can no longer be served leads to.",
+            texts: vec!["fail", "reset"],
+            members: &[],
+            parameters: &[("", "onExpired")],
+        },
+    ]
+}
+
+/// Gives each set a schema, and lets members and parameters refer to it.
+pub(super) fn add(document: &mut Value) {
+    for set in sets() {
+        let schema = json!({ "type": "string", "description": set.description, "enum": set.texts });
+        let reference = json!({ "$ref": format!("#/components/schemas/{}", set.name) });
+        for (name, member) in set.members {
+            if let Some(found) = document.pointer_mut(&format!("/components/schemas/{name}/properties/{member}")) {
+                refer(found, &reference);
+            }
+        }
+        for (path, name) in set.parameters {
+            each_parameter(document, &mut |of, parameter| {
+                if parameter["name"] == *name && (path.is_empty() || *path == of) {
+                    refer(&mut parameter["schema"], &reference);
+                }
+            });
+        }
+        document["components"]["schemas"][set.name] = schema;
+    }
+}
+
+/// Calls a function with each query parameter and its path.
+fn each_parameter(document: &mut Value, see: &mut dyn FnMut(&str, &mut Value)) {
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    for (path, item) in paths {
+        for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten();
+            parameters.for_each(|parameter| see(path, parameter));
+        }
+    }
+}
+
+/// Makes a text, or each item of a list of texts, one of a set.
+fn refer(schema: &mut Value, reference: &Value) {
+    if schema["type"] == "array" {
+        schema["items"] = reference.clone();
+        return;
+    }
+    let description = schema.get("description").cloned();
+    *schema = reference.clone();
+    if let Some(description) = description {
+        schema["description"] = description;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::openapi::build;
+
+    #[test]
+    fn every_member_and_parameter_of_a_set_is_there_and_refers_to_it() {
+        let mut document = build();
+        for set in sets() {
+            let reference = format!("#/components/schemas/{}", set.name);
+            for (name, member) in set.members {
+                let found = document.pointer(&format!("/components/schemas/{name}/properties/{member}"));
+                let found = found.unwrap_or_else(|| panic!("{name} has no {member}"));
+                assert!(found["$ref"] == *reference || found["items"]["$ref"] == *reference, "{name}.{member}: {found}");
+            }
+            for (path, name) in set.parameters {
+                let mut count = 0;
+                each_parameter(&mut document, &mut |of, parameter| {
+                    if parameter["name"] == *name && (path.is_empty() || *path == of) {
+                        let schema = &parameter["schema"];
+                        assert!(schema["$ref"] == *reference || schema["items"]["$ref"] == *reference, "{of} {name}: {schema}");
+                        count += 1;
+                    }
+                });
+                assert_ne!(count, 0, "no {path} has {name}");
+            }
+        }
+    }
+
+    /// Texts in backquotes after a colon, or at the beginning of what a member is, are what it may hold.
+    #[test]
+    fn a_text_that_is_one_of_a_few_is_of_a_closed_set() {
+        // what a source says freely
+        const OPEN: [&str; 10] = [
+            "Port.protocol",
+            "ExportPort.protocol",
+            "GlobalPort.protocol",
+            "NodeAddress.type",
+            "SlicePort.protocol",
+            "EndpointSlice.addressType",
+            "GlobalExports.sessionAffinity",
+            "GlobalExports.type",
+            "ServiceExport.sessionAffinity",
+            "ServiceExport.type",
+        ];
+        let document = build();
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            for (member, property) in schema["properties"].as_object().into_iter().flatten() {
+                let description = property["description"].as_str().unwrap_or_default();
+                let lists = |text: &str| text.starts_with('`') && (text.contains("`, `") || text.contains("` or `"));
+                let is_listed = lists(description) || description.split(": ").any(lists);
+                let is_open = OPEN.contains(&format!("{name}.{member}").as_str());
+                assert!(property["type"] != "string" || !is_listed || is_open, "{name}.{member} is a plain string: {description}");
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! An example for each schema and parameter, taken from the answers of the sample mesh by `scripts/openapi-examples`.
+
+use serde_json::{Map, Value, json};
+
+/// `schemas`: by name; `parameters`: by name, or where it differs by path and name.
+const EXAMPLES: &str = include_str!("examples.json");
+
+/// Adds them. What has none is left without, which a test does not allow.
+pub(super) fn add(document: &mut Value) {
+    let examples: Value = serde_json::from_str(EXAMPLES).expect("must be JSON: a test reads it");
+    for (name, schema) in document["components"]["schemas"].as_object_mut().into_iter().flatten() {
+        // one of a closed set is an example of it
+        let first = schema["enum"].as_array().and_then(|texts| texts.first()).cloned();
+        if let Some(example) = first.or_else(|| examples["schemas"].get(name).cloned()) {
+            schema["examples"] = json!([example]);
+        }
+    }
+    for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
+        for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+                let name = parameter["name"].as_str().unwrap_or_default();
+                let known = &examples["parameters"];
+                if let Some(example) = known.get(format!("{path} {name}")).or_else(|| known.get(name)).cloned() {
+                    let repeats = parameter["schema"]["type"] == "array";
+                    parameter["example"] = if repeats { json!([example]) } else { example };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::openapi::build;
+
+    #[test]
+    fn every_schema_and_parameter_has_an_example() {
+        let document = build();
+        let hint = "run scripts/openapi-examples, or write one into src/api/openapi/examples.json";
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            assert!(schema["examples"].is_array(), "{name} has no example: {hint}");
+        }
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for operation in item.as_object().unwrap().values() {
+                for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                    assert!(!parameter["example"].is_null(), "{path} has a parameter {} without an example: {hint}", parameter["name"]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (docs/http.md §3.3).
+//!
+//! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes the operations, [`examples`] shows each schema
+//! and parameter by an example, and [`older`] makes the 3.0 document.
+//!
+//! Flat schemas, no null but where an answer says null, 64-bit integers, every status listed, errors under both JSON types. The
+//! 3.0 twin is derived from it mechanically, so that the two cannot differ.
+
+mod closed;
+mod examples;
+mod older;
+mod operations;
+mod schemas;
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use utoipa::OpenApi;
+
+use super::events::WatchEvent;
+use super::problem::ProblemDocument;
+
+/// What utoipa cannot collect from the routes.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "meshkeep",
+        description = "A warm mirror of Cilium ClusterMesh state. Every answer says where it comes from and how old it is.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+        contact(name = "The developers of meshkeep"),
+    ),
+    servers(
+        (url = "/", description = "The meshkeep that this document comes from"),
+        (url = "http://127.0.0.1:9870", description = "A meshkeep on this machine that was not told otherwise")
+    ),
+    components(schemas(WatchEvent, ProblemDocument)),
+    tags(
+        (name = "status", description = "meshkeep itself"),
+        (name = "clusters", description = "The remote clusters"),
+        (name = "nodes", description = "Nodes"),
+        (name = "services", description = "Services as each cluster exports them"),
+        (name = "identities", description = "Numeric identities and their labels"),
+        (name = "ipcache", description = "Addresses and what is behind them"),
+        (name = "problems", description = "What looks wrong in the mesh"),
+        (name = "entries", description = "The mirrored keys as they came"),
+        (name = "events", description = "The change stream"),
+        (name = "probes", description = "Probes")
+    )
+)]
+struct Base;
+
+/// The only members that may be null: "nothing covers the address" is an answer.
+const NULLABLE: [(&str, &str); 3] = [("LookupAnswer", "match"), ("LookupItem", "match"), ("Explanation", "match")];
+
+/// The document in OpenAPI 3.1, as served and committed: pretty, with a newline at the end.
+pub(crate) fn document() -> &'static str {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    DOCUMENT.get_or_init(|| pretty(&build()))
+}
+
+/// The same in OpenAPI 3.0.3.
+pub(crate) fn document_30() -> &'static str {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    DOCUMENT.get_or_init(|| pretty(&older::converted(build())))
+}
+
+fn pretty(document: &Value) -> String {
+    let mut text = serde_json::to_string_pretty(document).expect("must be JSON: it was built as JSON");
+    text.push('\n');
+    text
+}
+
+fn build() -> Value {
+    let (_, collected) = super::documented_routes().split_for_parts();
+    let mut document = Base::openapi();
+    document.merge(collected);
+    let mut document = serde_json::to_value(document).expect("must be JSON: utoipa's types are");
+    let collected = document["components"]["schemas"].as_object().cloned().unwrap_or_default();
+    schemas::simplify(&mut document, &collected);
+    for (schema, member) in NULLABLE {
+        let member = &mut document["components"]["schemas"][schema]["properties"][member];
+        let reference = json!({ "$ref": "#/components/schemas/IpcacheEntry" });
+        *member = json!({ "oneOf": [reference, { "type": "null" }], "description": member["description"] });
+    }
+    document["components"]["securitySchemes"] = json!({ "bearerAuth": { "type": "http", "scheme": "bearer" } });
+    document["security"] = json!([{}, { "bearerAuth": [] }]);
+    schemas::prune(&mut document, &["WatchEvent"]);
+    closed::add(&mut document);
+    operations::complete(&mut document["paths"]);
+    examples::add(&mut document);
+    document
+}

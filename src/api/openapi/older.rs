@@ -1,0 +1,41 @@
+//! OpenAPI 3.0.3, made from the document of 3.1, for tools that know nothing newer.
+
+use serde_json::{Value, json};
+
+/// OpenAPI 3.0.3 for tools that know nothing newer: what our 3.1 document uses, said in the older way.
+pub(super) fn converted(mut document: Value) -> Value {
+    document["openapi"] = json!("3.0.3");
+    if let Some(license) = document["info"]["license"].as_object_mut() {
+        license.remove("identifier");
+        license.insert("url".into(), json!("https://www.apache.org/licenses/LICENSE-2.0"));
+    }
+    convert(&mut document);
+    document
+}
+
+fn convert(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(convert),
+        Value::Object(object) => {
+            // `oneOf` of a schema and null is that schema, nullable
+            if let Some(Value::Array(choices)) = object.remove("oneOf") {
+                let schema = choices.into_iter().filter(|choice| choice["type"] != "null").collect();
+                object.insert("allOf".into(), Value::Array(schema));
+                object.insert("nullable".into(), json!(true));
+                // what may be null must say what it is otherwise
+                object.insert("type".into(), json!("object"));
+            }
+            // a reference may have no neighbours
+            if object.len() > 1
+                && let Some(reference) = object.remove("$ref")
+            {
+                object.insert("allOf".into(), json!([{ "$ref": reference }]));
+            }
+            if let Some(Value::Array(examples)) = object.remove("examples") {
+                object.insert("example".into(), examples.into_iter().next().unwrap_or_default());
+            }
+            object.values_mut().for_each(convert);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

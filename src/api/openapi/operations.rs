@@ -1,0 +1,72 @@
+//! Completes the operations: what every route may answer, and with which headers.
+
+use serde_json::{Map, Value, json};
+
+/// Errors that any route below `/v1` may answer: status and description.
+const COMMON_ERRORS: [(&str, &str); 5] = [
+    ("400", "A parameter is unknown or cannot be used; `detail` names it."),
+    ("401", "A bearer token is needed."),
+    ("421", "The `Host` of the request is not served here."),
+    ("500", "meshkeep failed to answer."),
+    ("503", "The store is still loading, or the answer is older than `maxAge`."),
+];
+
+/// What errors say in headers: status, name and description.
+const ERROR_HEADERS: [(&str, &str, &str); 3] = [
+    ("401", "WWW-Authenticate", "`Bearer`."),
+    ("429", "Retry-After", "Try again after so many seconds."),
+    ("503", "Retry-After", "Try again after so many seconds."),
+];
+
+/// Writes wildcards as plain parameters and gives every operation below `/v1` the errors that it may answer.
+pub(super) fn complete(paths: &mut Value) {
+    let Value::Object(routes) = paths else { return };
+    for (path, mut item) in std::mem::take(routes) {
+        for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            complete_operation(&path, operation);
+        }
+        routes.insert(path.replace("{*", "{"), item);
+    }
+}
+
+fn complete_operation(path: &str, operation: &mut Value) {
+    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        not_empty(&mut parameter["schema"]);
+    }
+    let has_body = operation.get("requestBody").is_some();
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
+    let mut errors = if path.starts_with("/v1") { COMMON_ERRORS.to_vec() } else { COMMON_ERRORS[..1].to_vec() };
+    if path.contains('{') {
+        errors.push(("404", "There is no such thing."));
+    }
+    if has_body {
+        errors.push(("408", "The body did not come in time."));
+        errors.push(("413", "The body is too large."));
+        errors.push(("415", "The body is not `application/json`."));
+    }
+    let problem = json!({ "schema": { "$ref": "#/components/schemas/Problem" } });
+    for (status, description) in errors {
+        responses.entry(status).or_insert_with(|| json!({ "description": description }));
+    }
+    if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
+        bytes["schema"] = json!({ "type": "string", "format": "binary" });
+    }
+    for (status, response) in responses.iter_mut().filter(|(status, _)| status.as_str() >= "400") {
+        if response.get("content").is_some() {
+            continue;
+        }
+        response["content"] = json!({ "application/json": problem, "application/problem+json": problem });
+        if let Some((_, name, description)) = ERROR_HEADERS.iter().find(|(of, ..)| of == status) {
+            let schema = if *name == "Retry-After" { json!({ "type": "integer", "format": "int64" }) } else { json!({ "type": "string" }) };
+            response["headers"] = json!({ *name: { "description": description, "schema": schema } });
+        }
+    }
+}
+
+/// A parameter is left out rather than empty, which is refused.
+fn not_empty(schema: &mut Value) {
+    let schema = if schema["type"] == "array" { &mut schema["items"] } else { schema };
+    if schema["type"] == "string" {
+        schema["minLength"] = json!(1);
+    }
+}

@@ -1,0 +1,72 @@
+//! Brings the schemas that utoipa writes into the form that every generator reads.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+/// Applies to every schema: no null, 64-bit integers, no `allOf`, nothing that generators stumble over.
+pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| simplify(item, schemas)),
+        Value::Object(object) => {
+            object.remove("propertyNames");
+            if object.get("format").is_some_and(|format| format == "int32") {
+                object.insert("format".into(), json!("int64"));
+            }
+            if let Some(Value::Array(types)) = object.get("type") {
+                let first = types.iter().find(|one| **one != "null").cloned().unwrap_or_default();
+                object.insert("type".into(), first);
+            }
+            if let Some(Value::Array(choices)) = object.get("oneOf").cloned()
+                && let Some(Value::Object(only)) = choices.into_iter().find(|choice| choice["type"] != "null")
+            {
+                object.remove("oneOf");
+                object.extend(only);
+            }
+            if let Some(Value::Array(parts)) = object.remove("allOf") {
+                flatten(object, &parts, schemas);
+            }
+            object.values_mut().for_each(|item| simplify(item, schemas));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Merges the parts of an `allOf` (a flattened struct and its own members) into one object schema.
+fn flatten(object: &mut Map<String, Value>, parts: &[Value], schemas: &Map<String, Value>) {
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    for part in parts {
+        let name = part["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        let part = name.and_then(|name| schemas.get(name)).unwrap_or(part);
+        properties.extend(part["properties"].as_object().cloned().unwrap_or_default());
+        required.extend(part["required"].as_array().cloned().unwrap_or_default());
+    }
+    object.insert("type".into(), json!("object"));
+    object.insert("properties".into(), properties.into());
+    object.insert("required".into(), required.into());
+}
+
+/// Takes out the schemas that nothing refers to: those whose members were merged into others.
+pub(super) fn prune(document: &mut Value, keep: &[&str]) {
+    loop {
+        let mut used: BTreeSet<String> = keep.iter().map(|name| (*name).to_owned()).collect();
+        references(document, &mut used);
+        let Some(schemas) = document["components"]["schemas"].as_object_mut() else { return };
+        let before = schemas.len();
+        schemas.retain(|name, _| used.contains(name));
+        if schemas.len() == before {
+            return;
+        }
+    }
+}
+
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Object(object) => {
+            found.extend(object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()).map(str::to_owned));
+            object.values().for_each(|item| references(item, found));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
