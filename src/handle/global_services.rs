@@ -44,6 +44,10 @@ impl Reading {
             if filter.name.as_ref().is_some_and(|wanted| wanted != found) {
                 continue;
             }
+            // before it is merged, which takes as long as its slices are large, and room for them
+            if !filter.clusters.is_empty() && !view.has_share_of(service, &filter.clusters) {
+                continue;
+            }
             let _room = match self.room_for_service(service) {
                 Ok(room) => room,
                 Err(none) => return Scanned::NoRoom(service.clone(), none),

@@ -22,6 +22,9 @@ pub use exports::{ExportConflict, MergedExports};
 pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, ServiceShare};
 pub use selection::{Affinity, LocalService, Selection, SelectionRule, select};
 
+/// What a cluster has a share in a service by.
+const SHARES: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
+
 /// Who has a share in which service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceIndex {
@@ -54,6 +57,16 @@ impl ServiceIndex {
         self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
     }
 
+    /// Whether one of some clusters has a share in a service: a lookup for each cluster and kind of share, whoever else has shares in it.
+    fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
+        let has = |kind, cluster: &ClusterName| {
+            let first = (service.clone(), EntryKey::new(kind, cluster.clone(), ""));
+            let share = self.shares.range(first..).next();
+            share.is_some_and(|(at, key)| at == service && key.kind == kind && key.cluster == *cluster)
+        };
+        SHARES.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
+    }
+
     /// Every service from a name on, that one included, in order of names.
     fn services_from(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
         let start: (SmolStr, EntryKey) = (start.into(), EntryKey::lowest());
@@ -76,6 +89,12 @@ impl View {
     /// `<namespace>/<name>` of every global service from a name on, that one included, in order.
     pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
         self.indices.services.services_from(start)
+    }
+
+    /// Whether one of some clusters has a share in a global service; no record is looked at.
+    #[must_use]
+    pub fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
+        self.indices.services.has_share_of(service, clusters)
     }
 
     /// A global service, by `<namespace>/<name>`: what is held of every cluster that has a share in it.

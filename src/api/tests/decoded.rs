@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 
 use super::fixture::{Fixture, cluster, key, put};
 use crate::commit::DecodedBudget;
-use crate::model::{Command, EndpointSlice, Kind, LabelSet, Scope, Sequence, SliceEndpoint};
+use crate::model::{Command, EndpointSlice, Kind, LabelSet, Object, Scope, Sequence, Service, SliceEndpoint};
 use crate::view::View;
 use crate::wire::tests::slice_object;
 
@@ -43,6 +43,20 @@ async fn what_has_no_room_is_refused_with_a_reason_and_a_page_ends_before_it() {
     assert_eq!((page["items"].as_array().unwrap().len(), page["items"][0]["name"].as_str()), (1, Some("a")), "{page}");
     let next = page["nextPageToken"].as_str().unwrap();
     assert_eq!(fixture.get(&format!("/v1/endpoint-slices?pageToken={next}")).await.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// A filter for clusters merges no service that none of them has a share in, however large it is.
+#[tokio::test]
+async fn a_service_of_other_clusters_is_passed_over_before_it_takes_room() {
+    let mut view = with_slices(&[("b", 90_000)]);
+    let service = Object::Service(Service { namespace: "till".to_owned(), name: "desk".to_owned(), shared: true, ..Service::default() });
+    let scope = Scope { cluster: cluster("tokyo"), kind: Kind::Service };
+    let changes = vec![put(key(Kind::Service, "tokyo", "till/desk"), service, 8)];
+    view.apply(Command::Apply { scope, changes, cursor: None }, SystemTime::now());
+    let fixture = Fixture::of(view).with_decoded(DecodedBudget::new(512 << 10));
+    let page = fixture.json("/v1/global-services?cluster=tokyo").await;
+    assert_eq!((page["items"].as_array().unwrap().len(), page["items"][0]["name"].as_str()), (1, Some("desk")), "{page}");
+    assert_eq!(fixture.get("/v1/global-services?cluster=paris").await.status, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 /// Room is given back: one after the other all are served.

@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::fixture::{Answer, Fixture, cluster, key, put};
+use crate::api::scans::Pace;
+use crate::handle::Allowance;
 use crate::model::*;
 use crate::view::View;
 use crate::wire::tests::slice_object;
@@ -159,6 +161,30 @@ async fn filters_decide_which_services_are_listed_and_not_what_they_hold() {
     }
     let of_paris = fixture.json("/v1/global-services?cluster=paris").await;
     assert_eq!(backends(&of_paris["items"][0]), ["oslo 10.3.2.40", "paris 10.1.2.40", "tokyo 10.2.2.40"]);
+}
+
+/// A hundred services of tokyo, and one of paris that is the last.
+#[tokio::test]
+async fn a_page_for_one_cluster_ends_after_its_own_running_time_and_leads_to_all() {
+    let mut view = mesh();
+    let put_in = |view: &mut View, cluster_name: &str, name: &str| {
+        let change = put(key(Kind::Service, cluster_name, &format!("a/{name}")), Object::Service(service("a", name, "10.2.2.43")), 20);
+        let scope = Scope { cluster: cluster(cluster_name), kind: Kind::Service };
+        view.apply(Command::Apply { scope, changes: vec![change], cursor: None }, SystemTime::now());
+    };
+    (0..100).for_each(|number| put_in(&mut view, "tokyo", &format!("s{number:03}")));
+    put_in(&mut view, "rome", "zoo");
+    let fixture = Fixture::of(view).with_pace(Pace { slice: Allowance::Rows(10), page: Allowance::Rows(50) });
+    let (mut found, mut lengths, mut token) = (Vec::new(), Vec::new(), String::new());
+    while lengths.len() < 10 {
+        let page = fixture.json(&format!("/v1/global-services?cluster=rome&limit=5{token}")).await;
+        lengths.push(names(&page).len());
+        found.extend(names(&page));
+        let Some(next) = page["nextPageToken"].as_str() else { break };
+        token = format!("&pageToken={next}");
+    }
+    assert_eq!((found, lengths), (vec!["a/zoo".to_owned()], vec![0, 0, 1]));
+    assert_eq!(fixture.scans.spent().rows, 103);
 }
 
 #[tokio::test]

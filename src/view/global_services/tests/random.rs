@@ -74,6 +74,17 @@ fn the_index_holds_what_the_records_say_whatever_happened() {
                 .collect();
             assert_eq!(found, expected, "seed {seed}, after {step:?}");
             assert_eq!(view.global_service_count(), expected.len() as u64, "seed {seed}, after {step:?}");
+            for service in SERVICES.map(smol_str::SmolStr::new) {
+                let has = |wanted: &[ClusterName]| {
+                    expected.get(&*service).is_some_and(|keys| keys.iter().any(|key| wanted.contains(&key.cluster)))
+                };
+                for wanted in
+                    CLUSTERS.map(|one| CLUSTERS.iter().filter(|other| **other != one).map(|other| cluster(other)).collect::<Vec<_>>())
+                {
+                    let asked = [&wanted[..1], &wanted[..]].map(|wanted| (view.has_share_of(&service, wanted), has(wanted)));
+                    assert!(asked.iter().all(|(found, expected)| found == expected), "seed {seed}, {service} of {wanted:?} after {step:?}");
+                }
+            }
         }
     }
 }
