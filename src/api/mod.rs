@@ -14,6 +14,7 @@ mod one_line;
 mod openapi;
 mod pages;
 mod paging;
+mod pieces;
 mod problem;
 mod query;
 mod routes;

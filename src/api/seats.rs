@@ -51,12 +51,14 @@ pub struct ConnectionLimits {
     pub idle: Duration,
     /// How long a request's body may take as a whole, so that one that drips ends too: 1 MiB, the longest, in 30 s is 280 kbit/s.
     pub body: Duration,
+    /// How long a piece of an answer may wait for the other side to take it ([`super::stall`]).
+    pub stall: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
         let (first, idle, body) = (Duration::from_secs(10), Duration::from_secs(30), Duration::from_secs(30));
-        Self { count_max: CONNECTION_COUNT_MAX, first, idle, body }
+        Self { count_max: CONNECTION_COUNT_MAX, first, idle, body, stall: STALL_MAX }
     }
 }
 
@@ -292,7 +294,7 @@ impl Seat {
             (0, _) if now.asked_once => now.since + limits.idle,
             (0, _) => now.since + limits.first,
             // as long as it has others it takes something
-            (open, unasked) if unasked == open => now.since + STALL_MAX,
+            (open, unasked) if unasked == open => now.since + limits.stall,
             _ => Instant::now() + limits.idle,
         }
     }

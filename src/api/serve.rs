@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ use super::events::Client;
 use super::guard::Transport;
 use super::kept::Kept;
 use super::listen::{Bound, Listener, Socket};
+use super::pieces::{Pieces, Tracked};
 use super::seats::{Seat, Seats};
 use super::stall::Stallable;
 use super::state::ApiState;
@@ -80,20 +80,6 @@ struct Server {
     stop: CancellationToken,
     /// The grace is over.
     abort: CancellationToken,
-}
-
-/// Runs hyper's own tasks where they are waited for.
-#[derive(Debug, Clone)]
-struct Tracked(TaskTracker);
-
-impl<F> hyper::rt::Executor<F> for Tracked
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, task: F) {
-        self.0.spawn(task);
-    }
 }
 
 impl Bound {
@@ -211,7 +197,7 @@ impl Server {
 
     /// HTTP/1.1 or HTTP/2, whichever the client begins with.
     fn either(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, caller: Caller) -> Conversation {
-        let mut builder = auto::Builder::new(Tracked(self.tasks.clone()));
+        let mut builder = auto::Builder::new(Tracked::new(self.tasks.clone(), self.seats.limits().stall));
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
         let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
@@ -233,7 +219,7 @@ fn requests(
         request.extensions_mut().insert(transport);
         request.extensions_mut().insert(client);
         let answer = router.clone().oneshot(request.map(|body| visit.body(body, body_max)));
-        answer.map_ok(|response| response.map(|body| visit.answer(body))).boxed()
+        answer.map_ok(|response| response.map(|body| visit.answer(Pieces::of(body)))).boxed()
     }
 }
 

@@ -1,8 +1,10 @@
 //! Connections that do nothing, or too slowly, and who gives way where places run out; over TCP, TLS and unix sockets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::{Buf, BytesMut};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -28,7 +30,7 @@ trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
 fn quick() -> ConnectionLimits {
-    ConnectionLimits { first: QUICK, idle: QUICK, body: QUICK, ..ConnectionLimits::default() }
+    ConnectionLimits { first: QUICK, idle: QUICK, body: QUICK, stall: QUICK, ..ConnectionLimits::default() }
 }
 
 /// An HTTP/2 frame: type, flags, stream (RFC 9113 §4.1).
@@ -37,11 +39,16 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// The beginning of a connection and a request by HPACK's static table: 3 POST, 2 GET, 6 http, 1 authority, 4 path, 31 content-type.
+/// The beginning of a connection and a request.
 fn http2_request(method: u8, path: &str, flags: u8) -> Vec<u8> {
-    let text = |name: u8, value: &str| [&[0x40 | name, u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
-    let headers = [vec![0x80 | method, 0x86], text(1, "localhost"), text(4, path), text(31, "application/json")].concat();
-    [PREFACE, &frame(4, 0, 0, &[]), &frame(1, flags, 1, &headers)].concat()
+    [PREFACE, &frame(4, 0, 0, &[]), &http2_headers(method, path, flags, 1)].concat()
+}
+
+/// A request by HPACK's static table: 3 POST, 2 GET, 6 http, 1 authority, 4 path, 31 content-type. Nothing is added to the dynamic one.
+fn http2_headers(method: u8, path: &str, flags: u8, stream: u8) -> Vec<u8> {
+    let text = |name: &[u8], value: &str| [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
+    let headers = [vec![0x80 | method, 0x86], text(&[1], "localhost"), text(&[4], path), text(&[15, 16], "application/json")].concat();
+    frame(1, flags, stream, &headers)
 }
 
 /// What a client says, and whether it goes on with a byte each 50 ms.
@@ -147,6 +154,56 @@ async fn whoever_does_nothing_or_drips_is_closed_and_streams_are_not() {
     }
     plain.stopped().await;
     secure.stopped().await;
+}
+
+/// A stream for whose events the client gives no window, and two for whose it gives one byte, beside one that takes all.
+#[tokio::test]
+async fn a_stream_of_http2_that_takes_nothing_is_reset_and_its_neighbour_goes_on() {
+    let running = Running::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
+    running.fixture.change(put(key(Kind::Identity, "paris", "60000"), identity(60_000, "before"), 899)).await;
+    let mut wire = TcpStream::connect(bare(&running.addresses[0])).await.unwrap();
+    let window = |stream: u8, bytes: u16| frame(8, 0, stream, &u32::from(bytes).to_be_bytes());
+    // SETTINGS_INITIAL_WINDOW_SIZE of 0 (RFC 9113 §6.5.2)
+    let mut said = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
+    let events = "/v1/events?kind=identity";
+    for (stream, path) in [(1, events), (3, events), (5, "/v1/identities"), (7, events)] {
+        said.extend(http2_headers(2, path, 0x5, stream));
+    }
+    for (stream, bytes) in [(3, 1), (5, 1), (7, 60_000)] {
+        said.extend(window(stream, bytes));
+    }
+    wire.write_all(&said).await.unwrap();
+    let mut heard = BytesMut::new();
+    let mut resets = BTreeSet::new();
+    while resets.len() < 3 {
+        let (kind, stream, _) = next_frame(&mut wire, &mut heard).await;
+        if kind == 3 {
+            resets.insert(stream);
+        }
+        assert_ne!(kind, 7, "the connection ends");
+    }
+    assert_eq!(resets, BTreeSet::from([1, 3, 5]));
+    running.fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "later"), 900)).await;
+    while !matches!(next_frame(&mut wire, &mut heard).await, (0, 7, data) if String::from_utf8_lossy(&data).contains("later")) {}
+    drop(wire);
+    running.stopped().await;
+}
+
+/// The type, stream and payload of the next HTTP/2 frame.
+async fn next_frame(wire: &mut TcpStream, heard: &mut BytesMut) -> (u8, u32, BytesMut) {
+    let reading = async {
+        loop {
+            if let Some(&[high, middle, low, kind, _, a, b, c, d]) = heard.first_chunk::<9>() {
+                let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+                if heard.len() >= 9 + length {
+                    heard.advance(9);
+                    return (kind, u32::from_be_bytes([a, b, c, d]), heard.split_to(length));
+                }
+            }
+            assert_ne!(wire.read_buf(heard).await.unwrap(), 0, "the connection ended");
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("no frame came")
 }
 
 async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: &str) -> String {
