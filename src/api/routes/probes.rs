@@ -1,15 +1,22 @@
-//! Probes in the manner of Kubernetes: `ok`, or with `?verbose` a line for each check.
+//! Probes in the manner of Kubernetes: `ok`, or with `?verbose` a line for each check; `exclude=` leaves one out.
+//!
+//! Parameters that are not known mean nothing here, as with Kubernetes' own probes: whoever probes many components asks all alike, and one
+//! of them must not look broken for it.
+
+use std::collections::BTreeSet;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum_extra::extract::Query;
+use axum_extra::extract::{Query, QueryRejection};
 
 use crate::api::dto::status::store_state;
-use crate::api::problem::{Code, Problem};
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::Phase;
+
+/// The parameters of a probe, as axum reads them; those that cannot be read are none.
+type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// One question and why the answer is no, if it is.
 struct Check {
@@ -24,15 +31,21 @@ struct Check {
 struct Asked {
     verbose: bool,
     synced: bool,
+    /// Names of checks that are left out.
+    excluded: BTreeSet<String>,
 }
 
 /// Whether the process answers at all.
 ///
 /// A kubelet restarts what does not answer here; it depends on no remote and on no store.
-#[utoipa::path(get, path = "/livez", operation_id = "getLivez", tag = "probes", params(("verbose" = Option<String>, Query, description = "Say what was checked.")),
+#[utoipa::path(get, path = "/livez", operation_id = "getLivez", tag = "probes",
+    params(
+        ("verbose" = Option<String>, Query, description = "Say what was checked."),
+        ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name; repeatable.")
+    ),
     responses((status = 200, description = "It does.", body = String, content_type = "text/plain")))]
-pub(crate) async fn livez(query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
-    Ok(report("livez", &[check("ping", None)], &asked(&query, false)?))
+pub(crate) async fn livez(query: Pairs) -> Response {
+    report("livez", &[check("ping", None)], asked(query))
 }
 
 /// Whether lookups answer correctly; with `?synced` also whether every cluster that has a file is live and confirmed.
@@ -41,40 +54,45 @@ pub(crate) async fn livez(query: Query<Vec<(String, String)>>) -> Result<Respons
 #[utoipa::path(get, path = "/readyz", operation_id = "getReadyz", tag = "probes",
     params(
         ("verbose" = Option<String>, Query, description = "Say what was checked."),
-        ("synced" = Option<String>, Query, description = "Ask whether every cluster is live and confirmed, too.")
+        ("synced" = Option<String>, Query, description = "Ask whether every cluster is live and confirmed, too."),
+        ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name, like `cluster/paris`; repeatable.")
     ),
     responses(
         (status = 200, description = "They do.", body = String, content_type = "text/plain"),
         (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
     ))]
-pub(crate) async fn readyz(State(state): State<ApiState>, query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
-    let asked = asked(&query, true)?;
-    Ok(report("readyz", &checks(&state, asked.synced), &asked))
+pub(crate) async fn readyz(State(state): State<ApiState>, query: Pairs) -> Response {
+    let asked = asked(query);
+    report("readyz", &checks(&state, asked.synced), asked)
 }
 
 /// The same as `/readyz`, for tools that know only this name.
 ///
 /// A line for each check with `?verbose`.
-#[utoipa::path(get, path = "/healthz", operation_id = "getHealthz", tag = "probes", params(("verbose" = Option<String>, Query, description = "Say what was checked.")),
+#[utoipa::path(get, path = "/healthz", operation_id = "getHealthz", tag = "probes",
+    params(
+        ("verbose" = Option<String>, Query, description = "Say what was checked."),
+        ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name; repeatable.")
+    ),
     responses(
         (status = 200, description = "Lookups answer.", body = String, content_type = "text/plain"),
         (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
     ))]
-pub(crate) async fn healthz(State(state): State<ApiState>, query: Query<Vec<(String, String)>>) -> Result<Response, Problem> {
-    let asked = asked(&query, false)?;
-    Ok(report("healthz", &checks(&state, false), &asked))
+pub(crate) async fn healthz(State(state): State<ApiState>, query: Pairs) -> Response {
+    report("healthz", &checks(&state, false), asked(query))
 }
 
-fn asked(Query(pairs): &Query<Vec<(String, String)>>, may_ask_synced: bool) -> Result<Asked, Problem> {
+fn asked(query: Pairs) -> Asked {
     let mut asked = Asked::default();
-    for (name, _) in pairs {
+    for (name, value) in query.into_iter().flat_map(|Query(pairs)| pairs) {
         match name.as_str() {
             "verbose" => asked.verbose = true,
-            "synced" if may_ask_synced => asked.synced = true,
-            _ => return Err(Problem::new(Code::BadParameter, format!("unknown query parameter `{name}`"))),
+            "synced" => asked.synced = true,
+            "exclude" => drop(asked.excluded.insert(value)),
+            _ => {}
         }
     }
-    Ok(asked)
+    asked
 }
 
 fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
@@ -103,7 +121,11 @@ fn cluster_check(cluster: &ClusterReading) -> Check {
     let trouble = match (cluster.phase, restored) {
         (Some(Phase::Live), None) => None,
         (Some(Phase::Live), Some(resource)) => Some(format!("{} not confirmed yet", resource.kind)),
-        (phase, _) => Some(phase.map_or("not begun yet", Phase::api_name).to_owned()),
+        (phase, _) => {
+            let error = cluster.status.as_ref().and_then(|status| status.last_error.as_deref());
+            let error = error.map(|error| format!(": {}", one_line(error))).unwrap_or_default();
+            Some(format!("{}{error}", phase.map_or("not begun yet", Phase::api_name)))
+        }
     };
     check(&format!("cluster/{}", cluster.name), trouble)
 }
@@ -123,17 +145,32 @@ fn check(name: &str, trouble: Option<String>) -> Check {
     Check { name: name.to_owned(), trouble, is_remark: false }
 }
 
-fn report(probe: &str, checks: &[Check], asked: &Asked) -> Response {
-    let passed = checks.iter().all(|check| check.trouble.is_none() || check.is_remark);
+/// An error as part of a line.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn report(probe: &str, checks: &[Check], mut asked: Asked) -> Response {
+    let (mut lines, mut passed) = (String::new(), true);
+    for check in checks {
+        lines += &match &check.trouble {
+            _ if asked.excluded.remove(&check.name) => format!("[+]{} excluded: ok\n", check.name),
+            None => format!("[+]{} ok\n", check.name),
+            Some(trouble) if check.is_remark => format!("[!]{}: {trouble}\n", check.name),
+            Some(trouble) => {
+                passed = false;
+                format!("[-]{} failed: {trouble}\n", check.name)
+            }
+        };
+    }
     let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if passed && !asked.verbose {
         return (status, "ok").into_response();
     }
-    let lines = checks.iter().map(|check| match &check.trouble {
-        None => format!("[+]{} ok\n", check.name),
-        Some(trouble) if check.is_remark => format!("[!]{}: {trouble}\n", check.name),
-        Some(trouble) => format!("[-]{} failed: {trouble}\n", check.name),
-    });
-    let outcome = if passed { "passed" } else { "failed" };
-    (status, lines.chain([format!("{probe} check {outcome}\n")]).collect::<String>()).into_response()
+    if !asked.excluded.is_empty() {
+        // not which: what a stranger sends is not sent back
+        lines += "warn: some checks cannot be excluded: there are none of these names\n";
+    }
+    lines += &format!("{probe} check {}\n", if passed { "passed" } else { "failed" });
+    (status, lines).into_response()
 }

@@ -64,7 +64,6 @@ async fn a_bad_parameter_is_named() {
         ("/v1/events?kind=pod", "kind: \"pod\" is none of node, service, identity, ipcache, serviceExport, endpointSlice and cluster"),
         ("/v1/events?node=paris-worker-1", "node: is not a host address: a stream cannot follow a node's name, give one of its addresses"),
         ("/v1/events?onExpired=cry", "onExpired: \"cry\" is neither reset nor fail"),
-        ("/readyz?synched", "unknown query parameter `synched`"),
     ];
     for (uri, detail) in cases {
         assert_eq!(summary(&fixture.get(uri).await), (400, "badParameter".to_owned(), detail.to_owned()), "{uri}");

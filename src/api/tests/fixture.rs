@@ -40,7 +40,7 @@ pub(in crate::api) struct Fixture {
     pub(in crate::api) scans: Scans,
     commands: CommandSender,
     loaded: watch::Sender<Option<Subscriber>>,
-    _board: watch::Sender<ClusterBoard>,
+    board: watch::Sender<ClusterBoard>,
 }
 
 /// An answer as a client sees it.
@@ -109,7 +109,7 @@ impl Fixture {
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
         let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
-        Self { handle, stop, router, scans, commands, loaded, _board: board }
+        Self { handle, stop, router, scans, commands, loaded, board }
     }
 
     /// With every tick a wave: what comes within some milliseconds is merged by key.
@@ -145,6 +145,12 @@ impl Fixture {
         state.surveyor = surveyor;
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         (self, sender)
+    }
+
+    /// What the tasks of clusters say of themselves from now on.
+    pub(in crate::api) fn tell(&self, told: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
+        let told = told.into_iter().map(|(name, status)| (cluster(name), watch::channel(status).1));
+        self.board.send_replace(Arc::new(told.collect()));
     }
 
     /// As it is while the store loads.
@@ -273,7 +279,7 @@ fn paris_config() -> ClusterConfig {
     ClusterConfig { id: ClusterId(1), synced_canaries: true, cached: true, max_connected_clusters: 255, ..ClusterConfig::default() }
 }
 
-fn paris_status() -> ClusterStatus {
+pub(in crate::api) fn paris_status() -> ClusterStatus {
     let now = Instant::now();
     let mut status = ClusterStatus::new(now);
     status.phase = Phase::Live;

@@ -1,0 +1,54 @@
+//! Probes, as Kubernetes asks its own components.
+
+use std::time::{Duration, Instant};
+
+use super::fixture::{Fixture, cluster, paris_status};
+use crate::model::{ClusterStatus, Command, Phase};
+
+/// Two clusters that have files; the second cannot be reached.
+async fn with_a_cluster_out_of_reach() -> Fixture {
+    let fixture = Fixture::new();
+    let mut osaka = ClusterStatus::new(Instant::now());
+    osaka.phase = Phase::BackingOff;
+    osaka.last_error = Some("cannot connect to https://osaka.mesh:2379:\nconnection refused".to_owned());
+    osaka.next_retry = Some(Instant::now() + Duration::from_secs(30));
+    fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff }).await;
+    fixture
+}
+
+async fn asked(fixture: &Fixture, uri: &str) -> (u16, String) {
+    let answer = fixture.get(uri).await;
+    (answer.status.as_u16(), String::from_utf8(answer.bytes).unwrap())
+}
+
+#[tokio::test]
+async fn parameters_that_are_not_known_mean_nothing() {
+    let fixture = Fixture::new();
+    for uri in ["/livez?timeout=5s", "/readyz?synched", "/healthz?synced=&a=1&a=2", "/livez?%FF=%FF&=&&"] {
+        assert_eq!(asked(&fixture, uri).await, (200, "ok".to_owned()), "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_fails_names_its_last_error() {
+    let fixture = with_a_cluster_out_of_reach().await;
+    let all = "[+]store ok\n[+]storing ok\n[+]shutdown ok\n[+]directory ok\n\
+               [-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379: connection refused\n\
+               [+]cluster/paris ok\nreadyz check failed\n";
+    assert_eq!(asked(&fixture, "/readyz?synced&verbose").await, (503, all.to_owned()));
+    assert_eq!(asked(&fixture, "/readyz").await, (200, "ok".to_owned()));
+}
+
+#[tokio::test]
+async fn a_check_that_is_excluded_does_not_count() {
+    let fixture = with_a_cluster_out_of_reach().await;
+    assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/osaka").await, (200, "ok".to_owned()));
+    let all = "[+]store ok\n[+]storing excluded: ok\n[+]shutdown ok\n[+]directory ok\n[+]cluster/osaka excluded: ok\n[+]cluster/paris ok\n\
+               warn: some checks cannot be excluded: there are none of these names\nreadyz check passed\n";
+    let uri = "/readyz?synced&verbose&exclude=cluster%2Fosaka&exclude=storing&exclude=cluster/kyoto";
+    assert_eq!(asked(&fixture, uri).await, (200, all.to_owned()));
+    let (status, told) = asked(&fixture, "/readyz?synced&exclude=cluster/paris").await;
+    assert!(status == 503 && told.contains("[+]cluster/paris excluded: ok\n") && told.contains("[-]cluster/osaka"), "{told}");
+    assert_eq!(asked(&fixture, "/livez?exclude=ping&verbose").await.1, "[+]ping excluded: ok\nlivez check passed\n");
+}
