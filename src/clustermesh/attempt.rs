@@ -237,6 +237,7 @@ impl Attempt<'_> {
             self.watch_canaries(&link, &canary_senders).boxed(),
             self.watch_config(read).boxed(),
             self.keep_record(memory.record.clone()).boxed(),
+            self.slow_down(connection).boxed(),
             look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval).boxed(),
         ];
         first_error(kinds.chain(others)).await
@@ -295,6 +296,13 @@ impl Attempt<'_> {
                 }
             }
         }
+    }
+
+    /// Tells the connection once everything is read (`etcd.bootstrapQps`).
+    async fn slow_down(&self, connection: &Connection) -> Result<Infallible, AttemptError> {
+        self.task.surroundings.reporter.all_read().await;
+        connection.caught_up();
+        std::future::pending().await
     }
 
     /// Stores the time of the last contact now and then, so that ages survive a restart.

@@ -250,6 +250,13 @@ impl Reporter {
         matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost)
     }
 
+    /// Waits until every kind is read.
+    pub(super) async fn all_read(&self) {
+        let mut status = self.status.subscribe();
+        // the sender is ours
+        let _ = status.wait_for(|status| matches!(status.phase, Phase::Live | Phase::SourceLost)).await;
+    }
+
     /// Whether there is a connection whose cluster is what it was.
     pub(super) fn is_connected(&self) -> bool {
         self.status.borrow().connected

@@ -121,11 +121,21 @@ impl KvstoreOption {
             "etcd.limit" => number().map(Self::Limit),
             "etcd.keepaliveHeartbeat" => interval().map(Self::KeepaliveHeartbeat),
             "etcd.keepaliveTimeout" => interval().map(Self::KeepaliveTimeout),
-            // what is not known is not repeated either: see the parsers of the settings
-            _ => Err("there is no such option; there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, \
-                 etcd.keepaliveHeartbeat and etcd.keepaliveTimeout"
-                .to_owned()),
+            _ => Err(unknown_option(name)),
         }
+    }
+}
+
+/// What to say of an option that a reader does not have. Only what looks like one is repeated: anything else may be a secret at the wrong place.
+fn unknown_option(name: &str) -> String {
+    const KNOWN: &str = "there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
+    let looks_like_one = name.strip_prefix("etcd.").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic()));
+    match name {
+        "etcd.address" | "etcd.config" => {
+            format!("{name} is for a kvstore that is written to: remotes have their files in --clustermesh-config, the own cluster has --local-etcd")
+        }
+        _ if looks_like_one => format!("there is no {name}; {KNOWN}"),
+        _ => format!("there is no such option; {KNOWN}"),
     }
 }
 
@@ -162,7 +172,7 @@ mod tests {
         let expected = KvstoreOptions { qps: 7, page_limit: 0, keepalive_timeout: Duration::from_secs(3), ..KvstoreOptions::default() };
         assert_eq!(KvstoreOptions::with(&parsed.unwrap()), expected);
         for (bad, named) in
-            [("etcd.qps", "KEY=VALUE"), ("etcd.qps=0", "etcd.qps"), ("etcd.limit=x", "etcd.limit"), ("etcd.adress=y", "there are etcd.qps")]
+            [("etcd.qps", "KEY=VALUE"), ("etcd.qps=0", "etcd.qps"), ("etcd.limit=x", "etcd.limit"), ("etcd.adress=y", "there is no etcd.adress; there are etcd.qps"), ("s3cret=y", "there is no such option"), ("etcd.config=y", "--local-etcd")]
         {
             let reason = KvstoreOption::parse(bad).unwrap_err();
             assert!(reason.contains(named), "{bad}: {reason}");

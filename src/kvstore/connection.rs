@@ -81,7 +81,7 @@ impl Connection {
             newest: AtomicI64::new(0),
             range_stream: AtomicBool::new(options.range_stream),
             has_user,
-            pace: Pace::new(options.requests_per_second_max),
+            pace: Pace::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
             in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
             token_renewed: Mutex::new(None),
         };
@@ -95,6 +95,11 @@ impl Connection {
     #[must_use]
     pub fn etcd_cluster_id(&self) -> EtcdClusterId {
         self.shared.etcd_cluster_id
+    }
+
+    /// All that was to be read is read: requests are paced as usual from now on.
+    pub fn caught_up(&self) {
+        self.shared.pace.caught_up();
     }
 
     /// Reads one key, now or as it was at a revision. The revision returned is etcd's newest, in both cases.

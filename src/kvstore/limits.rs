@@ -1,6 +1,6 @@
 //! The bounds of a connection: time, sizes and pace.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -28,6 +28,8 @@ pub struct ClientOptions {
     pub range_stream: bool,
     /// Lists and new watches per second, with a burst of as many. Cilium (`etcd.qps`): 20.
     pub requests_per_second_max: u32,
+    /// The same until [`super::Connection::caught_up`] is told; `None`: no other. Cilium (`etcd.bootstrapQps`).
+    pub bootstrap_requests_per_second_max: Option<u32>,
     /// Calls waiting for their reply at once. Cilium (`etcd.maxInflight`): as many as `etcd.qps`.
     pub requests_in_flight_max: usize,
     /// The largest message that is accepted, and so what one reply may cost in memory. Default 32 MiB: etcd takes
@@ -47,6 +49,7 @@ impl Default for ClientOptions {
             page_limit: 256,
             range_stream: true,
             requests_per_second_max: 20,
+            bootstrap_requests_per_second_max: None,
             requests_in_flight_max: 20,
             message_bytes_max: 32 << 20,
         }
@@ -54,19 +57,35 @@ impl Default for ClientOptions {
 }
 
 /// A token bucket: so many a second, a burst of as many.
+///
+/// Until it is told that all is read there may be more a second, though in bursts as large as later (Cilium's `pkg/kvstore/etcd.go`).
 #[derive(Debug)]
 pub(super) struct Pace {
-    interval: Duration,
     burst: u32,
+    bucket: Mutex<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    interval: Duration,
     /// When the next token would be due if tokens came one by one.
-    next_due: Mutex<Instant>,
+    next_due: Instant,
 }
 
 impl Pace {
     /// At least one a second, whatever is asked for: zero would be a standstill.
-    pub(super) fn new(per_second_max: u32) -> Self {
-        let burst = per_second_max.max(1);
-        Self { interval: Duration::from_secs(1) / burst, burst, next_due: Mutex::new(Instant::now()) }
+    pub(super) fn new(per_second_max: u32, bootstrap: Option<u32>) -> Self {
+        let interval = Duration::from_secs(1) / bootstrap.unwrap_or(per_second_max).max(1);
+        Self { burst: per_second_max.max(1), bucket: Mutex::new(Bucket { interval, next_due: Instant::now() }) }
+    }
+
+    /// From now on the usual pace.
+    pub(super) fn caught_up(&self) {
+        self.bucket().interval = Duration::from_secs(1) / self.burst;
+    }
+
+    fn bucket(&self) -> MutexGuard<'_, Bucket> {
+        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a token, waiting for it if need be, in the order of asking.
@@ -76,11 +95,11 @@ impl Pace {
 
     fn reserve(&self) -> Instant {
         let now = Instant::now();
-        let mut next_due = self.next_due.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = (*next_due).max(now);
-        *next_due = start + self.interval;
+        let mut bucket = self.bucket();
+        let start = bucket.next_due.max(now);
+        bucket.next_due = start + bucket.interval;
         // the first of a burst are not made to wait for the moment when they would be due one by one
-        start.checked_sub(self.interval * (self.burst - 1)).map_or(now, |earliest| earliest.max(now))
+        start.checked_sub(bucket.interval * (self.burst - 1)).map_or(now, |earliest| earliest.max(now))
     }
 }
 
@@ -90,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_at_once_and_the_rest_is_paced() {
-        let pace = Pace::new(20);
+        let pace = Pace::new(20, None);
         let start = Instant::now();
         let mut waits = Vec::new();
         for _ in 0..23 {
@@ -110,5 +129,22 @@ mod tests {
         assert!(start.elapsed() < Duration::from_millis(10), "an idle bucket is full again, and no fuller");
         pace.take().await;
         assert!(start.elapsed() >= Duration::from_millis(50));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn until_all_is_read_it_may_be_faster_in_bursts_of_the_same_size() {
+        let pace = Pace::new(10, Some(100));
+        let start = Instant::now();
+        for _ in 0..60 {
+            pace.take().await;
+        }
+        let fast = start.elapsed().as_millis();
+        assert!((500..=520).contains(&fast), "50 beyond the burst at 100 a second: {fast} ms");
+        pace.caught_up();
+        let start = Instant::now();
+        for _ in 0..20 {
+            pace.take().await;
+        }
+        assert!(start.elapsed() >= Duration::from_secs(1), "10 beyond the burst at 10 a second");
     }
 }
