@@ -37,6 +37,11 @@ pub struct Settings {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9870", value_parser = ListenAddress::parse)]
     pub listen: Vec<ListenAddress>,
 
+    /// Serve probes and /metrics alone here, without TLS or token, for a kubelet and a Prometheus that cannot reach loopback:
+    /// ADDRESS:PORT or unix:///path
+    #[arg(long, value_name = "ADDR", value_parser = ListenAddress::parse)]
+    pub health_listen: Option<ListenAddress>,
+
     /// The own cluster's name: its file in the directory is ignored
     #[arg(long, value_name = "NAME", value_parser = parse_cluster_name)]
     pub cluster_name: Option<ClusterName>,

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{BindError, Bound};
+use crate::api::{ApiOptions, BindError, Bound};
 pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
@@ -106,7 +106,8 @@ struct Served {
 /// # Errors
 /// [`RunError::Bind`], naming the file.
 pub async fn check(settings: &Settings) -> Result<(), RunError> {
-    Ok(Bound::bind(&[], &wiring::api_options(settings, &Reread::default(), usize::MAX)).await.map(drop)?)
+    let options = ApiOptions { health_listen: None, ..wiring::api_options(settings, &Reread::default(), usize::MAX) };
+    Ok(Bound::bind(&[], &options).await.map(drop)?)
 }
 
 /// Runs the sidecar until a signal comes.
@@ -131,7 +132,8 @@ pub async fn run(settings: Settings, mut signals: Signals, lost_lines: LostLines
         () = tokio::time::sleep(OPENING_SILENT_MAX) => None,
         () = signals.end(&reread) => return Ok(()),
     };
-    let addresses = bound.addresses();
+    let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
+    let addresses = bound.addresses().into_iter().chain(health).collect();
     let served = serve(&settings, bound, early, started, lost_lines);
     let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
     // whoever leaves must see it gone, and with it the unix socket

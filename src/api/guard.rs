@@ -34,7 +34,8 @@ pub(crate) enum Transport {
 /// What is checked. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
-    hosts: Arc<Hosts>,
+    /// `None`: by whatever name.
+    hosts: Option<Arc<Hosts>>,
     token: Option<Arc<Kept<Token>>>,
 }
 
@@ -102,7 +103,13 @@ impl Token {
 
 impl Guard {
     pub(crate) fn new(hosts: Hosts, token: Option<Arc<Kept<Token>>>) -> Self {
-        Self { hosts: Arc::new(hosts), token }
+        Self { hosts: Some(Arc::new(hosts)), token }
+    }
+
+    /// Of what other machines may ask without a token. By whatever name they call it: what needs no cookie and no loopback gains nothing from a
+    /// name of its own.
+    pub(crate) fn open_to_all() -> Self {
+        Self { hosts: None, token: None }
     }
 
     fn check(&self, request: &Request) -> Result<(), Problem> {
@@ -131,13 +138,13 @@ impl Guard {
     }
 
     fn check_host(&self, request: &Request) -> Result<(), Problem> {
-        if request.extensions().get::<Transport>() != Some(&Transport::Tcp) {
+        let Some(hosts) = self.hosts.as_ref().filter(|_| request.extensions().get::<Transport>() == Some(&Transport::Tcp)) else {
             return Ok(());
-        }
+        };
         // HTTP/2 has it in the URI; what has neither (HTTP/1.0) comes from no browser
         let header = request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
         match request.uri().authority().map(axum::http::uri::Authority::as_str).or(header) {
-            Some(host) if !self.hosts.accept(host) => {
+            Some(host) if !hosts.accept(host) => {
                 Err(Problem::new(Code::UnknownHost, format!("{host:?} is none of our names: allow it with --allowed-host")))
             }
             Some(_) | None => Ok(()),

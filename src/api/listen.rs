@@ -70,7 +70,10 @@ pub enum BindError {
 /// A face that holds its addresses and serves nothing yet.
 pub struct Bound {
     pub(super) listeners: Vec<Listener>,
+    /// Where probes and metrics alone are served.
+    pub(super) health: Option<Listener>,
     pub(super) guard: Guard,
+    pub(super) health_guard: Guard,
     pub(super) tls: Option<Arc<Kept<ServerConfig>>>,
     /// The token and the certificates.
     pub(super) files: KeptFiles,
@@ -138,21 +141,32 @@ impl Bound {
         for address in listen {
             listeners.push(Listener::bind(address).await?);
         }
+        let health = match &options.health_listen {
+            Some(address) => Some(Listener::bind(address).await?),
+            None => None,
+        };
+        let health_guard = match &options.health_listen {
+            // a page in a browser of this machine must not read it through a name of its own
+            Some(address) if address.is_local() => Guard::new(Hosts::new(&[], &options.allowed_hosts), None),
+            _ => Guard::open_to_all(),
+        };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
-        Ok(Self { guard, listeners, tls, files, reread, limits: options.limits })
+        Ok(Self { guard, health_guard, listeners, health, tls, files, reread, limits: options.limits })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let url = |listener: &Listener| match listener {
-            Listener::Tcp(_, address) => format!("{scheme}://{address}"),
-            Listener::Unix(_, file) => format!("unix://{}", file.path.display()),
-        };
-        self.listeners.iter().map(url).collect()
+        self.listeners.iter().map(|listener| listener.url(scheme)).collect()
+    }
+
+    /// Where probes and metrics alone are served, as a URL.
+    #[must_use]
+    pub fn health_address(&self) -> Option<String> {
+        self.health.as_ref().map(|listener| listener.url("http"))
     }
 }
 
@@ -188,6 +202,13 @@ impl Listener {
                 Ok((Socket::Tcp(stream), Client::at(peer.ip())))
             }
             Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| (Socket::Unix(stream), Client::Local)),
+        }
+    }
+
+    fn url(&self, scheme: &str) -> String {
+        match self {
+            Self::Tcp(_, address) => format!("{scheme}://{address}"),
+            Self::Unix(_, file) => format!("unix://{}", file.path.display()),
         }
     }
 

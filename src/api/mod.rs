@@ -49,10 +49,10 @@ use guard::Guard;
 use problem::{Code, Problem};
 use state::ApiState;
 
-use crate::model::{Causes, Due};
+use crate::model::{Causes, Due, ListenAddress};
 
 pub use listen::{BindError, Bound};
-pub use seats::ConnectionLimits;
+pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -66,6 +66,8 @@ static PANICS: Causes = Causes::new();
 /// What the face needs beside its addresses.
 #[derive(Debug, Clone, Default)]
 pub struct ApiOptions {
+    /// Where probes and metrics alone are served, to whoever asks.
+    pub health_listen: Option<ListenAddress>,
     /// `Host` values that are accepted beside the bound addresses and loopback names.
     pub allowed_hosts: Vec<String>,
     /// A file with the bearer token that every request but a probe must carry; read again when it changes.
@@ -171,6 +173,31 @@ fn router(state: ApiState, guard: Guard) -> Router {
         .layer(from_fn_with_state(guard, guard::check))
         .layer(from_fn(problem::render))
         .with_state(state)
+}
+
+/// Probes and metrics alone, for whoever asks.
+fn health_router(state: ApiState, guard: Guard) -> Router {
+    use routes::{metrics, probes};
+    Router::new()
+        .route("/livez", get(probes::livez))
+        .route("/readyz", get(probes::readyz))
+        .route("/healthz", get(probes::healthz))
+        .route("/metrics", get(metrics::get_metrics))
+        .fallback(no_probe)
+        .layer(CompressionLayer::new())
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(guard, guard::check))
+        .layer(from_fn(problem::render))
+        .with_state(state)
+}
+
+async fn no_probe() -> Problem {
+    Problem::new(
+        Code::UnknownRoute,
+        "this is --health-listen, which serves /livez, /readyz, /healthz and /metrics alone: ask for the rest where --listen is",
+    )
 }
 
 async fn unknown_route(uri: Uri) -> Problem {

@@ -20,6 +20,10 @@ use super::stall::STALL_MAX;
 /// How many connections may be open: one for each stream, and some for everything else.
 const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;
 
+/// How many connections `--health-listen` takes beside those: three probes of a kubelet and a few Prometheus open one each, and what else comes
+/// gives way to them after a moment.
+pub const HEALTH_CONNECTION_COUNT_MAX: usize = 32;
+
 /// What part of all places the strangers of one client may have: as with streams a tenth, so that nine others find places beside one that
 /// leaks them, and so that one has room for its streams (a tenth of theirs) where nobody shows anything.
 const PER_CLIENT_PART: usize = 10;

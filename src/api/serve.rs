@@ -30,7 +30,7 @@ use super::guard::Transport;
 use super::kept::Kept;
 use super::listen::{Bound, Listener, Socket};
 use super::pieces::{Pieces, Tracked};
-use super::seats::{Seat, Seats};
+use super::seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX, Seat, Seats};
 use super::stall::Stallable;
 use super::state::ApiState;
 use super::visit::{Answer, Visit};
@@ -91,6 +91,7 @@ impl Bound {
         // ends with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
+        let health_router = super::health_router(state.clone(), self.health_guard);
         let server = Server {
             router: super::router(state, self.guard),
             tls: self.tls,
@@ -99,7 +100,11 @@ impl Bound {
             stop: stop_accepting,
             abort: CancellationToken::new(),
         };
-        futures_util::future::join_all(self.listeners.into_iter().map(|listener| server.clone().accept(listener))).await;
+        // places of its own: whoever fills those of the face must not make it look dead
+        let seats = Seats::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });
+        let health = Server { router: health_router, tls: None, seats, ..server.clone() };
+        let faces = self.listeners.into_iter().map(|listener| (listener, &server)).chain(self.health.map(|listener| (listener, &health)));
+        futures_util::future::join_all(faces.map(|(listener, server)| server.clone().accept(listener))).await;
         server.tasks.close();
         if tokio::time::timeout(grace, server.tasks.wait()).await.is_err() {
             tracing::warn!(connections = server.tasks.len(), "closing connections that did not end in time");

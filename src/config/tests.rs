@@ -29,6 +29,7 @@ fn nothing_said_means_the_documented_defaults() {
         clustermesh_config: "/var/lib/cilium/clustermesh".into(),
         data_dir: "/var/lib/meshkeep".into(),
         listen: vec![tcp("127.0.0.1:9870")],
+        health_listen: None,
         cluster_name: None,
         cluster_id: ClusterId(0),
         local_etcd: None,
@@ -152,7 +153,8 @@ fn options_that_do_not_go_together_are_refused() {
         let message = resolve(arguments, &[], "").unwrap_err();
         assert!(message.contains(named), "{named:?} is not in: {message}");
     }
-    let fine: [&[&str]; 6] = [
+    let fine: [&[&str]; 7] = [
+        &["--health-listen=:9879"],
         &["--local-etcd=/etc/own", "--cluster-name=own"],
         &["--cluster-id=300", "--max-connected-clusters=511"],
         &["--listen=0.0.0.0:1", "--insecure"],

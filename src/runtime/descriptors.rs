@@ -12,6 +12,9 @@ const STORE_FILES: usize = 24;
 /// accepted and waits with, the watch on the config directory and the files that are read of it, name lookups of clusters that connect.
 const MARGIN: usize = 64;
 
+/// Probes and metrics where they have an address of their own.
+const HEALTH: usize = crate::api::HEALTH_CONNECTION_COUNT_MAX;
+
 /// What HTTP gets of a limit that is too small for all: a quarter, so that one can still ask what is wrong.
 const SMALL_PART: usize = 4;
 
@@ -40,9 +43,9 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
     http
 }
 
-/// What HTTP never takes: one connection to the etcd of each cluster and of the own one, the store's files, and a margin.
+/// What the API never takes: one connection to the etcd of each cluster and of the own one, the store's files, probes, and a margin.
 const fn reserve(clusters: MaxConnectedClusters) -> usize {
-    clusters.id_max() as usize + 1 + STORE_FILES + MARGIN
+    clusters.id_max() as usize + 1 + STORE_FILES + MARGIN + HEALTH
 }
 
 /// What HTTP may take of a limit.
@@ -57,7 +60,7 @@ mod tests {
     #[test]
     fn http_takes_what_the_clusters_and_the_store_do_not_need() {
         let share = |limit| share(limit, MaxConnectedClusters::Clusters255);
-        assert_eq!(reserve(MaxConnectedClusters::Clusters255), 344);
-        assert_eq!([share(1_048_576), share(1_024), share(400), share(64)], [1_048_232, 680, 100, 16]);
+        assert_eq!(reserve(MaxConnectedClusters::Clusters255), 376);
+        assert_eq!([share(1_048_576), share(1_024), share(400), share(64)], [1_048_200, 648, 100, 16]);
     }
 }

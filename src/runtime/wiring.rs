@@ -27,6 +27,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
     let limits = ConnectionLimits::default();
     let tls = security.tls_cert.clone().zip(security.tls_key.clone());
     ApiOptions {
+        health_listen: settings.health_listen.clone(),
         allowed_hosts: settings.allowed_hosts.clone(),
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
@@ -63,6 +64,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
             keepalive_timeout: kvstore.keepalive_timeout,
             page_limit: i64::from(kvstore.page_limit),
             requests_per_second_max: kvstore.qps,
+            bootstrap_requests_per_second_max: kvstore.bootstrap_qps,
             requests_in_flight_max: in_flight,
             ..ClientOptions::default()
         },
