@@ -4,6 +4,7 @@
 //! text all come, and the rules between options. Each flag is also `MESHKEEP_…` in the environment and a key of the file, in that
 //! order of strength. Invariant: settings that exist are usable together. Deliberately lacks: opening anything that they name.
 
+mod in_force;
 mod layers;
 mod values;
 
@@ -16,6 +17,7 @@ use clap::{Args, Command, FromArgMatches, ValueEnum};
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 use self::values::{parse_bytes, parse_interval};
+pub use crate::model::Setting;
 use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters};
 
 /// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.
@@ -275,15 +277,21 @@ impl From<clap::Error> for UsageError {
 }
 
 impl Settings {
-    /// Reads the arguments of the command, which begin with its name, completed from the environment and the config file.
+    /// Reads the arguments of the command, which begin with its name, completed from the environment and the config file; says of each option
+    /// what holds and where it comes from.
     ///
     /// # Errors
     /// [`UsageError`] that names the flag, variable or key.
-    pub fn resolve(command: &Command, arguments: &[OsString], environment: impl Fn(&str) -> Option<String>) -> Result<Self, UsageError> {
-        let matches = layers::parse_layered(command, arguments, environment)?;
-        let settings = Self::from_arg_matches(&matches)?;
+    pub fn resolve(
+        command: &Command,
+        arguments: &[OsString],
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<(Self, Vec<Setting>), UsageError> {
+        let layered = layers::parse_layered(command, arguments, &environment)?;
+        let settings = Self::from_arg_matches(&layered.matches)?;
         settings.check()?;
-        Ok(settings)
+        let in_force = in_force::list(command, &layered, &settings.kvstore_options, environment);
+        Ok((settings, in_force))
     }
 
     /// What somebody should know who starts with these settings: what they open to others, and variables that are none of ours.

@@ -116,9 +116,10 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
 
 /// Those that answer and are done.
 fn lookup_routes() -> OpenApiRouter<ApiState> {
-    use routes::{batch, clusters, entries, explain, exports, global_services, ipcache, metrics, objects, probes, problems};
+    use routes::{batch, clusters, config, entries, explain, exports, global_services, ipcache, metrics, objects, probes, problems};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
+        .routes(routes!(config::get_config))
         .routes(routes!(clusters::list_clusters))
         .routes(routes!(clusters::get_cluster))
         .routes(routes!(objects::list_nodes))

@@ -70,6 +70,12 @@ pub(crate) trait ListQuery {
     fn filter(&self, reading: &Reading) -> Result<Filter, Problem>;
 }
 
+/// A request that takes no parameters.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct NoQuery {}
+
 macro_rules! list_query {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* } $(narrowed by $narrow:ident)?) => {
         $(#[$meta])*

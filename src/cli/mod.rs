@@ -4,6 +4,7 @@
 //! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
 
 mod asker;
+mod config;
 mod doctor;
 mod explain;
 mod failure;
@@ -33,7 +34,7 @@ use rustix::process::umask;
 
 use self::asker::ServerOptions;
 use self::failure::{EXIT_USAGE, Failure, Verdict};
-use crate::config::{Settings, UsageError};
+use crate::config::{Setting, Settings, UsageError};
 
 /// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
 const PRINTING_MAX: Duration = Duration::from_secs(1);
@@ -67,6 +68,8 @@ enum CliCommand {
     Watch(Asking<watch::WatchOptions>),
     /// What looks wrong in the mesh, and what to do
     Problems(Asking<problems::ProblemsOptions>),
+    /// The settings in force of a running meshkeep, and where each comes from
+    Config(Asking<config::ConfigOptions>),
     /// Whether a running meshkeep is ready, for exec probes
     Healthcheck(Asking<healthcheck::HealthcheckOptions>),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
@@ -100,19 +103,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     umask(Mode::RWXG | Mode::RWXO);
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match parse(&arguments) {
-        Ok(CliCommand::Serve(settings)) => {
+        Ok((CliCommand::Serve(settings), in_force)) => {
             let variables: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
             let mut command = Cli::command();
             command.build();
             let serve = command.find_subcommand("serve").cloned().unwrap_or_default();
             let warnings = settings.warnings(&serve, variables.iter().map(String::as_str));
-            end(serve::run(*settings, &warnings))
+            end(serve::run(*settings, in_force, &warnings))
         }
-        Ok(CliCommand::Openapi(options)) => end(openapi::run(options)),
-        Ok(CliCommand::Store(command)) => store::run(&command),
-        Ok(CliCommand::Completion { shell }) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
-        Ok(CliCommand::Man) => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
-        Ok(command) => ask(command),
+        Ok((CliCommand::Openapi(options), _)) => end(openapi::run(options)),
+        Ok((CliCommand::Store(command), _)) => store::run(&command),
+        Ok((CliCommand::Completion { shell }, _)) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
+        Ok((CliCommand::Man, _)) => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
+        Ok((command, _)) => ask(command),
         Err(error) => refuse(&error),
     }
 }
@@ -131,6 +134,7 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Explain(asking) => explain::run(&asking.options, &asking.server).await,
             CliCommand::Watch(asking) => watch::run(&asking.options, &asking.server).await,
             CliCommand::Problems(asking) => problems::run(&asking.options, &asking.server).await,
+            CliCommand::Config(asking) => config::run(&asking.options, &asking.server).await,
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
             CliCommand::Doctor(options) => doctor::run(&options).await,
             CliCommand::Serve(_) | CliCommand::Openapi(_) | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
@@ -154,18 +158,19 @@ fn finish(result: Result<Verdict, Failure>) -> ExitCode {
     }
 }
 
-/// Reads the arguments. `serve` takes what they leave out from the environment and its config file.
-fn parse(arguments: &[OsString]) -> Result<CliCommand, UsageError> {
+/// Reads the arguments. `serve` takes what they leave out from the environment and its config file, and has a list of what holds.
+fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageError> {
     let mut command = Cli::command();
     command.build();
     if let (Some(name), Some(serve)) = (arguments.get(1), command.find_subcommand("serve"))
         && *name == *serve.get_name()
     {
         let environment = |name: &str| std::env::var(name).ok();
-        return Settings::resolve(serve, &arguments[1..], environment).map(|settings| CliCommand::Serve(Box::new(settings)));
+        let resolved = Settings::resolve(serve, &arguments[1..], environment);
+        return resolved.map(|(settings, in_force)| (CliCommand::Serve(Box::new(settings)), in_force));
     }
     let matches = command.try_get_matches_from(arguments)?;
-    Ok(Cli::from_arg_matches(&matches)?.command)
+    Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))
 }
 
 /// The exit code of a command that ran.

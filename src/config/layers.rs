@@ -14,6 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_yaml_ng::Value;
 
 use super::UsageError;
+use crate::model::SettingSource;
 
 /// What begins the name of every environment variable of ours.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
@@ -28,13 +29,21 @@ pub(super) const CONFIG_OPTION: &str = "config";
 const CONFIG_FILE_SIZE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A value for one option from below the command line.
-struct Given {
+pub(super) struct Given {
     arguments: Vec<OsString>,
-    origin: String,
+    pub(super) source: SettingSource,
+    /// Where it stands, in words.
+    pub(super) origin: String,
 }
 
 /// By the long name of the option.
 type Layer = BTreeMap<String, Given>;
+
+/// What was read, and what of it comes from below the command line.
+pub(super) struct Layered {
+    pub(super) matches: ArgMatches,
+    pub(super) below: Layer,
+}
 
 /// Parses the arguments of one command, options that they leave out completed from the environment, then from the file.
 ///
@@ -44,18 +53,19 @@ pub(super) fn parse_layered(
     command: &Command,
     arguments: &[OsString],
     environment: impl Fn(&str) -> Option<String>,
-) -> Result<ArgMatches, UsageError> {
+) -> Result<Layered, UsageError> {
     let given = command.clone().try_get_matches_from(arguments)?;
     let mut layers: Layer =
         open_options(command, &given).filter_map(|option| from_environment(option, &environment).transpose()).collect::<Result<_, _>>()?;
     let matches = parse_with(command, arguments, &layers)?;
-    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(matches) };
+    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(Layered { matches, below: layers }) };
     for (name, below) in read_file(command, path)? {
         if open_options(command, &given).any(|option| option.get_long() == Some(&name)) {
             layers.entry(name).or_insert(below);
         }
     }
-    parse_with(command, arguments, &layers)
+    let matches = parse_with(command, arguments, &layers)?;
+    Ok(Layered { matches, below: layers })
 }
 
 /// The options that the command line does not give.
@@ -64,7 +74,7 @@ fn open_options<'a>(command: &'a Command, given: &'a ArgMatches) -> impl Iterato
 }
 
 /// The options that a layer may give.
-fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+pub(super) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let settable = |option: &&Arg| match option.get_action() {
         ArgAction::Set | ArgAction::Append | ArgAction::SetTrue => option.get_long().is_some(),
         _ => false,
@@ -105,7 +115,7 @@ fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) 
         _ => vec![text],
     };
     let origin = format!("environment variable {variable}");
-    Ok(Some((long.to_owned(), as_arguments(option, values, origin)?)))
+    Ok(Some((long.to_owned(), as_arguments(option, values, SettingSource::Environment, origin)?)))
 }
 
 /// The variables that look like ours and are not. Those of Kubernetes' service links, which a Service called meshkeep makes
@@ -143,7 +153,7 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
             return Err(refuse(format!("{key} takes one value")));
         }
         if !values.is_empty() {
-            layer.insert(key.clone(), as_arguments(option, values, format!("key {key} of {}", path.display()))?);
+            layer.insert(key.clone(), as_arguments(option, values, SettingSource::File, format!("key {key} of {}", path.display()))?);
         }
     }
     Ok(layer)
@@ -172,7 +182,7 @@ fn values_of(value: &Value) -> Option<Vec<String>> {
 }
 
 /// What one would have typed. A switch is on, or left out.
-fn as_arguments(option: &Arg, values: Vec<String>, origin: String) -> Result<Given, UsageError> {
+fn as_arguments(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<Given, UsageError> {
     let long = option.get_long().unwrap_or_default();
     let arguments = if !matches!(option.get_action(), ArgAction::SetTrue) {
         values.into_iter().map(|value| format!("--{long}={value}").into()).collect()
@@ -183,5 +193,5 @@ fn as_arguments(option: &Arg, values: Vec<String>, origin: String) -> Result<Giv
             _ => return Err(UsageError::NotASwitch { origin }),
         }
     };
-    Ok(Given { arguments, origin })
+    Ok(Given { arguments, source, origin })
 }

@@ -8,6 +8,10 @@ use super::*;
 
 /// Resolves with this environment; a `{file}` in the arguments stands for a config file of this content.
 fn resolve(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<Settings, String> {
+    resolve_and_tell(arguments, environment, file).map(|(settings, _)| settings)
+}
+
+fn resolve_and_tell(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<(Settings, Vec<Setting>), String> {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&path, file).unwrap();
     let file_name = path.path().to_str().unwrap();
@@ -165,4 +169,34 @@ fn options_that_do_not_go_together_are_refused() {
     for arguments in fine {
         assert_eq!(resolve(arguments, &[], "").map(drop), Ok(()), "{arguments:?}");
     }
+}
+
+#[test]
+fn each_setting_in_force_says_what_holds_and_where_it_comes_from() {
+    let file = "cluster-id: 3\ninsecure: true\nlisten: ['127.0.0.1:1', '127.0.0.1:2']\nkvstore-opt: {etcd.qps: 5}\nlog-level: warn\n";
+    let environment = [("MESHKEEP_CLUSTER_NAME", "paris"), ("MESHKEEP_LOG_LEVEL", "debug"), ("RUST_LOG", "meshkeep=trace")];
+    let (_, told) = resolve_and_tell(&["--config={file}", "--data-dir", "/flag"], &environment, file).unwrap();
+    let find = |name: &str| {
+        let found: Vec<&Setting> = told.iter().filter(|setting| setting.name == name).collect();
+        assert_eq!(found.len(), 1, "{name}");
+        assert!(!found[0].description.is_empty(), "{name}");
+        (found[0].values.join(","), found[0].source.api_name(), found[0].origin.clone().unwrap_or_default())
+    };
+    let is = |value: &str, source: &'static str, origin: &str| (value.to_owned(), source, origin.to_owned());
+    assert_eq!(find("data-dir"), is("/flag", "flag", "--data-dir"));
+    assert_eq!(find("cluster-name"), is("paris", "environment", "environment variable MESHKEEP_CLUSTER_NAME"));
+    assert_eq!(find("log-level"), is("debug", "environment", "environment variable MESHKEEP_LOG_LEVEL"));
+    assert_eq!(find("RUST_LOG"), is("meshkeep=trace", "environment", "environment variable RUST_LOG"));
+    let (path, ..) = find("config");
+    assert_eq!(find("listen"), is("127.0.0.1:1,127.0.0.1:2", "file", &format!("key listen of {path}")));
+    assert_eq!(find("insecure"), is("true", "file", &format!("key insecure of {path}")));
+    assert_eq!(find("kvstore-opt.etcd.qps"), is("5", "file", &format!("key kvstore-opt of {path}")));
+    assert_eq!(find("kvstore-opt.etcd.maxInflight"), is("5", "default", ""));
+    assert_eq!(find("kvstore-opt.etcd.keepaliveTimeout"), is("25s", "default", ""));
+    assert_eq!(find("check-config"), is("false", "default", ""));
+    assert_eq!(find("token-file"), is("", "default", ""));
+    assert_eq!(find("cache-ttl"), is("0", "default", ""));
+    let command = Settings::augment_args(Command::new("serve"));
+    let options = command.get_arguments().filter(|option| option.get_long().is_some_and(|long| long != "help"));
+    assert_eq!(told.len(), options.count() - 1 + 6 + 1, "every option is told, kvstore-opt as six, and RUST_LOG");
 }

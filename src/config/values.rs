@@ -86,6 +86,20 @@ impl Default for KvstoreOptions {
 }
 
 impl KvstoreOptions {
+    /// Each with its name, what holds, and what it is for.
+    pub(super) fn described(&self) -> [(&'static str, String, &'static str); 6] {
+        let bootstrap_qps = self.bootstrap_qps.unwrap_or(self.qps);
+        let time = |time: Duration| format!("{time:?}");
+        [
+            ("etcd.qps", self.qps.to_string(), "Lists and watches that are begun in a second, at each remote"),
+            ("etcd.bootstrapQps", bootstrap_qps.to_string(), "The same until the remote is in sync"),
+            ("etcd.maxInflight", self.max_inflight.unwrap_or(self.qps).to_string(), "Requests to one remote at one time"),
+            ("etcd.limit", self.page_limit.to_string(), "Keys in a page of a list; 0 is no limit"),
+            ("etcd.keepaliveHeartbeat", time(self.keepalive_heartbeat), "How often an idle connection is asked for a sign of life"),
+            ("etcd.keepaliveTimeout", time(self.keepalive_timeout), "How long the sign may take"),
+        ]
+    }
+
     /// The defaults with these set over them, the last of a name winning.
     #[must_use]
     pub fn with(options: &[KvstoreOption]) -> Self {
@@ -105,6 +119,18 @@ impl KvstoreOptions {
 }
 
 impl KvstoreOption {
+    /// Its name, as it is given.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Qps(_) => "etcd.qps",
+            Self::BootstrapQps(_) => "etcd.bootstrapQps",
+            Self::MaxInflight(_) => "etcd.maxInflight",
+            Self::Limit(_) => "etcd.limit",
+            Self::KeepaliveHeartbeat(_) => "etcd.keepaliveHeartbeat",
+            Self::KeepaliveTimeout(_) => "etcd.keepaliveTimeout",
+        }
+    }
+
     /// Reads `name=value`.
     ///
     /// # Errors
@@ -128,11 +154,14 @@ impl KvstoreOption {
 
 /// What to say of an option that a reader does not have. Only what looks like one is repeated: anything else may be a secret at the wrong place.
 fn unknown_option(name: &str) -> String {
-    const KNOWN: &str = "there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
+    const KNOWN: &str =
+        "there are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
     let looks_like_one = name.strip_prefix("etcd.").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic()));
     match name {
         "etcd.address" | "etcd.config" => {
-            format!("{name} is for a kvstore that is written to: remotes have their files in --clustermesh-config, the own cluster has --local-etcd")
+            format!(
+                "{name} is for a kvstore that is written to: remotes have their files in --clustermesh-config, the own cluster has --local-etcd"
+            )
         }
         _ if looks_like_one => format!("there is no {name}; {KNOWN}"),
         _ => format!("there is no such option; {KNOWN}"),
@@ -171,9 +200,14 @@ mod tests {
             ["etcd.qps=5", "etcd.qps=7", "etcd.limit=0", "etcd.keepaliveTimeout=3s"].map(KvstoreOption::parse).into_iter().collect();
         let expected = KvstoreOptions { qps: 7, page_limit: 0, keepalive_timeout: Duration::from_secs(3), ..KvstoreOptions::default() };
         assert_eq!(KvstoreOptions::with(&parsed.unwrap()), expected);
-        for (bad, named) in
-            [("etcd.qps", "KEY=VALUE"), ("etcd.qps=0", "etcd.qps"), ("etcd.limit=x", "etcd.limit"), ("etcd.adress=y", "there is no etcd.adress; there are etcd.qps"), ("s3cret=y", "there is no such option"), ("etcd.config=y", "--local-etcd")]
-        {
+        for (bad, named) in [
+            ("etcd.qps", "KEY=VALUE"),
+            ("etcd.qps=0", "etcd.qps"),
+            ("etcd.limit=x", "etcd.limit"),
+            ("etcd.adress=y", "there is no etcd.adress; there are etcd.qps"),
+            ("s3cret=y", "there is no such option"),
+            ("etcd.config=y", "--local-etcd"),
+        ] {
             let reason = KvstoreOption::parse(bad).unwrap_err();
             assert!(reason.contains(named), "{bad}: {reason}");
         }

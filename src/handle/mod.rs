@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Setting};
 
 pub use crate::commit::{DecodedRoom, NoDecodedRoom};
 pub use crate::model::IdentityScope;
@@ -130,6 +130,7 @@ pub struct Handle {
     about: About,
     early: Option<EarlyWatch>,
     decoded: DecodedBudget,
+    settings: Arc<[Setting]>,
 }
 
 /// The store is still loading after the longest wait.
@@ -141,13 +142,25 @@ impl Handle {
     /// A face over what the runtime built.
     #[must_use]
     pub fn new(about: About) -> Self {
-        Self { about, early: None, decoded: DecodedBudget::default() }
+        Self { about, early: None, decoded: DecodedBudget::default(), settings: Arc::default() }
     }
 
     /// This face, taking room for large decoded values from what the whole process shares.
     #[must_use]
     pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
         Self { decoded, ..self }
+    }
+
+    /// This face, which can say by what settings it runs.
+    #[must_use]
+    pub fn with_settings(self, settings: Vec<Setting>) -> Self {
+        Self { settings: settings.into(), ..self }
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> &[Setting] {
+        &self.settings
     }
 
     /// The newest snapshot; waits for the store to load, 2 s at most.

@@ -16,6 +16,7 @@ mod object;
 mod packed_slice;
 mod position;
 mod record;
+mod setting;
 mod size;
 
 pub use announcement::{Announcement, Rows, Version, VersionBytes};
@@ -37,4 +38,5 @@ pub use object::{
 pub use packed_slice::PackedSlice;
 pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};
+pub use setting::{Setting, SettingSource};
 pub use size::{ScopeSize, Size};

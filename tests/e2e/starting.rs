@@ -77,3 +77,35 @@ fn an_empty_data_directory_is_not_called_damaged() {
         "{complaint}"
     );
 }
+
+#[tokio::test]
+async fn the_settings_in_force_are_told_without_secrets_and_probes_have_an_address_of_their_own() {
+    let home = Home::new();
+    let token = home.data_directory().with_file_name("token");
+    fs::write(&token, "sesame-open\n").unwrap();
+    let mut home =
+        home.with_flags(&["--health-listen=127.0.0.1:0", "--kvstore-opt=etcd.qps=50", &format!("--token-file={}", token.display())]);
+    let running = home.start().await;
+    let output = home.output();
+    let health =
+        output.lines().find_map(|line| line.strip_prefix("listening on ")?.strip_suffix(" for probes and metrics")).unwrap().to_owned();
+    let metrics = crate::harness::meshkeep::http().get(format!("{health}/metrics")).send().await.unwrap();
+    assert_eq!(metrics.status().as_u16(), 200);
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+        command.arg("config").args(["--server", running.url()]).args(arguments);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    };
+    let shown = token.display().to_string();
+    let (code, table, complaints) = ask(&["--token-file", &shown]);
+    assert_eq!((code, complaints.as_str()), (Some(0), ""));
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = table.lines().map(words).collect();
+    for line in ["NAME VALUE FROM", "kvstore-opt.etcd.qps 50 flag", "kvstore-opt.etcd.limit 256 default", "cluster-id 0 default"] {
+        assert!(lines.iter().any(|one| one == line), "{line}: {table}");
+    }
+    assert!(lines.contains(&format!("token-file {shown} flag")) && !table.contains("sesame-open"), "{table}");
+    let (code, _, complaints) = ask(&[]);
+    assert!(code != Some(0) && complaints.contains("token"), "{complaints}");
+}

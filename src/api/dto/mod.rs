@@ -1,5 +1,6 @@
 //! What goes over the wire: one flat struct for each shape of docs/api.md. Unset members are left out, never null.
 
+pub(crate) mod config;
 pub(crate) mod exports;
 pub(crate) mod global_services;
 pub(crate) mod lookup;

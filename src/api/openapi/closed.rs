@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::problem::Code;
 use crate::handle::{Affinity, SelectionRule};
-use crate::model::{IdentityScope, Kind, Phase};
+use crate::model::{IdentityScope, Kind, Phase, SettingSource};
 
 /// `view/global_services/exports.rs` has the fields that may disagree.
 const CONFLICT_REASONS: [&str; 9] = [
@@ -93,6 +93,13 @@ fn of_clusters() -> Vec<ClosedSet> {
             description: "`unknown`: the source is itself a copy, whose own age cannot be known.",
             texts: vec!["unknown"],
             members: &[("ItemMeta", "sourceAge"), ("ServiceCluster", "sourceAge"), ("Source", "sourceAge")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "SettingSource",
+            description: "The layer that a setting comes from, the strongest first.",
+            texts: SettingSource::ALL.map(SettingSource::api_name).to_vec(),
+            members: &[("Setting", "source")],
             parameters: &[],
         },
         ClosedSet {

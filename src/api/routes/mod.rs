@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod clusters;
+pub(crate) mod config;
 pub(crate) mod documents;
 pub(crate) mod entries;
 pub(crate) mod explain;

@@ -1,0 +1,17 @@
+//! The settings in force.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::api::dto::config::Config;
+use crate::api::query::{NoQuery, Parameters};
+use crate::api::state::ApiState;
+
+/// The settings in force, and where each comes from.
+///
+/// Secrets are left out. Answers also while the store is loading.
+#[utoipa::path(get, path = "/v1/config", operation_id = "getConfig", tag = "status",
+    responses((status = 200, description = "The settings.", body = Config)))]
+pub(crate) async fn get_config(State(state): State<ApiState>, _: Parameters<NoQuery>) -> Json<Config> {
+    Json(Config::from(state.handle.settings()))
+}

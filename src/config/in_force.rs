@@ -1,0 +1,100 @@
+//! The settings in force: each option with what holds, where that comes from, and no secrets.
+
+use std::borrow::Cow;
+
+use clap::parser::ValueSource;
+use clap::{Arg, Command};
+
+use super::layers::{Layered, options};
+use super::values::{KvstoreOption, KvstoreOptions};
+use crate::model::{Setting, SettingSource};
+
+/// Set beside ours (`telemetry`): it wins over `--log-level`.
+const FILTER_VARIABLE: &str = "RUST_LOG";
+
+/// The option that has options of its own.
+const KVSTORE_OPTION: &str = "kvstore-opt";
+
+/// Lists them, in the order of the help text. Each `--kvstore-opt` has a line of its own, like `kvstore-opt.etcd.qps`.
+pub(super) fn list(
+    command: &Command,
+    layered: &Layered,
+    kvstore: &[KvstoreOption],
+    environment: impl Fn(&str) -> Option<String>,
+) -> Vec<Setting> {
+    let mut settings: Vec<Setting> = Vec::new();
+    for option in options(command) {
+        let Some(setting) = setting(option, layered) else { continue };
+        if setting.name == KVSTORE_OPTION {
+            settings.extend(kvstore_settings(&setting, kvstore));
+        } else {
+            settings.push(setting);
+        }
+    }
+    let filter = environment(FILTER_VARIABLE).filter(|filter| !filter.is_empty());
+    settings.extend(filter.map(|filter| Setting {
+        name: FILTER_VARIABLE.to_owned(),
+        values: vec![filter],
+        source: SettingSource::Environment,
+        origin: Some(format!("environment variable {FILTER_VARIABLE}")),
+        description: "What to log; wins over log-level".to_owned(),
+    }));
+    settings
+}
+
+fn setting(option: &Arg, Layered { matches, below }: &Layered) -> Option<Setting> {
+    let (name, id) = (option.get_long()?, option.get_id().as_str());
+    let values = matches.get_raw(id).into_iter().flatten().map(|value| without_secrets(&value.to_string_lossy()).into_owned()).collect();
+    let (source, origin) = match below.get(name) {
+        Some(given) => (given.source, Some(given.origin.clone())),
+        None if matches.value_source(id) == Some(ValueSource::CommandLine) => (SettingSource::Flag, Some(format!("--{name}"))),
+        None => (SettingSource::Default, None),
+    };
+    let description = option.get_help().map(ToString::to_string).unwrap_or_default();
+    Some(Setting { name: name.to_owned(), values, source, origin, description })
+}
+
+/// One for each kvstore option: what is not given has the default.
+fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> {
+    let names: Vec<&str> = given.iter().map(|option| option.name()).collect();
+    let described = KvstoreOptions::with(given).described();
+    let one = |(name, value, description): (&'static str, String, &'static str)| {
+        let is_given = names.contains(&name);
+        Setting {
+            name: format!("{KVSTORE_OPTION}.{name}"),
+            values: vec![value],
+            source: if is_given { setting.source } else { SettingSource::Default },
+            origin: setting.origin.clone().filter(|_| is_given),
+            description: description.to_owned(),
+        }
+    };
+    described.into_iter().map(one).collect()
+}
+
+/// A value as anybody may read it: what names a user and password in a URL is left out. No option holds any other secret, only paths to them.
+fn without_secrets(value: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = value.split_once("://") else { return value.into() };
+    let authority = rest.split('/').next().unwrap_or(rest);
+    match authority.rsplit_once('@') {
+        Some((secret, _)) => format!("{scheme}://REDACTED{}", &rest[secret.len()..]).into(),
+        None => value.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_passwords_of_urls_are_left_out() {
+        let cases = [
+            ("https://joe:p%40ss@hooks.example/a@b", "https://REDACTED@hooks.example/a@b"),
+            ("https://token@hooks.example", "https://REDACTED@hooks.example"),
+            ("unix:///run/m@keep.sock", "unix:///run/m@keep.sock"),
+            ("/etc/tokens/a@b", "/etc/tokens/a@b"),
+        ];
+        for (value, shown) in cases {
+            assert_eq!(without_secrets(value), shown);
+        }
+    }
+}
