@@ -3,8 +3,9 @@
 use super::words::nearest;
 
 /// What there is below `/v1`.
-const RESOURCES: [&str; 15] = [
+const RESOURCES: [&str; 16] = [
     "status",
+    "config",
     "clusters",
     "nodes",
     "services",
@@ -22,7 +23,7 @@ const RESOURCES: [&str; 15] = [
 ];
 
 /// What there is beside it.
-const BESIDE: [&str; 6] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json"];
+const BESIDE: [&str; 7] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json", "docs"];
 
 /// What the same things are called elsewhere.
 const ELSEWHERE: [(&str, &str); 10] = [

@@ -1,7 +1,8 @@
 //! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (docs/http.md §3.3).
 //!
 //! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes the operations, [`examples`] shows each schema
-//! and parameter by an example, and [`older`] makes the 3.0 document.
+//! and parameter by an example, [`older`] makes the 3.0 document, and [`page()`] is
+//! all of it for people.
 //!
 //! Flat schemas, no null but where an answer says null, 64-bit integers, every status listed, errors under both JSON types. The
 //! 3.0 twin is derived from it mechanically, so that the two cannot differ.
@@ -10,12 +11,15 @@ mod closed;
 mod examples;
 mod older;
 mod operations;
+mod page;
 mod schemas;
 
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use utoipa::OpenApi;
+
+pub(crate) use page::{SCRIPT, STYLE, page};
 
 use super::events::WatchEvent;
 use super::problem::ProblemDocument;

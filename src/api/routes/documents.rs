@@ -1,12 +1,15 @@
-//! The OpenAPI document, in both forms, and the page at the root.
+//! The OpenAPI document, in both forms and as a page, and the page at the root.
 
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::api::openapi;
 
 /// The page at the root: what runs here, with links.
 const INDEX: &str = include_str!("index.html");
+
+/// What the page may do: nothing comes from elsewhere, whatever stands in the document.
+const DOCS_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The document in OpenAPI 3.1.
 pub(crate) async fn openapi_31() -> Response {
@@ -21,4 +24,19 @@ pub(crate) async fn openapi_30() -> Response {
 /// The page at the root.
 pub(crate) async fn index() -> Html<&'static str> {
     Html(INDEX)
+}
+
+/// The document as a page.
+pub(crate) async fn docs() -> Response {
+    ([(CONTENT_SECURITY_POLICY, DOCS_POLICY)], Html(openapi::page())).into_response()
+}
+
+/// How that looks.
+pub(crate) async fn docs_style() -> Response {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8")], openapi::STYLE).into_response()
+}
+
+/// What that does.
+pub(crate) async fn docs_script() -> Response {
+    ([(CONTENT_TYPE, "text/javascript; charset=utf-8")], openapi::SCRIPT).into_response()
 }

@@ -61,8 +61,42 @@ async fn the_page_at_the_root_links_only_to_what_is_there() {
     let fixture = Fixture::new();
     let page = String::from_utf8(fixture.get("/").await.bytes).unwrap();
     let links: Vec<String> = page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap().replace("&amp;", "&")).collect();
-    assert_eq!(links.len(), 13);
+    assert_eq!(links.len(), 15);
     for link in links {
         assert_ne!(fixture.get(&link).await.status.as_u16(), 404, "{link}");
+    }
+}
+
+#[tokio::test]
+async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_elsewhere() {
+    let fixture = Fixture::new();
+    let answer = fixture.get("/docs").await;
+    assert!(answer.header("content-security-policy").starts_with("default-src 'none'"));
+    let page = String::from_utf8(answer.bytes).unwrap();
+    let document = fixture.json("/openapi.json").await;
+    let ids: Vec<&str> = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    each_object(&document["paths"], &mut |object| {
+        if let Some(id) = object.get("operationId").and_then(Value::as_str) {
+            assert_eq!(ids.iter().filter(|one| **one == id).count(), 1, "{id}");
+        }
+    });
+    for name in document["components"]["schemas"].as_object().unwrap().keys() {
+        assert!(ids.contains(&format!("schema-{name}").as_str()), "{name}");
+    }
+    for link in page
+        .split(['\'', '"'])
+        .zip(page.split(['\'', '"']).skip(1))
+        .filter(|(before, _)| before.ends_with("href=") || before.ends_with("src="))
+    {
+        match link.1.strip_prefix('#') {
+            Some(id) => assert!(ids.contains(&id), "{id}"),
+            None => assert!(link.1.starts_with('/') && fixture.get(link.1).await.status.as_u16() == 200, "{}", link.1),
+        }
+    }
+    for (asset, media_type) in [("/docs/style.css", "text/css; charset=utf-8"), ("/docs/script.js", "text/javascript; charset=utf-8")] {
+        let asset = fixture.get(asset).await;
+        assert_eq!(asset.header("content-type"), media_type);
+        let text = String::from_utf8(asset.bytes).unwrap();
+        assert!(!text.contains("//cdn") && !text.contains("http") && !text.contains("url("), "{text}");
     }
 }

@@ -1,0 +1,197 @@
+//! The OpenAPI document as a page for people, at `/docs`: written here from the document itself, with a style sheet and a script of ours, so
+//! that nothing is fetched from elsewhere and nothing of others is shipped. Without the script all is there but the filter and `send`.
+
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value};
+
+/// How it looks.
+pub(crate) const STYLE: &str = include_str!("page/style.css");
+
+/// The filter, and the requests that a reader sends.
+pub(crate) const SCRIPT: &str = include_str!("page/script.js");
+
+/// The methods in the order of the page.
+const METHODS: [&str; 2] = ["get", "post"];
+
+/// The page.
+pub(crate) fn page() -> &'static str {
+    static PAGE: OnceLock<String> = OnceLock::new();
+    PAGE.get_or_init(|| write_page(&super::build()))
+}
+
+fn write_page(document: &Value) -> String {
+    let mut out = String::from(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>meshkeep: the API</title>\n<link rel=\"stylesheet\" href=\"/docs/style.css\">\n<script src=\"/docs/script.js\" defer></script>\n",
+    );
+    let info = &document["info"];
+    add(&mut out, format_args!("<header><h1>{}</h1>\n<p>{}</p>\n", text(&info["title"]), prose(&info["description"])));
+    out.push_str(
+        "<p>As a document for programs: <a href=\"/openapi.json\">OpenAPI 3.1</a>, <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a>. \
+         <a href=\"/problems\">Problems</a>. <a href=\"/\">What runs here</a>.</p>\n\
+         <input id=\"filter\" type=\"search\" placeholder=\"filter\" aria-label=\"filter\"></header>\n<main>\n",
+    );
+    for tag in list(&document["tags"]) {
+        add(&mut out, format_args!("<section><h2 id=\"{0}\">{0}</h2>\n<p>{1}</p>\n", text(&tag["name"]), prose(&tag["description"])));
+        for (path, item) in members(&document["paths"]) {
+            for (method, operation) in METHODS.iter().filter_map(|method| Some((method, item.get(method)?))) {
+                if list(&operation["tags"]).contains(&tag["name"]) {
+                    write_operation(&mut out, path, method, operation);
+                }
+            }
+        }
+        out.push_str("</section>\n");
+    }
+    out.push_str("<section><h2 id=\"schemas\">schemas</h2>\n");
+    for (name, schema) in members(&document["components"]["schemas"]) {
+        write_schema(&mut out, name, schema);
+    }
+    out.push_str("</section>\n</main>\n</html>\n");
+    out
+}
+
+fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value) {
+    let (id, shown, loud) = (text(&operation["operationId"]), escaped(path), method.to_uppercase());
+    let summary = prose(&operation["summary"]);
+    add(out, format_args!("<details id=\"{id}\"><summary><b>{loud}</b> <code>{shown}</code> <span>{summary}</span></summary>\n"));
+    if operation["description"].is_string() {
+        add(out, format_args!("<p>{}</p>\n", prose(&operation["description"])));
+    }
+    add(out, format_args!("<form data-method=\"{loud}\" data-path=\"{shown}\">\n"));
+    let parameters = list(&operation["parameters"]);
+    if !parameters.is_empty() {
+        out.push_str("<table><tr><th>parameter</th><th>type</th><th>value</th><th></th></tr>\n");
+        for parameter in parameters {
+            write_parameter(out, parameter);
+        }
+        out.push_str("</table>\n");
+    }
+    if let Some(schema) = content(&operation["requestBody"]) {
+        add(out, format_args!("<p>body: {} <textarea name=\"body\" rows=\"4\"></textarea></p>\n", type_of(schema)));
+    }
+    // a stream does not end, so that it is for a page of its own
+    let streams = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
+    add(
+        out,
+        format_args!(
+            "<button{}>send</button> <code class=\"curl\"></code>\n<pre hidden></pre>\n</form>\n",
+            if streams { " data-open" } else { "" }
+        ),
+    );
+    out.push_str("<table><tr><th>status</th><th>answer</th><th></th></tr>\n");
+    for (status, response) in members(&operation["responses"]) {
+        let answer = content(response).map(type_of).unwrap_or_default();
+        add(out, format_args!("<tr><td>{}</td><td>{answer}</td><td>{}</td></tr>\n", escaped(status), prose(&response["description"])));
+    }
+    out.push_str("</table>\n</details>\n");
+}
+
+fn write_parameter(out: &mut String, parameter: &Value) {
+    let (name, place) = (text(&parameter["name"]), text(&parameter["in"]));
+    let is_required = parameter["required"] == true;
+    let example = match &parameter["example"] {
+        Value::Array(items) => items.first().map(plain).unwrap_or_default(),
+        one => plain(one),
+    };
+    add(
+        out,
+        format_args!(
+            "<tr><td><code>{name}</code>{}</td><td>{}</td><td><input name=\"{name}\" data-in=\"{place}\" placeholder=\"{example}\"></td><td>{}</td></tr>\n",
+            if is_required { " <b>*</b>" } else { "" },
+            type_of(&parameter["schema"]),
+            prose(&parameter["description"])
+        ),
+    );
+}
+
+fn write_schema(out: &mut String, name: &str, schema: &Value) {
+    let name = escaped(name);
+    add(
+        out,
+        format_args!(
+            "<details id=\"schema-{name}\"><summary><code>{name}</code> <span>{}</span></summary>\n",
+            prose(&schema["description"])
+        ),
+    );
+    if let Some(properties) = schema["properties"].as_object() {
+        let required = list(&schema["required"]);
+        out.push_str("<table><tr><th>member</th><th>type</th><th></th></tr>\n");
+        for (member, property) in properties {
+            let mark = if required.iter().any(|name| name == member) { " <b>*</b>" } else { "" };
+            let (kind, words) = (type_of(property), prose(&property["description"]));
+            add(out, format_args!("<tr><td><code>{}</code>{mark}</td><td>{kind}</td><td>{words}</td></tr>\n", escaped(member)));
+        }
+        out.push_str("</table>\n");
+    }
+    for choice in list(&schema["enum"]) {
+        add(out, format_args!("<code>{}</code> ", plain(choice)));
+    }
+    for example in list(&schema["examples"]).iter().filter(|example| !example.is_string()) {
+        let example = serde_json::to_string_pretty(example).unwrap_or_default();
+        add(out, format_args!("<pre>{}</pre>\n", escaped(&example)));
+    }
+    out.push_str("</details>\n");
+}
+
+/// What a schema takes, with links to the schemas that have names.
+fn type_of(schema: &Value) -> String {
+    if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+        let name = escaped(name);
+        return format!("<a href=\"#schema-{name}\">{name}</a>");
+    }
+    let choices: Vec<String> = list(&schema["oneOf"]).iter().map(type_of).collect();
+    match schema["type"].as_str() {
+        _ if !choices.is_empty() => choices.join(" or "),
+        Some("array") => format!("list of {}", type_of(&schema["items"])),
+        Some("object") if schema["additionalProperties"].is_object() => format!("map of {}", type_of(&schema["additionalProperties"])),
+        Some(name) => match schema["format"].as_str().filter(|format| *format != "int64") {
+            Some(format) => format!("{} ({})", escaped(name), escaped(format)),
+            None => escaped(name),
+        },
+        None => String::new(),
+    }
+}
+
+/// The schema of the first body that a request or answer may have.
+fn content(of: &Value) -> Option<&Value> {
+    of["content"].as_object()?.values().next().map(|media| &media["schema"])
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flat_map(Map::iter)
+}
+
+/// A text of the document, escaped.
+fn text(value: &Value) -> String {
+    escaped(value.as_str().unwrap_or_default())
+}
+
+/// A value as one would type it, escaped.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| escaped(&value.to_string()), escaped)
+}
+
+/// A text of the document for people: what stands between backticks is code.
+fn prose(value: &Value) -> String {
+    let escaped = text(value);
+    let parts: Vec<&str> = escaped.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return escaped;
+    }
+    parts.iter().enumerate().map(|(at, part)| if at % 2 == 1 { format!("<code>{part}</code>") } else { (*part).to_owned() }).collect()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // writing to a String cannot fail
+    let _ = out.write_fmt(text);
+}

@@ -1,0 +1,86 @@
+// The filter, and the requests that a reader sends: to the server that the page came from, and to no other.
+"use strict";
+
+const filter = document.getElementById("filter");
+filter.addEventListener("input", () => {
+  const wanted = filter.value.toLowerCase();
+  for (const section of document.querySelectorAll("section")) {
+    let shown = 0;
+    for (const one of section.querySelectorAll("details")) {
+      one.hidden = !one.textContent.toLowerCase().includes(wanted);
+      shown += one.hidden ? 0 : 1;
+    }
+    section.hidden = shown === 0;
+  }
+});
+
+// a link to a schema opens it
+function unfold() {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  if (target instanceof HTMLDetailsElement) {
+    target.open = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", unfold);
+unfold();
+
+// the URL that a form stands for; what is left empty is left out
+function urlOf(form) {
+  let path = form.dataset.path;
+  const query = new URLSearchParams();
+  for (const input of form.querySelectorAll("input")) {
+    const value = input.value || (input.dataset.in === "path" ? input.placeholder : "");
+    if (input.dataset.in === "path") {
+      path = path.replace("{" + input.name + "}", encodeURIComponent(value));
+    } else if (input.dataset.in === "query" && value) {
+      query.append(input.name, value);
+    }
+  }
+  const text = query.toString();
+  return path + (text ? "?" + text : "");
+}
+
+function optionsOf(form) {
+  const options = { method: form.dataset.method, headers: {} };
+  for (const input of form.querySelectorAll("input[data-in=header]")) {
+    if (input.value) options.headers[input.name] = input.value;
+  }
+  const body = form.querySelector("textarea");
+  if (body) {
+    options.headers["Content-Type"] = "application/json";
+    options.body = body.value;
+  }
+  return options;
+}
+
+for (const form of document.querySelectorAll("form")) {
+  const curl = form.querySelector(".curl");
+  const answer = form.querySelector("pre");
+  const show = () => {
+    const body = form.querySelector("textarea");
+    curl.textContent = "curl " + (body ? "--json '" + body.value + "' " : "") + "'" + location.origin + urlOf(form) + "'";
+  };
+  form.addEventListener("input", show);
+  show();
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (form.querySelector("[data-open]")) {
+      open(urlOf(form), "_blank", "noopener");
+      return;
+    }
+    answer.hidden = false;
+    try {
+      const got = await fetch(urlOf(form), optionsOf(form));
+      let text = await got.text();
+      try {
+        text = JSON.stringify(JSON.parse(text), null, 1);
+      } catch {
+        // not JSON: as it is
+      }
+      answer.textContent = got.status + "\n" + text;
+    } catch (error) {
+      answer.textContent = String(error);
+    }
+  });
+}
