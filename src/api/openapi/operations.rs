@@ -35,7 +35,11 @@ fn complete_operation(path: &str, operation: &mut Value) {
     }
     let has_body = operation.get("requestBody").is_some();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
-    let mut errors = if path.starts_with("/v1") { COMMON_ERRORS.to_vec() } else { COMMON_ERRORS[..1].to_vec() };
+    // probes answer in text, whatever happens; progenitor knows one form of error for each operation
+    if !path.starts_with("/v1") {
+        return;
+    }
+    let mut errors = COMMON_ERRORS.to_vec();
     if path.contains('{') {
         errors.push(("404", "There is no such thing."));
     }
@@ -52,9 +56,6 @@ fn complete_operation(path: &str, operation: &mut Value) {
         bytes["schema"] = json!({ "type": "string", "format": "binary" });
     }
     for (status, response) in responses.iter_mut().filter(|(status, _)| status.as_str() >= "400") {
-        if response.get("content").is_some() {
-            continue;
-        }
         response["content"] = json!({ "application/json": problem, "application/problem+json": problem });
         if let Some((_, name, description)) = ERROR_HEADERS.iter().find(|(of, ..)| of == status) {
             let schema = if *name == "Retry-After" { json!({ "type": "integer", "format": "int64" }) } else { json!({ "type": "string" }) };

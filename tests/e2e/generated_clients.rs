@@ -1,9 +1,10 @@
-//! The Python client that is generated from the committed OpenAPI document reads every list.
+//! The clients that are generated from the committed OpenAPI documents: Python's reads every list, the others list, page, look up, read a
+//! problem and follow changes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::SMALL;
@@ -77,4 +78,32 @@ async fn the_generated_python_client_reads_every_list() {
     assert_eq!(sorted(&read, "changes"), truth.objects.keys().cloned().collect::<Vec<_>>());
     assert_eq!(sorted(&read, "entries"), truth.raw.keys().cloned().collect::<Vec<_>>());
     assert_eq!((sorted(&read, "clusters"), sorted(&read, "rejected")), (scene.names(), Vec::new()));
+}
+
+#[tokio::test]
+async fn clients_generated_for_other_languages_list_look_up_and_follow() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let clients = output(&mut Command::new(root.join("scripts/generated-clients-setup")));
+    let clients = Path::new(clients.trim());
+    let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let truth = scene.truth().expected();
+    let mut in_node = Command::new("node");
+    in_node.arg(clients.join("typescript/out/read_all.js"));
+    let programs = [
+        ("TypeScript", in_node),
+        ("Go", Command::new(clients.join("go/read_all"))),
+        ("Rust", Command::new(clients.join("rust/debug/read-all"))),
+    ];
+    for (language, mut program) in programs {
+        let read: Value = serde_json::from_str(&output(program.arg(scene.meshkeep().url()))).unwrap();
+        for kind in ["nodes", "services"] {
+            assert_eq!(sorted(&read, kind), expected(&truth, kind), "{language}: {kind}");
+        }
+        assert_eq!(sorted(&read, "changes"), truth.objects.keys().cloned().collect::<Vec<_>>(), "{language}");
+        // each node's first address is known by the entry that is derived from it
+        let clusters = |texts: Vec<String>| texts.iter().map(|text| text.split('/').next().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(clusters(sorted(&read, "batch")), clusters(expected(&truth, "nodes")), "{language}");
+        assert_eq!((&read["lookup"], &read["problem"]), (&read["batch"][0], &json!("notFound")), "{language}");
+    }
 }

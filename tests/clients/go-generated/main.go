@@ -1,0 +1,102 @@
+// Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read_all BASE_URL
+// Prints what it read as one JSON object, as the other generated clients do.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+const pageLimit = 3
+
+func must[T any](answer T, err error) T {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return answer
+}
+
+func ok[T any](answer *T) T {
+	if answer == nil {
+		fmt.Fprintln(os.Stderr, "the answer is a problem")
+		os.Exit(1)
+	}
+	return *answer
+}
+
+func nodes(ctx context.Context, client *ClientWithResponses) (found []Node) {
+	limit := int64(pageLimit)
+	var token *string
+	for {
+		answer := must(client.ListNodesWithResponse(ctx, &ListNodesParams{Limit: &limit, PageToken: token}))
+		page := ok(answer.JSON200)
+		found = append(found, page.Items...)
+		if token = page.NextPageToken; token == nil {
+			return found
+		}
+	}
+}
+
+func changes(ctx context.Context, client *ClientWithResponses) []string {
+	held := map[string]bool{}
+	limit, snapshot := int64(7), true
+	where := &ListChangesParams{Limit: &limit, Snapshot: &snapshot}
+	for {
+		answer := ok(must(client.ListChangesWithResponse(ctx, where)).JSON200)
+		for _, event := range answer.Events {
+			switch event.Type {
+			case EventTypeReset:
+				clear(held)
+			case EventTypeUpsert:
+				held[*event.Key] = true
+			case EventTypeDelete:
+				delete(held, *event.Key)
+			}
+		}
+		if !answer.More {
+			keys := make([]string, 0, len(held))
+			for key := range held {
+				keys = append(keys, key)
+			}
+			return keys
+		}
+		where = &ListChangesParams{Limit: &limit, After: &answer.NextPosition}
+	}
+}
+
+func entry(match *IpcacheEntry) string {
+	if match == nil {
+		return ""
+	}
+	return match.Cluster + "/" + match.Prefix
+}
+
+func main() {
+	ctx := context.Background()
+	client := must(NewClientWithResponses(os.Args[1]))
+	found := nodes(ctx, client)
+	var names, services, batch, ips []string
+	for _, node := range found {
+		names = append(names, node.Cluster+"/"+node.Name)
+		ips = append(ips, node.Addresses[0].Ip)
+	}
+	for _, service := range ok(must(client.ListServicesWithResponse(ctx, &ListServicesParams{})).JSON200).Items {
+		services = append(services, service.Cluster+"/"+service.Namespace+"/"+service.Name)
+	}
+	lookup := ok(must(client.LookupIpWithResponse(ctx, &LookupIpParams{Ip: ips[0]})).JSON200)
+	for _, item := range ok(must(client.LookupIpsWithResponse(ctx, &LookupIpsParams{}, LookupRequest{Ips: ips})).JSON200).Items {
+		batch = append(batch, entry(item.Match))
+	}
+	problem := ok(must(client.GetNodeWithResponse(ctx, "nowhere", "nobody", &GetNodeParams{})).ApplicationproblemJSON404)
+	must(0, json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"nodes":    names,
+		"services": services,
+		"lookup":   entry(lookup.Match),
+		"batch":    batch,
+		"problem":  problem.Code,
+		"changes":  changes(ctx, client),
+	}))
+}

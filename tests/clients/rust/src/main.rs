@@ -1,0 +1,78 @@
+//! Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read-all BASE_URL
+//! Prints what it read as one JSON object, as the other generated clients do.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+progenitor::generate_api!(spec = "../../../openapi/openapi-3.0.json", interface = Builder);
+
+use types::{EventType, IpcacheEntry, LookupRequest, Node};
+
+const PAGE_LIMIT: u64 = 3;
+
+fn entry(found: Option<&IpcacheEntry>) -> String {
+    found.map(|entry| format!("{}/{}", entry.cluster, entry.prefix)).unwrap_or_default()
+}
+
+async fn nodes(client: &Client) -> Vec<Node> {
+    let (mut found, mut token) = (Vec::new(), None);
+    loop {
+        let mut asked = client.list_nodes().limit(PAGE_LIMIT);
+        if let Some(token) = token {
+            asked = asked.page_token::<String>(token);
+        }
+        let page = asked.send().await.unwrap().into_inner();
+        found.extend(page.items);
+        token = page.next_page_token;
+        if token.is_none() {
+            return found;
+        }
+    }
+}
+
+async fn changes(client: &Client) -> BTreeSet<String> {
+    let mut held = BTreeSet::new();
+    let mut after: Option<String> = None;
+    loop {
+        let asked = client.list_changes().limit(7);
+        let asked = match after {
+            None => asked.snapshot(true),
+            Some(after) => asked.after(after),
+        };
+        let answer = asked.send().await.unwrap().into_inner();
+        for event in answer.events {
+            match event.type_ {
+                EventType::Reset => held.clear(),
+                EventType::Upsert => _ = held.insert(event.key.unwrap()),
+                EventType::Delete => _ = held.remove(&event.key.unwrap()),
+                _ => {}
+            }
+        }
+        if !answer.more {
+            return held;
+        }
+        after = Some(answer.next_position);
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let client = Client::new(&std::env::args().nth(1).expect("the base URL of a meshkeep"));
+    let found = nodes(&client).await;
+    let ips: Vec<String> = found.iter().map(|node| node.addresses[0].ip.clone()).collect();
+    let services = client.list_services().send().await.unwrap().into_inner();
+    let lookup = client.lookup_ip().ip(ips[0].clone()).send().await.unwrap().into_inner();
+    let batch = client.lookup_ips().body(LookupRequest { ips }).send().await.unwrap().into_inner();
+    let refused = client.get_node().cluster("nowhere").name("nobody").send().await.unwrap_err();
+    let progenitor_client::Error::ErrorResponse(problem) = refused else { panic!("no problem document: {refused}") };
+    let read = json!({
+        "nodes": found.iter().map(|node| format!("{}/{}", node.cluster, node.name)).collect::<Vec<_>>(),
+        "services": services.items.iter().map(|one| format!("{}/{}/{}", one.cluster, one.namespace, one.name)).collect::<Vec<_>>(),
+        "lookup": entry(lookup.match_.as_ref()),
+        "batch": batch.items.iter().map(|item| entry(item.match_.as_ref())).collect::<Vec<_>>(),
+        "problem": problem.code,
+        "changes": changes(&client).await,
+    });
+    println!("{read}");
+}

@@ -1,0 +1,58 @@
+// Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read_all.js BASE_URL
+// Prints what it read as one JSON object, as the other generated clients do.
+
+import createClient from "openapi-fetch";
+import type { components, paths } from "./schema.js";
+
+const PAGE_LIMIT = 3;
+const base = process.argv[2]!;
+const client = createClient<paths>({ baseUrl: base });
+
+function answered<T>(answer: { data?: T; error?: components["schemas"]["Problem"] }): T {
+  if (answer.data === undefined) throw new Error(answer.error?.detail ?? "no answer");
+  return answer.data;
+}
+
+async function nodes(): Promise<components["schemas"]["Node"][]> {
+  const items: components["schemas"]["Node"][] = [];
+  let more = {};
+  for (;;) {
+    const page = answered(await client.GET("/v1/nodes", { params: { query: { limit: PAGE_LIMIT, ...more } } }));
+    if (page.items.length > PAGE_LIMIT) throw new Error("a page is too long");
+    items.push(...page.items);
+    if (page.nextPageToken === undefined) return items;
+    more = { pageToken: page.nextPageToken };
+  }
+}
+
+async function changes(): Promise<string[]> {
+  const held = new Set<string>();
+  let where: { snapshot: true } | { after: string } = { snapshot: true };
+  for (;;) {
+    const answer: components["schemas"]["Changes"] = answered(await client.GET("/v1/changes", { params: { query: { limit: 7, ...where } } }));
+    for (const event of answer.events) {
+      if (event.type === "reset") held.clear();
+      else if (event.type === "upsert") held.add(event.key!);
+      else if (event.type === "delete") held.delete(event.key!);
+    }
+    if (!answer.more) return [...held];
+    where = { after: answer.nextPosition };
+  }
+}
+
+const found = await nodes();
+const services = answered(await client.GET("/v1/services", {}));
+const ip = found[0]!.addresses[0]!.ip;
+const lookup = answered(await client.GET("/v1/ipcache/lookup", { params: { query: { ip } } }));
+const batch = answered(await client.POST("/v1/ipcache/lookup", { body: { ips: found.map((node) => node.addresses[0]!.ip) } }));
+const problem = await client.GET("/v1/nodes/{cluster}/{name}", { params: { path: { cluster: "nowhere", name: "nobody" } } });
+console.log(
+  JSON.stringify({
+    nodes: found.map((node) => `${node.cluster}/${node.name}`),
+    services: services.items.map((service) => `${service.cluster}/${service.namespace}/${service.name}`),
+    lookup: `${lookup.match?.cluster}/${lookup.match?.prefix}`,
+    batch: batch.items.map((item) => `${item.match?.cluster}/${item.match?.prefix}`),
+    problem: problem.error?.code,
+    changes: await changes(),
+  }),
+);
