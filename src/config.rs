@@ -195,6 +195,10 @@ pub struct TimingSettings {
     /// How often each source is asked for keys that this version does not know
     #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
     pub unknown_prefix_interval: Duration,
+
+    /// How often the log tells again what stays broken
+    #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
+    pub remind_interval: Duration,
 }
 
 /// How log lines look.

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::diff::Announced;
 pub(super) use self::scan::read_cluster_file;
 use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory};
-use crate::model::{Causes, ClusterName, DirectoryState, Due};
+use crate::model::{Causes, ClusterName, DirectoryState, Due, Reminders};
 
 /// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -81,6 +81,8 @@ pub struct DirectoryOptions {
     pub debounce: Duration,
     /// How often everything is read even if nothing seems to have changed.
     pub rescan_interval: Duration,
+    /// How often what cannot be used is told again.
+    pub remind_interval: Duration,
     /// Says that everything shall be read now.
     pub rescan: Arc<Notify>,
 }
@@ -123,7 +125,7 @@ pub type ClusterFiles = BTreeMap<String, Result<Arc<[u8]>, String>>;
 pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -> Result<ClusterFiles, String> {
     let content = |file| match file {
         FileReading::Cluster(file) => Ok(file.content),
-        FileReading::Unreadable { reason, .. } | FileReading::InvalidName { reason } => Err(reason),
+        FileReading::Unreadable { reason, .. } | FileReading::InvalidName { reason } | FileReading::Skipped { reason } => Err(reason),
     };
     Ok(read_directory(directory, own_cluster).files?.into_iter().map(|(name, file)| (name, content(file))).collect())
 }
@@ -133,6 +135,8 @@ struct Directory {
     options: DirectoryOptions,
     watch: Option<Watch>,
     changed: Arc<Notify>,
+    /// What cannot be used: files by name, and the directory as the empty one.
+    reminders: Reminders<String>,
 }
 
 /// A watch on the directory that stood at the path at the time.
@@ -144,7 +148,7 @@ struct Watch {
 
 impl Directory {
     fn new(options: DirectoryOptions) -> Self {
-        Self { changed: Arc::clone(&options.rescan), options, watch: None }
+        Self { changed: Arc::clone(&options.rescan), reminders: Reminders::new(options.remind_interval), options, watch: None }
     }
 
     /// Reads the directory until two readings in a row agree, so that a file in the middle of being written, or of being replaced by
@@ -217,8 +221,22 @@ impl Directory {
         timeout_at(rescan_at, look).await.unwrap_or(Ok(()))
     }
 
+    /// Tells again what still cannot be used. A pass comes each minute at least.
+    fn remind(&mut self, now: &DirectoryState) {
+        let path = self.options.path.display();
+        let broken = now.invalid.keys().cloned().chain(now.error.is_some().then(String::new));
+        for (file, broken_for) in self.reminders.due(broken, std::time::Instant::now()) {
+            let minutes = broken_for.as_secs() / 60;
+            match now.invalid.get(&file) {
+                Some(reason) => tracing::warn!(%path, file, reason, minutes, "cluster file still cannot be used"),
+                None => tracing::warn!(%path, error = now.error, minutes, "config directory still cannot be read: no cluster is removed"),
+            }
+        }
+    }
+
     /// Publishes the state and logs what is new in it: each message once, not with every pass.
-    fn report(&self, state: &watch::Sender<DirectoryState>, now: DirectoryState) {
+    fn report(&mut self, state: &watch::Sender<DirectoryState>, now: DirectoryState) {
+        self.remind(&now);
         let path = self.options.path.display();
         let before = state.borrow().clone();
         match &now.error {

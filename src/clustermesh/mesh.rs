@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::DirectoryEvent;
@@ -19,13 +20,16 @@ use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
 use crate::commit::{CommandSender, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Kind, Phase, Scope};
+use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Kind, Phase, Reminders, Scope};
 
 /// The newest word of every cluster's task, by cluster.
 pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
 
 /// How long a cluster whose task panicked is left alone: the longest wait of the back-off, since a panic is a bug that would repeat.
 const PANIC_WAIT: Duration = Duration::from_secs(30);
+
+/// How often between two reminders is looked what is broken, so that neither its beginning nor its end is missed by more than a minute.
+const LOOKS_PER_REMINDER: u32 = 10;
 
 /// The registry of remote clusters.
 #[derive(Debug)]
@@ -62,6 +66,10 @@ impl Mesh {
 
     /// Runs until it is told to stop, or the directory's watcher ends. Every cluster's task has ended then.
     pub async fn run(mut self, mut events: mpsc::Receiver<DirectoryEvent>, stop: CancellationToken) {
+        let remind_interval = self.options.timing.remind_interval;
+        let mut reminders = Reminders::new(remind_interval);
+        let mut look = interval((remind_interval / LOOKS_PER_REMINDER).max(Duration::from_millis(1)));
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -73,9 +81,21 @@ impl Mesh {
                     None => break,
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                _ = look.tick() => self.remind(&mut reminders),
             }
         }
         self.tasks.shutdown().await;
+    }
+
+    /// Tells again of each cluster that is still not live.
+    fn remind(&self, reminders: &mut Reminders<ClusterName>) {
+        let is_broken = |member: &Member| member.status.borrow().phase != Phase::Live;
+        let broken = self.members.iter().filter(|(_, member)| is_broken(member)).map(|(cluster, _)| cluster.clone());
+        for (cluster, broken_for) in reminders.due(broken, Instant::now()) {
+            let Some(status) = self.members.get(&cluster).map(|member| member.status.borrow().clone()) else { continue };
+            let (phase, error, minutes) = (status.phase.api_name(), status.last_error.as_deref(), broken_for.as_secs() / 60);
+            tracing::warn!(%cluster, phase, error, minutes, failures = status.failure_count, "remote cluster is still not live: what is held of it is served as it was");
+        }
     }
 
     async fn event(&mut self, event: DirectoryEvent) {

@@ -33,7 +33,14 @@ impl Reporter {
 
     /// Moves on to a phase, and logs that it does.
     pub(super) fn phase(&self, phase: Phase) {
-        let changed = self.status.send_if_modified(|status| {
+        if self.enter(phase) {
+            self.tell(phase, None);
+        }
+    }
+
+    /// Moves on to a phase. Returns whether it was another before.
+    fn enter(&self, phase: Phase) -> bool {
+        self.status.send_if_modified(|status| {
             let changed = status.phase != phase;
             if changed {
                 status.phase = phase;
@@ -41,13 +48,16 @@ impl Reporter {
                 status.next_retry = None;
             }
             changed
-        });
-        if !changed {
-            return;
-        }
-        match self.line_about(phase) {
-            Some(Due { more }) => tracing::info!(cluster = %self.cluster, phase = phase.api_name(), more, "phase"),
-            None => tracing::debug!(cluster = %self.cluster, phase = phase.api_name(), "phase again"),
+        })
+    }
+
+    /// Logs a change of phase, with why it came if that is known.
+    fn tell(&self, phase: Phase, error: Option<&str>) {
+        let (cluster, name) = (&self.cluster, phase.api_name());
+        match (self.line_about(phase), error) {
+            (Some(Due { more }), Some(error)) => tracing::warn!(%cluster, phase = name, error, more, "phase"),
+            (Some(Due { more }), None) => tracing::info!(%cluster, phase = name, more, "phase"),
+            (None, error) => tracing::debug!(%cluster, phase = name, error, "phase again"),
         }
     }
 
@@ -104,11 +114,14 @@ impl Reporter {
     pub(super) fn failure(&self, error: &str, wait: Duration) {
         let retry_in_ms = wait.as_millis();
         let is_news = self.status.borrow().last_error.as_deref() != Some(error);
+        let entered = self.enter(Phase::BackingOff);
+        let phase = Phase::BackingOff.api_name();
         match is_news.then(|| FAILED.due(&format!("{} {error}", self.cluster))).flatten() {
-            Some(Due { more }) => tracing::warn!(cluster = %self.cluster, error, retry_in_ms, more, "remote cluster failed"),
-            None => tracing::debug!(cluster = %self.cluster, error, retry_in_ms, "remote cluster failed again"),
+            // the one line about the change of phase, too
+            Some(Due { more }) => tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "remote cluster failed"),
+            None if entered => self.tell(Phase::BackingOff, Some(error)),
+            None => tracing::debug!(cluster = %self.cluster, phase, error, retry_in_ms, "remote cluster failed again"),
         }
-        self.phase(Phase::BackingOff);
         self.change(|status| {
             status.failure_count += 1;
             status.last_error = Some(error.to_owned());
@@ -138,11 +151,13 @@ impl Reporter {
     /// Something that is waited for, without a failure.
     pub(super) fn waiting(&self, phase: Phase, reason: &str) {
         let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
-        self.phase(phase);
+        let entered = self.enter(phase);
+        match news.then(|| WAITING.due(&format!("{} {reason}", self.cluster))).flatten() {
+            Some(Due { more }) => tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "waiting"),
+            None if entered => self.tell(phase, Some(reason)),
+            None => {}
+        }
         if news {
-            if let Some(Due { more }) = WAITING.due(&format!("{} {reason}", self.cluster)) {
-                tracing::warn!(cluster = %self.cluster, reason, more, "waiting");
-            }
             self.change(|status| {
                 status.last_error = Some(reason.to_owned());
                 status.last_error_time = Some(SystemTime::now());
@@ -189,8 +204,14 @@ impl Reporter {
 
     /// The phase follows from the state of all kinds.
     fn mirroring(&self) {
-        let phase = phase_of(&self.status.borrow());
-        self.phase(phase);
+        let (phase, loss) = {
+            let status = self.status.borrow();
+            let phase = phase_of(&status);
+            (phase, (phase == Phase::SourceLost).then(|| loss_of(&status)))
+        };
+        if self.enter(phase) {
+            self.tell(phase, loss.as_deref());
+        }
         if matches!(phase, Phase::Live | Phase::SourceLost) {
             self.change(|status| status.too_large = None);
         }

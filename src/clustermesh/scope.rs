@@ -2,6 +2,7 @@
 //!
 //! Receives a [`Connection`] and the canaries; emits commands to the one writer. Ends only with an error: the caller reconnects.
 
+mod progress;
 mod signs;
 mod size;
 
@@ -13,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
+use self::progress::Progress;
 use self::size::decoded_bytes;
 use super::bounds::{Excess, Holdings};
 use super::gate::Gates;
@@ -256,10 +258,12 @@ impl ScopeTask<'_> {
         self.surroundings.holdings.list(self.scope.kind);
         // too much is held of earlier lists to take in another one before it is known to be complete, which lets go of those
         let mut waiting = Vec::new();
+        let mut progress = Progress::begin(Instant::now());
         loop {
             match pages.next_page().await {
                 Ok(Some(page)) => {
                     let (total, revision) = (page.total_count, page.revision);
+                    progress.page(&self.scope, page.key_values.len(), total, Instant::now());
                     self.report(|resource| {
                         resource.expected_count = Some(resource.expected_count.map_or(total, |known| known.max(total)));
                         resource.revision = Some(revision);
@@ -274,6 +278,7 @@ impl ScopeTask<'_> {
                     for page in waiting {
                         self.feed_page(page).await?;
                     }
+                    progress.end(&self.scope, Instant::now());
                     return self.feed(Input::ListEnd).await;
                 }
                 Err(error) if error.disposition() == Disposition::Resync => {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::model::REMINDER_INTERVAL;
+
 /// Times of a remote cluster's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
@@ -31,6 +33,8 @@ pub struct Timing {
     /// How often keys that this version does not know are looked for: some ten requests for each cluster, for something that comes with
     /// an upgrade of the source.
     pub unknown_prefix_interval: Duration,
+    /// How often a cluster that is not live is told again.
+    pub remind_interval: Duration,
 }
 
 impl Default for Timing {
@@ -46,6 +50,7 @@ impl Default for Timing {
             cache_ttl: None,
             too_large_wait: Duration::from_secs(300),
             unknown_prefix_interval: Duration::from_secs(300),
+            remind_interval: REMINDER_INTERVAL,
         }
     }
 }

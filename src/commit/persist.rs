@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::{Causes, Due, Sequence};
+use crate::model::{Causes, Due, REMINDER_INTERVAL, Reminders, Sequence};
 use crate::store::{Group, Store, StoreError};
 
 /// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
@@ -169,12 +169,16 @@ pub struct PersistWorker<P> {
     shared: Arc<Shared>,
     persistence: P,
     state: watch::Sender<PersistState>,
+    reminders: Mutex<Reminders<()>>,
 }
 
 /// Makes both ends; `state` is told how it goes.
 pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistState>) -> (Persister, PersistWorker<P>) {
     let shared = Arc::new(Shared::default());
-    (Persister { shared: Arc::clone(&shared) }, PersistWorker { shared, persistence, state })
+    (
+        Persister { shared: Arc::clone(&shared) },
+        PersistWorker { shared, persistence, state, reminders: Mutex::new(Reminders::new(REMINDER_INTERVAL)) },
+    )
 }
 
 impl Waiting {
@@ -351,11 +355,17 @@ impl<P: Persistence> PersistWorker<P> {
             self.shared.durable.store(covered.0, Ordering::Release);
         }
         if std::mem::take(&mut self.shared.lock().failing) {
+            self.remind(false);
             if let Some(Due { more }) = TOLD.due("works") {
                 tracing::info!(more, "storing works again");
             }
             self.state.send_replace(PersistState::Healthy);
         }
+    }
+
+    /// For how long it is failing, where somebody should be reminded of it.
+    fn remind(&self, failing: bool) -> Vec<((), Duration)> {
+        self.reminders.lock().unwrap_or_else(PoisonError::into_inner).due(failing.then_some(()), Instant::now())
     }
 
     /// Puts the group back below what came meanwhile.
@@ -365,6 +375,9 @@ impl<P: Persistence> PersistWorker<P> {
             && let Some(Due { more }) = TOLD.due(&error.to_string())
         {
             tracing::error!(%error, more, "cannot store changes: serving goes on, storing is tried again every second");
+        }
+        for ((), failing_for) in self.remind(true) {
+            tracing::error!(%error, minutes = failing_for.as_secs() / 60, waiting = waiting.gathered.len(), "changes still cannot be stored: serving goes on");
         }
         waiting.failing = true;
         waiting.since = Some(Instant::now());

@@ -16,6 +16,7 @@ mod object;
 mod packed_slice;
 mod position;
 mod record;
+mod reminders;
 mod setting;
 mod size;
 
@@ -38,5 +39,6 @@ pub use object::{
 pub use packed_slice::PackedSlice;
 pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};
+pub use reminders::{REMINDER_INTERVAL, Reminders};
 pub use setting::{Setting, SettingSource};
 pub use size::{ScopeSize, Size};

@@ -42,6 +42,7 @@ pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> Directo
         own_cluster: settings.cluster_name.clone(),
         debounce: DIRECTORY_DEBOUNCE,
         rescan_interval: settings.timing.config_rescan_interval,
+        remind_interval: settings.timing.remind_interval,
         rescan: Arc::clone(&reread.directory),
     }
 }
@@ -80,6 +81,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
             cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
             too_large_wait: settings.timing.too_large_wait,
             unknown_prefix_interval: settings.timing.unknown_prefix_interval,
+            remind_interval: settings.timing.remind_interval,
             ..Timing::default()
         },
     }

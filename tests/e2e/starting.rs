@@ -109,3 +109,25 @@ async fn the_settings_in_force_are_told_without_secrets_and_probes_have_an_addre
     let (code, _, complaints) = ask(&[]);
     assert!(code != Some(0) && complaints.contains("token"), "{complaints}");
 }
+
+#[tokio::test]
+async fn the_log_has_one_line_for_a_change_of_phase_and_tells_again_what_stays_broken() {
+    let mut home = Home::new().with_flags(&["--remind-interval=300ms", "--config-rescan-interval=100ms", "--backoff-min=30s"]);
+    // a port that nobody listens on
+    home.write_cluster("paris", "endpoints:\n- http://127.0.0.1:1\n");
+    home.write_cluster("tokyo", "endpoint:\n- http://127.0.0.1:1\n");
+    let running = home.start().await;
+    eventually("reminders of both", || async {
+        let cluster = running.log_lines_with(&["remote cluster is still not live", "cluster=paris", "phase=\"backingOff\"", "refused"]);
+        let file = running.log_lines_with(&["cluster file still cannot be used", "file=\"tokyo\"", "endpoints:"]);
+        (cluster >= 2 && file >= 2).then_some(())
+    })
+    .await;
+    assert_eq!(running.log_lines_with(&["cluster file cannot be used", "tokyo"]), 1, "{}", running.log());
+    assert_eq!(running.log_lines_with(&["backingOff"]) - running.log_lines_with(&["still not live"]), 1, "{}", running.log());
+    let (_, status) = running.ask("/v1/status").await;
+    assert!(
+        status["directory"]["invalidFiles"]["tokyo"].as_str().unwrap().contains("\"endpoint:\" where \"endpoints:\" is meant"),
+        "{status}"
+    );
+}

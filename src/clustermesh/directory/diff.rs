@@ -48,7 +48,7 @@ impl Announced {
                     present.insert(cluster.clone());
                     invalid.insert(file_name.clone(), reason.clone());
                 }
-                FileReading::InvalidName { reason } => {
+                FileReading::InvalidName { reason } | FileReading::Skipped { reason } => {
                     invalid.insert(file_name.clone(), reason.clone());
                 }
             }

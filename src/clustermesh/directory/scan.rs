@@ -25,6 +25,12 @@ const ENTRY_COUNT_MAX: usize = 4096;
 /// What makes a file a cluster file, whatever it is called (`pkg/clustermesh/common/config.go`).
 const CLUSTER_FILE_MARK: &[u8] = b"endpoints:";
 
+/// What people write for it, without case and anything but letters.
+const ENDPOINTS_MISSPELT: [&str; 6] = ["endpoint", "endpoints", "endpionts", "enpoints", "endpoits", "endponts"];
+
+/// Other keys of a client file (etcd's `clientv3/yaml`).
+const CLIENT_FILE_KEYS: [&str; 5] = ["trusted-ca-file", "cert-file", "key-file", "insecure-transport", "username"];
+
 /// The SHA-256 of a file's content.
 pub(super) type ContentDigest = [u8; 32];
 
@@ -49,6 +55,8 @@ pub(super) enum FileReading {
     Unreadable { cluster: ClusterName, reason: String },
     /// A cluster file by content, but its name cannot be a cluster's.
     InvalidName { reason: String },
+    /// It looks like a cluster file and is none, for agents as for us: somebody would look for their cluster in vain.
+    Skipped { reason: String },
 }
 
 /// A cluster file.
@@ -159,10 +167,14 @@ fn list_names(directory: &Path) -> io::Result<Vec<OsString>> {
 /// What the file is; `None` if it is nothing of ours.
 fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
     let name = ClusterName::parse(file_name);
-    let content = match read_cluster_file(path) {
+    let content = match read_content(path) {
         Ok(content) => content?,
         Err(reason) => return name.ok().map(|cluster| FileReading::Unreadable { cluster, reason }),
     };
+    if !is_cluster_file(&content) {
+        // files that are meant to lie beside them, such as certificates, have names with dots
+        return name.ok().and_then(|_| why_skipped(&content)).map(|reason| FileReading::Skipped { reason });
+    }
     Some(match name {
         Ok(cluster) => FileReading::Cluster(ClusterFile { cluster, digest: Sha256::digest(&content).into(), content: content.into() }),
         Err(invalid) => FileReading::InvalidName { reason: invalid.to_string() },
@@ -171,8 +183,30 @@ fn read_file(path: &Path, file_name: &str) -> Option<FileReading> {
 
 /// The content of a cluster file; `None` for any other file, and for what is no file.
 pub(in crate::clustermesh) fn read_cluster_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
-    let is_one = |content: &Vec<u8>| content.windows(CLUSTER_FILE_MARK.len()).any(|window| window == CLUSTER_FILE_MARK);
-    Ok(read_content(path)?.filter(is_one))
+    Ok(read_content(path)?.filter(|content| is_cluster_file(content)))
+}
+
+fn is_cluster_file(content: &[u8]) -> bool {
+    content.windows(CLUSTER_FILE_MARK.len()).any(|window| window == CLUSTER_FILE_MARK)
+}
+
+/// Why a file whose name is a cluster's is none of a cluster; `None` if it is something else altogether. Quotes keys that look like ours alone.
+fn why_skipped(content: &[u8]) -> Option<String> {
+    let Ok(text) = std::str::from_utf8(content) else { return None };
+    let agents = "an agent does not read it either";
+    if text.trim().is_empty() {
+        return Some(format!("it is empty, so that there is no cluster of this name: {agents}"));
+    }
+    let keys: Vec<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.trim_matches([' ', '"', '\''])).collect();
+    let meant = |key: &&&str| {
+        let plain: String = key.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+        ENDPOINTS_MISSPELT.contains(&plain.as_str())
+    };
+    if let Some(key) = keys.iter().find(meant) {
+        return Some(format!("it says \"{key}:\" where \"endpoints:\" is meant, with nothing between the word and the colon: {agents}"));
+    }
+    let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(key));
+    is_client_file.then(|| format!("it names no endpoints: {agents}"))
 }
 
 /// The content of a regular file, links followed; `None` for anything else.
@@ -191,4 +225,39 @@ fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
         return Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, which no cluster file is"));
     }
     Ok(Some(content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_cluster_file_and_is_none_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let cases: [(&str, &str, Option<&str>); 9] = [
+            ("tokyo", "endpoint:\n- https://tokyo:2379\n", Some("it says \"endpoint:\" where \"endpoints:\" is meant")),
+            ("osaka", "Endpoints:\n- https://osaka:2379\n", Some("it says \"Endpoints:\"")),
+            ("kyoto", "endpoints :\n- https://kyoto:2379\n", Some("it says \"endpoints:\" where")),
+            ("nara", " \n", Some("it is empty")),
+            ("kobe", "trusted-ca-file: /ca.crt\nusername: joe\npassword: hunter2\n", Some("it names no endpoints")),
+            ("paris", "endpoints:\n- https://paris:2379\n", None),
+            ("readme", "Put one file for each cluster here: see the manual.\n", None),
+            ("ca.crt", "", None),
+            ("etcd.config", "endpoint: [x]\n", None),
+        ];
+        for (name, content, _) in cases {
+            fs::write(directory.path().join(name), content).unwrap();
+        }
+        let files = read_directory(directory.path(), None).files.unwrap();
+        for (name, _, expected) in cases {
+            match (files.get(name), expected) {
+                (Some(FileReading::Skipped { reason }), Some(expected)) => {
+                    assert!(reason.starts_with(expected) && reason.contains("an agent does not read it either"), "{name}: {reason}");
+                    assert!(!reason.contains("hunter2"), "{reason}");
+                }
+                (Some(FileReading::Cluster(_)) | None, None) => {}
+                (found, expected) => panic!("{name}: {found:?}, not {expected:?}"),
+            }
+        }
+    }
 }

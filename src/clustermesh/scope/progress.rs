@@ -1,0 +1,63 @@
+//! The log's lines about a list that takes long.
+
+use std::time::{Duration, Instant};
+
+use crate::model::Scope;
+
+/// How often a list that goes on is told of. The usual one is over long before.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// How far one list is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    begun: Instant,
+    told: Instant,
+    read: u64,
+}
+
+impl Progress {
+    pub(super) fn begin(now: Instant) -> Self {
+        Self { begun: now, told: now, read: 0 }
+    }
+
+    /// So many more keys of so many were read. Logged where that is due.
+    pub(super) fn page(&mut self, scope: &Scope, read: usize, total: u64, now: Instant) {
+        if self.advance(read, now) {
+            let Scope { cluster, kind } = scope;
+            let seconds = now.saturating_duration_since(self.begun).as_secs();
+            tracing::info!(%cluster, %kind, read = self.read, total, seconds, "listing");
+        }
+    }
+
+    /// All was read. Logged where something was before.
+    pub(super) fn end(&self, scope: &Scope, now: Instant) {
+        if self.told > self.begun {
+            let Scope { cluster, kind } = scope;
+            let seconds = now.saturating_duration_since(self.begun).as_secs();
+            tracing::info!(%cluster, %kind, read = self.read, seconds, "listed");
+        }
+    }
+
+    /// Returns whether a line is due.
+    fn advance(&mut self, read: usize, now: Instant) -> bool {
+        self.read += read as u64;
+        let is_due = now.saturating_duration_since(self.told) >= INTERVAL;
+        if is_due {
+            self.told = now;
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_told_of_each_ten_seconds_and_a_short_one_never() {
+        let start = Instant::now();
+        let mut progress = Progress::begin(start);
+        let due: Vec<u64> = (1..=35).filter(|second| progress.advance(256, start + Duration::from_secs(*second))).collect();
+        assert_eq!((due, progress.read), (vec![10, 20, 30], 35 * 256));
+    }
+}
