@@ -199,7 +199,11 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
     let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines };
     let decoded = DecodedBudget::new(settings.memory.decoded_max_bytes);
-    let handle = Handle::new(about).with_early(early).with_decoded(decoded.clone()).with_settings(in_force);
+    let handle = Handle::new(about)
+        .with_early(early)
+        .with_decoded(decoded.clone())
+        .with_settings(in_force)
+        .with_disk_bytes(wiring::disk_bytes(settings));
     let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
     let (stop, gone) = (stop_api.clone(), no_more.clone().drop_guard());
     tasks.spawn(async move {

@@ -77,6 +77,8 @@ pub struct Bound {
     pub(super) tls: Option<Arc<Kept<ServerConfig>>>,
     /// The token and the certificates.
     pub(super) files: KeptFiles,
+    /// Our certificate, where TLS is served.
+    pub(super) certificate: Option<PathBuf>,
     pub(super) reread: Arc<Notify>,
     pub(super) limits: ConnectionLimits,
 }
@@ -153,7 +155,17 @@ impl Bound {
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
-        Ok(Self { guard, health_guard, listeners, health, tls, files, reread, limits: options.limits })
+        Ok(Self {
+            guard,
+            health_guard,
+            listeners,
+            health,
+            tls,
+            certificate: options.tls.as_ref().map(|tls| tls.certificate.clone()),
+            files,
+            reread,
+            limits: options.limits,
+        })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.

@@ -17,6 +17,7 @@ mod paging;
 mod pieces;
 mod problem;
 mod query;
+mod request_times;
 mod routes;
 mod scans;
 mod seats;
@@ -176,6 +177,7 @@ fn router(state: ApiState, guard: Guard) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(guard, guard::check))
         .layer(from_fn(problem::render))
+        .layer(from_fn_with_state(state.times.clone(), request_times::measure))
         .with_state(state)
 }
 
@@ -194,6 +196,7 @@ fn health_router(state: ApiState, guard: Guard) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(guard, guard::check))
         .layer(from_fn(problem::render))
+        .layer(from_fn_with_state(state.times.clone(), request_times::measure))
         .with_state(state)
 }
 

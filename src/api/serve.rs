@@ -87,7 +87,10 @@ impl Bound {
     /// last bookmark, and lets requests finish for `grace` at most. Returns when no connection is left.
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let seats = Seats::new(self.limits);
-        let state = ApiState::new(handle, stop_accepting.clone()).with_files(self.files.clone()).with_seats(seats.clone());
+        let state = ApiState::new(handle, stop_accepting.clone())
+            .with_files(self.files.clone())
+            .with_seats(seats.clone())
+            .with_certificate(self.certificate);
         // ends with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));

@@ -1,9 +1,12 @@
 //! What every handler gets.
 
+use std::path::PathBuf;
+
 use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, Places, StreamMeters};
 use super::kept::KeptFiles;
+use super::request_times::RequestTimes;
 use super::scans::{Pace, Scans};
 use super::seats::{ConnectionLimits, Seats};
 use super::surveyor::Surveyor;
@@ -29,17 +32,37 @@ pub(crate) struct ApiState {
     pub(crate) scans: Scans,
     /// The places of connections.
     pub(crate) seats: Seats,
+    /// How long requests take.
+    pub(crate) times: RequestTimes,
+    /// Our certificate, where TLS is served.
+    pub(crate) certificate: Option<PathBuf>,
 }
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
         let (meters, scans, seats) = (StreamMeters::default(), Scans::new(Pace::default()), Seats::new(ConnectionLimits::default()));
-        Self { hub, surveyor, handle, stop, places: Places::new(), meters, files: KeptFiles::default(), scans, seats }
+        Self {
+            hub,
+            surveyor,
+            handle,
+            stop,
+            places: Places::new(),
+            meters,
+            files: KeptFiles::default(),
+            scans,
+            seats,
+            times: RequestTimes::default(),
+            certificate: None,
+        }
     }
 
     pub(crate) fn with_files(self, files: KeptFiles) -> Self {
         Self { files, ..self }
+    }
+
+    pub(crate) fn with_certificate(self, certificate: Option<PathBuf>) -> Self {
+        Self { certificate, ..self }
     }
 
     pub(crate) fn with_seats(self, seats: Seats) -> Self {

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use super::TlsFiles;
 use super::kept::Kept;
@@ -29,6 +30,16 @@ pub(super) fn keep(files: &TlsFiles) -> Result<Kept<ServerConfig>, TlsError> {
     let paths = [&files.certificate, &files.key].into_iter().chain(&files.client_ca).cloned().collect();
     let files = files.clone();
     Kept::open("TLS certificate", paths, move || configuration(&files))
+}
+
+/// When the first certificate of a chain runs out; `None` if there is none that can be read.
+pub(super) fn expiry(path: &Path) -> Option<SystemTime> {
+    let of = |der: &CertificateDer<'_>| {
+        let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+        let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    };
+    certificates(path).ok()?.iter().filter_map(of).min()
 }
 
 /// What the files say now. A key that is not the certificate's is refused.

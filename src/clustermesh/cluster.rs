@@ -161,6 +161,7 @@ impl ClusterTask {
     /// Gives up what agents send traffic by.
     async fn revoke(&self, memory: &mut Memory) {
         tracing::warn!(cluster = %self.name, "the cluster is away for longer than --cache-ttl: its services, service exports and endpoint slices are removed");
+        self.surroundings.reporter.change(|status| status.revocation_count += 1);
         for (kind, memory) in Kind::ALL.into_iter().zip(&mut memory.kinds) {
             if kind.is_revocable() {
                 memory.revoke(&Scope { cluster: self.name.clone(), kind });

@@ -1,6 +1,23 @@
-//! How full each queue on a change's way ever was.
+//! How full each queue on a change's way ever was, how long its steps take, and how many changes there were.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::model::{Announcement, Histogram, Scope};
+
+/// Of how many kinds of clusters changes are counted: those of the largest mesh (511, each with 8 kinds, itself and what is derived from nodes among them), and as many again that have gone. Above that all are counted from zero
+/// again, as after a start.
+const COUNTED_SCOPES_MAX: usize = 2 * 511 * 8;
+
+/// How many changes a kind of a cluster had since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ChangeCounts {
+    /// Keys that came or changed.
+    pub upserts: u64,
+    /// Keys that went.
+    pub deletes: u64,
+}
 
 /// The highest fill of a queue since the start.
 #[derive(Debug, Default)]
@@ -21,6 +38,59 @@ pub struct QueueMarks {
     pub ring_bytes: HighWaterMark,
     /// Events of the config directory for the registry.
     pub directory_events: HighWaterMark,
+    /// From when the first command of a batch came until readers see all of it.
+    pub publish: Histogram,
+    /// What applying a batch takes, from its commands to its snapshot.
+    pub commit: Histogram,
+    changes_counted: Mutex<BTreeMap<Scope, ChangeCounts>>,
+    stored: OnceLock<Arc<Histogram>>,
+}
+
+impl QueueMarks {
+    /// Counts what a batch announces.
+    pub(super) fn count<'a>(&self, announcements: impl Iterator<Item = &'a Announcement>) {
+        let mut all = self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() > COUNTED_SCOPES_MAX {
+            all.clear();
+        }
+        // what comes together is mostly of one kind of one cluster
+        let mut run: Option<(Scope, ChangeCounts)> = None;
+        let mut add = |run: Option<(Scope, ChangeCounts)>| {
+            let Some((scope, more)) = run else { return };
+            let counts = all.entry(scope).or_default();
+            counts.upserts += more.upserts;
+            counts.deletes += more.deletes;
+        };
+        for announcement in announcements {
+            let key = &announcement.key;
+            let goes_on = run.as_ref().is_some_and(|(scope, _)| scope.cluster == key.cluster && scope.kind == key.kind);
+            if !goes_on {
+                add(run.replace((Scope { cluster: key.cluster.clone(), kind: key.kind }, ChangeCounts::default())));
+            }
+            if let Some((_, counts)) = &mut run {
+                *(if announcement.deleted.is_some() { &mut counts.deletes } else { &mut counts.upserts }) += 1;
+            }
+        }
+        add(run);
+    }
+
+    /// How many changes each kind of each cluster had.
+    #[must_use]
+    pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
+        self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// These are the times until changes are stored.
+    pub(super) fn stored_in(&self, times: Arc<Histogram>) {
+        // there is one writer
+        let _ = self.stored.set(times);
+    }
+
+    /// From when the first change of a group came until all of it is stored.
+    #[must_use]
+    pub fn stored(&self) -> Option<&Histogram> {
+        self.stored.get().map(Arc::as_ref)
+    }
 }
 
 impl HighWaterMark {

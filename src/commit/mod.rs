@@ -28,7 +28,7 @@ use crate::view::{Effects, Live, View};
 
 pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
 pub use folding::{FoldWorker, Folder, folder};
-pub use marks::{HighWaterMark, QueueMarks};
+pub use marks::{ChangeCounts, HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
 use queue::Batch;
 pub use queue::{CommandQueue, CommandSender, QUEUE_BYTES_MAX, QUEUE_LENGTH_MAX, QueuePlace, WriterGone, command_queue};
@@ -192,6 +192,7 @@ impl Committer {
     /// A writer that goes on from `state`, in which no sequence above `reserved` may be handed out before the next block is stored.
     #[must_use]
     pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
+        publisher.marks.stored_in(persister.times());
         Self { state, publisher, persister, journal: None, folder: None, reserved }
     }
 
@@ -223,8 +224,11 @@ impl Committer {
             }
             commands.fill(&mut batch);
             commands.note(&batch, &self.publisher.marks);
+            let (begun, came) = (Instant::now(), batch.came());
             self.commit(batch.take());
             published = Instant::now();
+            self.publisher.marks.commit.note(published.saturating_duration_since(begun));
+            self.publisher.marks.publish.note(published.saturating_duration_since(came.unwrap_or(begun)));
         }
         self.persister.finish();
     }
@@ -257,6 +261,7 @@ impl Committer {
             journal.append(announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
             journal.cut(self.persister.durable());
         }
+        self.publisher.marks.count(announcements.iter());
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
             group.tombstones.extend(effects.tombstones);

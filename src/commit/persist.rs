@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::{Causes, Due, REMINDER_INTERVAL, Reminders, Sequence};
+use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, Sequence};
 use crate::store::{Group, Store, StoreError};
 
 /// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
@@ -128,7 +128,9 @@ pub enum PersistState {
 enum Next {
     /// Store this.
     Group {
-        group: Group,
+        group: Box<Group>,
+        /// When its first change came.
+        since: Option<Instant>,
         /// Nothing comes behind it.
         last: bool,
     },
@@ -155,6 +157,8 @@ struct Shared {
     changed: Condvar,
     /// The newest sequence that is stored durably with all before it.
     durable: AtomicU64,
+    /// From when the first change of a group came until all of it is stored.
+    times: Arc<Histogram>,
 }
 
 /// The writer's end: takes groups, waits while too much is waiting.
@@ -247,6 +251,11 @@ impl Persister {
         Sequence(self.shared.durable.load(Ordering::Acquire))
     }
 
+    /// From when the first change of a group came until all of it is stored.
+    pub(super) fn times(&self) -> Arc<Histogram> {
+        Arc::clone(&self.shared.times)
+    }
+
     /// Says that nothing more will come.
     pub fn finish(&self) {
         self.shared.lock().finished = true;
@@ -284,8 +293,8 @@ impl<P: Persistence> PersistWorker<P> {
         loop {
             let rest_at = (rested < calm_since + REST_TIME_MAX).then(|| rested + REST_INTERVAL);
             let quiet_at = untidy.then(|| calm_since + QUIET);
-            let (group, last) = match self.next_group(rest_at, quiet_at) {
-                Next::Group { group, last } => (group, last),
+            let (group, since, last) = match self.next_group(rest_at, quiet_at) {
+                Next::Group { group, since, last } => (*group, since, last),
                 Next::Rest => {
                     self.persistence.rest();
                     rested = Instant::now();
@@ -305,6 +314,9 @@ impl<P: Persistence> PersistWorker<P> {
             match self.persistence.persist(&group) {
                 Ok(()) => {
                     self.succeeded(&group);
+                    if let Some(since) = since {
+                        self.shared.times.note(since.elapsed());
+                    }
                     self.persistence.tend(next_at);
                 }
                 Err(error) => self.failed(group, &error),
@@ -331,7 +343,8 @@ impl<P: Persistence> PersistWorker<P> {
         loop {
             if waiting.finished {
                 let group = waiting.gathered.take();
-                return if group.is_empty() { Next::End } else { Next::Group { group, last: true } };
+                let since = waiting.since.take();
+                return if group.is_empty() { Next::End } else { Next::Group { group: group.into(), since, last: true } };
             }
             let timeout = match waiting.since {
                 None if quiet_at.is_some_and(|at| Instant::now() >= at) => return Next::Quiet,
@@ -344,10 +357,10 @@ impl<P: Persistence> PersistWorker<P> {
             };
             waiting = self.shared.wait(waiting, timeout);
         }
-        waiting.since = None;
+        let since = waiting.since.take();
         let group = waiting.gathered.take();
         self.shared.changed.notify_all();
-        Next::Group { group, last: false }
+        Next::Group { group: group.into(), since, last: false }
     }
 
     fn succeeded(&self, group: &Group) {

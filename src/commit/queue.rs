@@ -2,7 +2,7 @@
 
 use std::mem::{size_of, take};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -58,6 +58,8 @@ pub struct WriterGone;
 #[derive(Debug)]
 struct Queued {
     command: Command,
+    /// When it came.
+    came: Instant,
     room: OwnedSemaphorePermit,
 }
 
@@ -65,6 +67,8 @@ struct Queued {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     commands: Vec<Command>,
+    /// When the first of them came.
+    came: Option<Instant>,
     rooms: Vec<OwnedSemaphorePermit>,
     bytes: usize,
 }
@@ -109,7 +113,7 @@ impl CommandSender {
 impl QueuePlace<'_> {
     /// Sends the command that the place was reserved for.
     pub fn send(self, command: Command) {
-        self.place.send(Queued { command, room: self.room });
+        self.place.send(Queued { command, came: Instant::now(), room: self.room });
     }
 }
 
@@ -148,7 +152,8 @@ impl CommandQueue {
 
 impl Batch {
     /// Always true, for who received something.
-    fn push(&mut self, Queued { command, room }: Queued) -> bool {
+    fn push(&mut self, Queued { command, came, room }: Queued) -> bool {
+        self.came.get_or_insert(came);
         self.bytes += room.num_permits();
         self.rooms.push(room);
         self.commands.push(command);
@@ -157,6 +162,11 @@ impl Batch {
 
     fn takes_more(&self) -> bool {
         self.commands.len() < BATCH_COMMANDS_MAX && self.bytes < BATCH_BYTES_MAX
+    }
+
+    /// When the first of the commands came.
+    pub(super) fn came(&self) -> Option<Instant> {
+        self.came
     }
 
     /// The commands, whose room stays taken as long as the batch is there.

@@ -27,9 +27,9 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Setting};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting, Times};
 
-pub use crate::commit::{DecodedRoom, NoDecodedRoom};
+pub use crate::commit::{ChangeCounts, DecodedRoom, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
     Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, SelectionRule, ServiceShare, Weakness,
@@ -88,6 +88,23 @@ impl LostLines {
     }
 }
 
+/// What measures the data directory, by class of files. Cheap to clone.
+#[derive(Clone)]
+pub struct DiskBytes(Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
+
+impl DiskBytes {
+    /// As `measure` says.
+    pub fn new(measure: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(measure))
+    }
+}
+
+impl fmt::Debug for DiskBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskBytes").finish_non_exhaustive()
+    }
+}
+
 impl Default for LostLines {
     /// None, ever.
     fn default() -> Self {
@@ -131,6 +148,7 @@ pub struct Handle {
     early: Option<EarlyWatch>,
     decoded: DecodedBudget,
     settings: Arc<[Setting]>,
+    disk: Option<DiskBytes>,
 }
 
 /// The store is still loading after the longest wait.
@@ -142,7 +160,7 @@ impl Handle {
     /// A face over what the runtime built.
     #[must_use]
     pub fn new(about: About) -> Self {
-        Self { about, early: None, decoded: DecodedBudget::default(), settings: Arc::default() }
+        Self { about, early: None, decoded: DecodedBudget::default(), settings: Arc::default(), disk: None }
     }
 
     /// This face, taking room for large decoded values from what the whole process shares.
@@ -239,6 +257,33 @@ impl Handle {
             ("persist_bytes", marks.change_bytes.get()),
             ("directory", marks.directory_events.get()),
         ]
+    }
+
+    /// How long each step of a change's way takes, by name; empty while the store loads.
+    #[must_use]
+    pub fn step_times(&self) -> Vec<(&'static str, Times)> {
+        let loaded = self.about.loaded.borrow();
+        let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
+        let stored = marks.stored().map(|stored| ("durable", stored.times()));
+        [("commit", marks.commit.times()), ("publish", marks.publish.times())].into_iter().chain(stored).collect()
+    }
+
+    /// How many changes each kind of each cluster had since the start; empty while the store loads.
+    #[must_use]
+    pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
+        self.about.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
+    }
+
+    /// How many bytes of the disk each class of files of the data directory takes. Asks the file system.
+    #[must_use]
+    pub fn disk_bytes(&self) -> Vec<(&'static str, u64)> {
+        self.disk.as_ref().map(|DiskBytes(measure)| measure()).unwrap_or_default()
+    }
+
+    /// This face, which can say what the data directory takes.
+    #[must_use]
+    pub fn with_disk_bytes(self, disk: DiskBytes) -> Self {
+        Self { disk: Some(disk), ..self }
     }
 
     /// How many lines of the log were lost: they could not be written, or too many waited for a reader that sleeps.

@@ -240,6 +240,8 @@ pub struct ClusterStatus {
     pub last_contact: Option<Instant>,
     /// The same on the wall clock, for people.
     pub last_contact_time: Option<SystemTime>,
+    /// How often what agents send traffic by was given up since meshkeep started (`--cache-ttl`).
+    pub revocation_count: u64,
     /// How many attempts have failed since meshkeep started.
     pub failure_count: u64,
     /// Why the last attempt failed, or what is being waited for.
@@ -333,6 +335,7 @@ impl ClusterStatus {
             endpoint: None,
             last_contact: None,
             last_contact_time: None,
+            revocation_count: 0,
             failure_count: 0,
             last_error: None,
             last_error_time: None,

@@ -9,6 +9,7 @@ mod change;
 mod cluster;
 mod export;
 mod footprint;
+mod histogram;
 mod key;
 mod listen;
 mod numeric_identity;
@@ -28,6 +29,7 @@ pub use cluster::{
     MaxConnectedClusters, Phase, RefusedKey, ResourceStatus, UnknownPrefix,
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};
 pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;

@@ -14,10 +14,10 @@ use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions
 use crate::commit::DecodedBudget;
 use crate::config::Settings;
 use crate::feed::Retention;
-use crate::handle::{Early, StoreReport};
+use crate::handle::{DiskBytes, Early, StoreReport};
 use crate::kvstore::ClientOptions;
 use crate::model::MaxConnectedClusters;
-use crate::store::{Cold, JournalRun, Opened, Store, StoreError};
+use crate::store::{Cold, JournalRun, Opened, Store, StoreError, disk_bytes as measure};
 
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
@@ -96,6 +96,11 @@ pub(super) fn store_report(opened: &Opened) -> StoreReport {
     let aside = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));
     let losses = aside.chain(opened.losses.iter().cloned()).collect();
     StoreReport { set_aside, losses, ..StoreReport::default() }
+}
+
+pub(super) fn disk_bytes(settings: &Settings) -> DiskBytes {
+    let directory = settings.data_dir.clone();
+    DiskBytes::new(move || measure(&directory))
 }
 
 /// What opening the store takes.

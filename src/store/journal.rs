@@ -18,7 +18,7 @@ use super::codec;
 use crate::model::{Causes, Due, EntryKey, Epoch, Sequence};
 
 /// The directory inside the data directory.
-const JOURNAL_DIRECTORY: &str = "journal";
+pub(super) const JOURNAL_DIRECTORY: &str = "journal";
 
 /// The form of heads and records.
 const FORM: u8 = 1;

@@ -11,6 +11,7 @@ mod change;
 mod codec;
 mod cold;
 mod dirty;
+mod disk;
 mod engine;
 mod error;
 mod group;
@@ -47,6 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use cold::{Cold, Found, Wanted};
+pub use disk::disk_bytes;
 pub use error::{EngineError, StoreError};
 pub use group::Group;
 pub use journal::{Journal, JournalRun, read_journals};

@@ -46,7 +46,7 @@ const RESERVE_FILE: &str = "reserve";
 const RESERVE_BYTES: usize = 4 * PROBE_BYTES;
 
 /// The beginning of the names of what is set aside.
-const SET_ASIDE: &str = "set-aside";
+pub(super) const SET_ASIDE: &str = "set-aside";
 
 /// Damaged stores kept to be looked at; older ones make room, or a failing disk would fill itself. Those of newer versions all stay.
 const DAMAGED_KEPT_MAX: usize = 3;

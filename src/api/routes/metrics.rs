@@ -3,38 +3,29 @@
 //! One namespace, base units, `_total` on counters. The text format (version 0.0.4) is 30 lines to write, so there is no registry and
 //! no library: nothing here is kept between two scrapes. A remote is `target_cluster`, as in `cilium_kvstoremesh_*`.
 
-use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
+mod clusters;
+mod page;
+mod process;
+
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
+use self::clusters::timestamp;
+use self::page::Page;
 use crate::api::dto::status::{readings, store_state};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::{ClusterReading, Handle, Origin, Reading};
-use crate::model::Phase;
+use crate::handle::{ClusterReading, Handle, Reading};
 
 /// Prometheus' text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A family of metrics in the making.
-struct Family<'a> {
-    text: &'a mut String,
-    name: &'static str,
-}
-
-/// A page of metrics.
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
 /// Metrics in Prometheus' text format. Answers also while the store is loading.
 ///
-/// For a scraper. Each begins with `meshkeep_` and has a line of help.
+/// For a scraper. Each begins with `meshkeep_`, those of the process with `process_`, and has a line of help.
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
@@ -46,47 +37,22 @@ fn text(state: &ApiState) -> String {
     let reading = state.handle.try_reading();
     let mut page = Page::default();
     process(&mut page, state, reading.is_some());
+    process::add(&mut page);
+    requests(&mut page, state);
     store(&mut page, &state.handle);
     streams(&mut page, state, reading.as_ref());
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
-        phases(&mut page, &all);
-        resources(&mut page, &all);
-        remotes(&mut page, &all);
+        clusters::add(&mut page, &state.handle, &all);
         mirror(&mut page, reading);
     }
     page.text
 }
 
-impl Page {
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        // writing to a String cannot fail
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        Family { text: &mut self.text, name }
-    }
-
-    fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "gauge", help)
-    }
-
-    fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "counter", help)
-    }
-}
-
-impl Family<'_> {
-    /// One sample. Label values are names of ours, of Cilium's clusters or versions: none needs escaping, and what would is dropped.
-    fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", value.replace(['\\', '"', '\n'], ""))).collect();
-        let braced = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.text, "{}{braced} {value}", self.name);
-    }
-}
-
 fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     let handle = &state.handle;
-    page.gauge("meshkeep_build_info", "The version that runs; always 1.").sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.gauge("meshkeep_build_info", "The version that runs, and the commit that a release is built from; always 1.")
+        .sample(&[("version", env!("CARGO_PKG_VERSION")), ("commit", commit())], 1);
     page.gauge("meshkeep_uptime_seconds", "How long it has been running.").sample(&[], handle.uptime().as_secs_f64());
     page.gauge("meshkeep_loaded", "Whether everything of the store is in memory.").sample(&[], u8::from(loaded));
     let scans = &state.scans;
@@ -111,7 +77,40 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     }
 }
 
+/// What stands in brackets behind the version.
+fn commit() -> &'static str {
+    env!("MESHKEEP_VERSION").split_once('(').map(|(_, commit)| commit.trim_end_matches(')')).unwrap_or_default()
+}
+
+fn requests(page: &mut Page, state: &ApiState) {
+    let help = "From a request's head until the head of its answer, by route and status.";
+    let mut requests = page.histogram("meshkeep_http_request_duration_seconds", help);
+    for (route, status, times) in state.times.all() {
+        requests.times(&[("route", &route), ("status", &status.to_string())], &times);
+    }
+    let expiry = state.certificate.as_deref().and_then(crate::api::tls::expiry);
+    let mut certificate = page.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "When the certificate of --tls-cert runs out.");
+    if let Some(expiry) = expiry {
+        certificate.sample(&[], timestamp(expiry));
+    }
+}
+
 fn store(page: &mut Page, handle: &Handle) {
+    let steps = handle.step_times();
+    for (name, step, help) in [
+        ("meshkeep_commit_duration_seconds", "commit", "What applying a batch of changes takes."),
+        ("meshkeep_publish_duration_seconds", "publish", "From when the first change of a batch came until readers see all of it."),
+        ("meshkeep_durable_duration_seconds", "durable", "From when the first change of a group is seen until all of it is stored."),
+    ] {
+        let mut family = page.histogram(name, help);
+        for (_, times) in steps.iter().filter(|(of, _)| *of == step) {
+            family.times(&[], times);
+        }
+    }
+    let mut bytes = page.gauge("meshkeep_store_bytes", "Bytes of the disk that the data directory takes, by class of files.");
+    for (class, count) in handle.disk_bytes() {
+        bytes.sample(&[("class", class)], count);
+    }
     let (now, _) = store_state(handle);
     let mut state = page.gauge("meshkeep_store_state", "1 for the state that storing is in.");
     for name in ["loading", "healthy", "recovered", "failing", "stopped"] {
@@ -151,60 +150,6 @@ fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
     }
 }
 
-fn phases(page: &mut Page, all: &[ClusterReading]) {
-    let mut counts: BTreeMap<&str, u64> = Phase::ALL.iter().map(|phase| (phase.api_name(), 0)).collect();
-    for cluster in all {
-        if let Some(phase) = cluster.phase {
-            *counts.entry(phase.api_name()).or_default() += 1;
-        }
-    }
-    let mut clusters = page.gauge("meshkeep_clusters", "Clusters in each phase.");
-    for (phase, count) in counts {
-        clusters.sample(&[("phase", phase)], count);
-    }
-}
-
-fn resources(page: &mut Page, all: &[ClusterReading]) {
-    let mut each = |name, help, value: &dyn Fn(&crate::handle::ResourceReading) -> Option<f64>| {
-        let mut family = page.gauge(name, help);
-        for (cluster, resource) in all.iter().flat_map(|cluster| cluster.resources.iter().map(move |resource| (cluster, resource))) {
-            if let Some(value) = value(resource) {
-                family.sample(&[("target_cluster", cluster.name.as_str()), ("kind", resource.kind.api_name())], value);
-            }
-        }
-    };
-    each("meshkeep_cluster_entries", "Keys that are held.", &|resource| Some(float(resource.entry_count)));
-    let restored = "Keys from the store that the source has not confirmed yet.";
-    each("meshkeep_cluster_restored_entries", restored, &|resource| Some(float(resource.restored_count)));
-    let live = "Whether everything was confirmed by the source since the start.";
-    each("meshkeep_cluster_confirmed", live, &|resource| Some(float(u64::from(resource.source.origin == Origin::Live))));
-    let age = "How long ago the source last said anything.";
-    each("meshkeep_cluster_age_seconds", age, &|resource| resource.source.age.map(|age| age.as_secs_f64()));
-}
-
-fn remotes(page: &mut Page, all: &[ClusterReading]) {
-    let with_file = || all.iter().filter_map(|cluster| Some((cluster.name.as_str(), cluster.status.as_ref()?)));
-    let mut failures = page.counter("meshkeep_cluster_failures_total", "Attempts that failed since the start.");
-    for (name, status) in with_file() {
-        failures.sample(&[("target_cluster", name)], status.failure_count);
-    }
-    let mut unknown = page.gauge("meshkeep_cluster_unknown_keys", "Keys at the source that this version does not know, by prefix.");
-    for (name, status) in with_file() {
-        for found in &status.unknown_prefixes {
-            unknown.sample(&[("target_cluster", name), ("prefix", &found.prefix)], found.key_count);
-        }
-    }
-    let mut last = page.gauge("meshkeep_cluster_last_failure_timestamp_seconds", "When the last attempt failed.");
-    for (name, time) in with_file().filter_map(|(name, status)| Some((name, status.last_error_time?))) {
-        last.sample(&[("target_cluster", name)], timestamp(time));
-    }
-    let help = "When the first of the client certificate and its CA runs out.";
-    let mut expiry = page.gauge("meshkeep_cluster_certificate_expiry_timestamp_seconds", help);
-    for (name, time) in with_file().filter_map(|(name, status)| Some((name, status.certificate_expiry?))) {
-        expiry.sample(&[("target_cluster", name)], timestamp(time));
-    }
-}
-
 fn mirror(page: &mut Page, reading: &Reading) {
     let counts = reading.counts();
     let mut objects = page.gauge("meshkeep_objects", "Usable objects.");
@@ -226,14 +171,4 @@ fn mirror(page: &mut Page, reading: &Reading) {
     let age = feed.oldest_tombstone.map_or(Duration::ZERO, |time| SystemTime::now().duration_since(time).unwrap_or_default());
     page.gauge("meshkeep_feed_oldest_tombstone_age_seconds", "How long ago the oldest of them was deleted; 0 if there is none.")
         .sample(&[], age.as_secs_f64());
-}
-
-fn timestamp(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-}
-
-/// A count as Prometheus has it: exact up to 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of keys are far below 2^53")]
-const fn float(count: u64) -> f64 {
-    count as f64
 }

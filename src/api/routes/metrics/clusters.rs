@@ -1,0 +1,135 @@
+//! What is told of each cluster. Names that Cilium's KVStoreMesh has too mean the same here (docs/protocol.md §8.3).
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use super::page::Page;
+use crate::handle::{ClusterReading, Handle, Origin};
+use crate::model::{ClusterStatus, Kind, Phase, Scope};
+
+/// Everything about each of them.
+pub(super) fn add(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
+    phases(page, all);
+    resources(page, all);
+    remotes(page, all);
+    changes(page, handle, all);
+}
+
+fn phases(page: &mut Page, all: &[ClusterReading]) {
+    let mut counts: BTreeMap<&str, u64> = Phase::ALL.iter().map(|phase| (phase.api_name(), 0)).collect();
+    for cluster in all {
+        if let Some(phase) = cluster.phase {
+            *counts.entry(phase.api_name()).or_default() += 1;
+        }
+    }
+    let mut clusters = page.gauge("meshkeep_clusters", "Clusters in each phase.");
+    for (phase, count) in counts {
+        clusters.sample(&[("phase", phase)], count);
+    }
+    let mut now = page.gauge("meshkeep_cluster_phase", "1 for the phase that the cluster is in.");
+    for cluster in all {
+        for phase in Phase::ALL {
+            let labels = [("target_cluster", cluster.name.as_str()), ("phase", phase.api_name())];
+            now.sample(&labels, u8::from(cluster.phase == Some(phase)));
+        }
+    }
+    let mut since = page.gauge("meshkeep_cluster_phase_seconds", "How long the cluster has been in its phase.");
+    for (name, status) in with_file(all) {
+        since.sample(&[("target_cluster", name)], status.phase_since.elapsed().as_secs_f64());
+    }
+}
+
+fn resources(page: &mut Page, all: &[ClusterReading]) {
+    let mut each = |name, help, value: &dyn Fn(&crate::handle::ResourceReading) -> Option<f64>| {
+        let mut family = page.gauge(name, help);
+        for (cluster, resource) in all.iter().flat_map(|cluster| cluster.resources.iter().map(move |resource| (cluster, resource))) {
+            if let Some(value) = value(resource) {
+                family.sample(&[("target_cluster", cluster.name.as_str()), ("kind", resource.kind.api_name())], value);
+            }
+        }
+    };
+    each("meshkeep_cluster_entries", "Keys that are held.", &|resource| Some(float(resource.entry_count)));
+    let restored = "Keys from the store that the source has not confirmed yet.";
+    each("meshkeep_cluster_restored_entries", restored, &|resource| Some(float(resource.restored_count)));
+    let live = "Whether everything was confirmed by the source since the start.";
+    each("meshkeep_cluster_confirmed", live, &|resource| Some(float(u64::from(resource.source.origin == Origin::Live))));
+    let age = "How long ago the source last said anything; +Inf where it never has.";
+    each("meshkeep_cluster_age_seconds", age, &|resource| Some(resource.source.age.map_or(f64::INFINITY, |age| age.as_secs_f64())));
+    let held = "Keys that stay although the source has lost them.";
+    let mut family = page.gauge("meshkeep_cluster_held_entries", held);
+    for (name, status) in with_file(all) {
+        for kind in Kind::ALL {
+            let count = status.resource(kind).held_count;
+            family.sample(&[("target_cluster", name), ("kind", kind.api_name())], count);
+        }
+    }
+    let help = "1 once the kind was listed in full and is watched over the present connection.";
+    let mut synced = page.gauge("meshkeep_kvstore_initial_sync_completed", help);
+    for (name, status) in with_file(all) {
+        for kind in Kind::ALL {
+            let labels = [("scope", kind.base()), ("source_cluster", name), ("action", "read")];
+            synced.sample(&labels, u8::from(status.resource(kind).synced));
+        }
+    }
+}
+
+/// Those that have a file, with what their tasks say.
+fn with_file(all: &[ClusterReading]) -> impl Iterator<Item = (&str, &ClusterStatus)> {
+    all.iter().filter_map(|cluster| Some((cluster.name.as_str(), cluster.status.as_ref()?)))
+}
+
+fn remotes(page: &mut Page, all: &[ClusterReading]) {
+    page.gauge("meshkeep_remote_clusters", "Clusters that have a file.").sample(&[], with_file(all).count());
+    let mut each = |name, help, value: &dyn Fn(&ClusterStatus) -> Option<f64>| {
+        let mut family = page.gauge(name, help);
+        for (cluster, status) in with_file(all) {
+            if let Some(value) = value(status) {
+                family.sample(&[("target_cluster", cluster)], value);
+            }
+        }
+    };
+    let ready = "Whether its cluster config and every kind were read over the present connection.";
+    each("meshkeep_remote_cluster_readiness_status", ready, &|status| {
+        let is_ready = status.connected && status.config_retrieved && status.resources.iter().all(|resource| resource.synced);
+        Some(f64::from(u8::from(is_ready)))
+    });
+    each("meshkeep_remote_cluster_failures", "Attempts that failed since the start.", &|status| Some(float(status.failure_count)));
+    each("meshkeep_remote_cluster_last_failure_ts", "When the last attempt failed.", &|status| status.last_error_time.map(timestamp));
+    let revoked = "How often what traffic is sent by was given up because the cluster was away (--cache-ttl).";
+    each("meshkeep_remote_cluster_cache_revocations", revoked, &|status| Some(float(status.revocation_count)));
+    let help = "When the first of the client certificate and its CA runs out.";
+    each("meshkeep_cluster_certificate_expiry_timestamp_seconds", help, &|status| status.certificate_expiry.map(timestamp));
+    each("meshkeep_cluster_too_large", "1 while the cluster has more than it may have and is not read on.", &|status| {
+        Some(f64::from(u8::from(status.too_large.is_some())))
+    });
+    let mut unknown = page.gauge("meshkeep_cluster_unknown_keys", "Keys at the source that this version does not know, by prefix.");
+    for (name, status) in with_file(all) {
+        for found in &status.unknown_prefixes {
+            unknown.sample(&[("target_cluster", name), ("prefix", &found.prefix)], found.key_count);
+        }
+    }
+}
+
+fn changes(page: &mut Page, handle: &Handle, all: &[ClusterReading]) {
+    let mut changes = page.counter("meshkeep_cluster_changes_total", "Changes that were announced since the start.");
+    // what has gone is told no more
+    let is_there = |scope: &Scope| all.iter().any(|cluster| cluster.name == scope.cluster);
+    for (scope, counts) in handle.changes_counted().into_iter().filter(|(scope, _)| is_there(scope)) {
+        let mut one = |change, count| {
+            changes.sample(&[("target_cluster", scope.cluster.as_str()), ("kind", scope.kind.api_name()), ("change", change)], count);
+        };
+        one("upsert", counts.upserts);
+        one("delete", counts.deletes);
+    }
+}
+
+/// A time as Prometheus has it.
+pub(super) fn timestamp(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// A count as Prometheus has it: exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts of keys are far below 2^53")]
+const fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,65 @@
+//! Prometheus' text format.
+
+use std::fmt::{Display, Write};
+
+use crate::model::{HISTOGRAM_STEPS, Times};
+
+/// A family of metrics in the making.
+pub(super) struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+}
+
+/// A page of metrics.
+#[derive(Default)]
+pub(super) struct Page {
+    pub(super) text: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+        // writing to a String cannot fail
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Family { text: &mut self.text, name }
+    }
+
+    pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "gauge", help)
+    }
+
+    pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "counter", help)
+    }
+
+    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "histogram", help)
+    }
+}
+
+impl Family<'_> {
+    /// One sample. Label values are names of ours, of Cilium's clusters or versions: none needs escaping, and what would is dropped.
+    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.sample_of("", labels, value);
+    }
+
+    /// All samples of a histogram.
+    pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &Times) {
+        for (step, count) in HISTOGRAM_STEPS.iter().zip(times.up_to) {
+            let step = step.to_string();
+            self.sample_of("_bucket", &[labels, &[("le", &step)]].concat(), count);
+        }
+        self.sample_of("_bucket", &[labels, &[("le", "+Inf")]].concat(), times.count);
+        self.sample_of("_sum", labels, times.sum_seconds);
+        self.sample_of("_count", labels, times.count);
+    }
+
+    fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", value.replace(['\\', '"', '\n'], ""))).collect();
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let value = value.to_string();
+        // Rust's own word is not the format's
+        let value = if value == "inf" { "+Inf" } else { &value };
+        let _ = writeln!(self.text, "{}{suffix}{braced} {value}", self.name);
+    }
+}

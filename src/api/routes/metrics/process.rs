@@ -1,0 +1,50 @@
+//! What every client library of Prometheus tells of its process, under the same names; read from `/proc` (proc(5)).
+
+use std::fs;
+
+use super::page::Page;
+
+/// The unit of times in `/proc/self/stat`: the kernel's `USER_HZ`, which is 100 wherever this runs.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Where the fields of `/proc/self/stat` are that are used, counted behind the name in brackets, which may hold blanks.
+const USER_TIME: usize = 11;
+const SYSTEM_TIME: usize = 12;
+const THREADS: usize = 17;
+const START: usize = 19;
+
+/// Adds what can be read.
+pub(super) fn add(page: &mut Page) {
+    let stat = read("/proc/self/stat");
+    let fields: Vec<&str> = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+    let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok());
+    let seconds = |ticks: f64| ticks / TICKS_PER_SECOND;
+    let cpu = ticks(USER_TIME).zip(ticks(SYSTEM_TIME)).map(|(user, system)| seconds(user + system));
+    let mut total = page.counter("process_cpu_seconds_total", "Time that its threads worked.");
+    cpu.into_iter().for_each(|cpu| total.sample(&[], cpu));
+    let booted = number_behind(&read("/proc/stat"), "btime");
+    let status = read("/proc/self/status");
+    let bytes = |name| number_behind(&status, name).map(|kibibytes| kibibytes * 1024.0);
+    let open = fs::read_dir("/proc/self/fd").ok().map(|entries| u32::try_from(entries.count()).unwrap_or(u32::MAX)).map(f64::from);
+    for (name, help, value) in [
+        ("process_start_time_seconds", "When it was started.", booted.zip(ticks(START)).map(|(booted, start)| booted + seconds(start))),
+        ("process_threads", "Threads.", ticks(THREADS)),
+        ("process_resident_memory_bytes", "Memory that it has.", bytes("VmRSS:")),
+        ("process_virtual_memory_bytes", "Addresses that it has.", bytes("VmSize:")),
+        ("process_open_fds", "Open file descriptors.", open),
+        ("process_max_fds", "How many may be open.", number_behind(&read("/proc/self/limits"), "Max open files")),
+    ] {
+        let mut gauge = page.gauge(name, help);
+        value.into_iter().for_each(|value| gauge.sample(&[], value));
+    }
+}
+
+/// What cannot be read is told no more.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The first number behind a name at the beginning of a line.
+fn number_behind(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}

@@ -1,0 +1,72 @@
+//! How long things take, counted in steps. Written by many at one time, read now and then.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The steps, in seconds: each about twice the one before, from what a lookup takes to what nobody waits for (Prometheus' own default has the
+/// upper ones).
+pub const HISTOGRAM_STEPS: [f64; 16] =
+    [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// Times, counted by the step that they reach.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// Each step alone; those above the last step behind it.
+    counts: [AtomicU64; HISTOGRAM_STEPS.len() + 1],
+    sum_nanoseconds: AtomicU64,
+}
+
+/// The counts as they are now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Times {
+    /// How many took as long as each step or less.
+    pub up_to: [u64; HISTOGRAM_STEPS.len()],
+    /// How many there were.
+    pub count: u64,
+    /// What all took together, in seconds.
+    pub sum_seconds: f64,
+}
+
+impl Histogram {
+    /// Something took so long.
+    pub fn note(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let step = HISTOGRAM_STEPS.partition_point(|step| *step < seconds);
+        if let Some(count) = self.counts.get(step) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sum_nanoseconds.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The counts as they are now.
+    #[must_use]
+    pub fn times(&self) -> Times {
+        let mut count = 0;
+        let mut add = |one: &AtomicU64| {
+            count += one.load(Ordering::Relaxed);
+            count
+        };
+        let mut up_to = [0; HISTOGRAM_STEPS.len()];
+        for (up_to, one) in up_to.iter_mut().zip(&self.counts) {
+            *up_to = add(one);
+        }
+        let count = self.counts.last().map_or(0, add);
+        Times { up_to, count, sum_seconds: Duration::from_nanos(self.sum_nanoseconds.load(Ordering::Relaxed)).as_secs_f64() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_time_counts_from_the_step_that_it_reaches() {
+        let histogram = Histogram::default();
+        for milliseconds in [0, 1, 2, 10_000, 60_000] {
+            histogram.note(Duration::from_millis(milliseconds));
+        }
+        let times = histogram.times();
+        assert_eq!(times.up_to, [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4]);
+        assert_eq!((times.count, times.sum_seconds), (5, 70.003));
+    }
+}

@@ -1,0 +1,61 @@
+//! What the data directory takes of the disk, by class of files (docs/store.md has them).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::{BLOCK_BYTES, ENGINE_DIRECTORY};
+
+/// The classes, in the order of what they take.
+const CLASSES: [&str; 4] = ["store", "journal", "setAside", "other"];
+
+/// The bytes of each class; what cannot be looked at counts for nothing. Blocks.
+#[must_use]
+pub fn disk_bytes(directory: &Path) -> Vec<(&'static str, u64)> {
+    let mut bytes = CLASSES.map(|class| (class, 0));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let class = class_of(&entry.file_name().to_string_lossy());
+        if let Some((_, sum)) = bytes.iter_mut().find(|(name, _)| *name == class) {
+            *sum += bytes_of(&entry.path());
+        }
+    }
+    bytes.to_vec()
+}
+
+fn class_of(name: &str) -> &'static str {
+    match name {
+        ENGINE_DIRECTORY => "store",
+        super::journal::JOURNAL_DIRECTORY => "journal",
+        _ if name.starts_with(super::recovery::SET_ASIDE) => "setAside",
+        _ => "other",
+    }
+}
+
+/// What a file takes, or all below a directory; no link is followed. The layout is two directories deep.
+fn bytes_of(path: &Path) -> u64 {
+    let Ok(data) = fs::symlink_metadata(path) else { return 0 };
+    let below =
+        if data.is_dir() { fs::read_dir(path).into_iter().flatten().flatten().map(|entry| bytes_of(&entry.path())).sum() } else { 0 };
+    data.blocks() * BLOCK_BYTES + below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_told_by_class() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, length: usize| {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, vec![7; length]).unwrap();
+        };
+        write("store/db", 1 << 20);
+        write("set-aside-damaged-1/db", 2 << 20);
+        write("reserve", 4 << 20);
+        let bytes: Vec<(&str, u64)> = disk_bytes(directory.path()).into_iter().map(|(class, bytes)| (class, bytes >> 20)).collect();
+        assert_eq!(bytes, [("store", 1), ("journal", 0), ("setAside", 2), ("other", 4)]);
+        assert_eq!(disk_bytes(&directory.path().join("none")).iter().map(|(_, bytes)| bytes).sum::<u64>(), 0);
+    }
+}
