@@ -1,14 +1,19 @@
 //! Findings in words: what is wrong, and what to do about it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::dto::problems::Finding;
 use crate::handle;
 use crate::handle::{ClusterReading, Reading, Survey};
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Phase};
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Phase, WentBack};
 
 /// How many names a text has before it says how many more there are: a line for people.
 const SHOWN_MAX: usize = 5;
+
+/// How long it is told that an etcd went back, since it did last: it is over at once, and who is called for it comes within the hour. Several
+/// etcds behind one address do it again with each connection.
+const WENT_BACK_TOLD: Duration = Duration::from_secs(3_600);
 
 /// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
 const MADE_UP: &str =
@@ -116,6 +121,12 @@ fn of_cluster(cluster: &ClusterReading) -> Vec<Finding> {
     }
     if let Some(excess) = &status.too_large {
         found.push(one("clusterTooLarge", format!("{name} is not read: {excess}"), None));
+    }
+    if let Some(WentBack { error, count, .. }) = status.went_back.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_TOLD) {
+        let detail = format!(
+            "{error}; {name} is read anew each time ({count} since meshkeep started), and what agents hold of it may be older than they know: give each etcd an address of its own, and restart agents after a restore"
+        );
+        found.push(one("revisionWentBack", detail, None));
     }
     if status.phase == Phase::SourceLost {
         let detail =

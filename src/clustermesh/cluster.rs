@@ -135,6 +135,9 @@ impl ClusterTask {
                 self.surroundings.reporter.too_large(&error);
                 wait = self.options.timing.too_large_wait;
             }
+            if error.is_going_back() {
+                self.surroundings.reporter.went_back(&error);
+            }
             self.surroundings.reporter.failure(&error.to_string(), wait);
             tokio::select! {
                 () = sleep(wait) => {}

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::scope::AttemptError;
 use crate::commit::CommandSender;
-use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix};
+use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack};
 use crate::wire::keys::cluster_config_key;
 
 /// Phases, failures, waits and unknown prefixes that were logged lately, of all clusters.
@@ -133,6 +133,14 @@ impl Reporter {
     /// The cluster has more than it may have, until it is read in full.
     pub(super) fn too_large(&self, excess: &AttemptError) {
         self.change(|status| status.too_large = Some(excess.to_string()));
+    }
+
+    /// The etcd went back within a connection, which is over.
+    pub(super) fn went_back(&self, error: &AttemptError) {
+        self.change(|status| {
+            let count = status.went_back.as_ref().map_or(0, |before| before.count) + 1;
+            status.went_back = Some(WentBack { error: error.to_string(), last: Instant::now(), count });
+        });
     }
 
     /// A connection is over, or none came of an attempt. That the config is gone stays so until it is read again.

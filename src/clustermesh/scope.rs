@@ -71,6 +71,11 @@ impl AttemptError {
     pub(super) fn is_too_much(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::Kvstore(KvstoreError::TooManyKeys { .. }))
     }
+
+    /// Whether the etcd was at an older revision than before.
+    pub(super) fn is_going_back(&self) -> bool {
+        matches!(self, Self::Kvstore(KvstoreError::WentBack { .. }))
+    }
 }
 
 /// What one kind remembers between connections.

@@ -250,6 +250,8 @@ pub struct ClusterStatus {
     pub last_error_time: Option<SystemTime>,
     /// In which way the cluster has more than it may have, from when that was found until it is read in full.
     pub too_large: Option<String>,
+    /// That its revision went back within a connection, where it did.
+    pub went_back: Option<WentBack>,
     /// When the next attempt starts, while backing off.
     pub next_retry: Option<Instant>,
     /// When the first of its client certificate and its CA runs out.
@@ -260,6 +262,17 @@ pub struct ClusterStatus {
     pub unknown_prefixes: Vec<UnknownPrefix>,
     /// Its configuration where that cannot be used, and keys that are no entries, at most 16 of each kind; in key order.
     pub refused: Vec<RefusedKey>,
+}
+
+/// An etcd whose answers were of an older state than one before over the same connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WentBack {
+    /// How that was noticed last.
+    pub error: String,
+    /// When.
+    pub last: Instant,
+    /// How often, since meshkeep started.
+    pub count: u64,
 }
 
 /// A key of the source that is none of the entries and could not be used.
@@ -340,6 +353,7 @@ impl ClusterStatus {
             last_error: None,
             last_error_time: None,
             too_large: None,
+            went_back: None,
             next_retry: None,
             certificate_expiry: None,
             resources: Default::default(),

@@ -26,7 +26,7 @@ pub use causes::{Causes, Due};
 pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
-    MaxConnectedClusters, Phase, RefusedKey, ResourceStatus, UnknownPrefix,
+    MaxConnectedClusters, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack,
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};

@@ -159,6 +159,9 @@ async fn heartbeats_without_end_end_the_watch_of_them() {
 async fn an_etcd_that_goes_back_is_left_and_tried_again() {
     let attack = Attack::begin(Mode::GoesBack, Size::chosen()).await;
     attack.is_left_alone("went back from revision", false).await;
+    let told = attack.meshkeep.get("/v1/problems?kind=revisionWentBack").await;
+    assert_eq!(told["items"][0]["clusters"], serde_json::json!(["c02"]), "{told}");
+    assert!(told["items"][0]["detail"].as_str().unwrap().contains("went back from revision"), "{told}");
     attack.ends().await;
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Finding {
     /// Its name: the same as long as it lasts.
     pub(crate) id: String,
     /// What kind of trouble it is: `clusterConfigLost`, `clusterConfigRefused`, `clusterTooLarge`, `danglingHostIP`, `danglingIdentity`, `duplicateAddress`, `duplicateClusterID`,
-    /// `heldEntries`, `identityOutOfRange`, `overlappingNodePodCIDR`, `overlappingPodCIDR` or `sourceLost`.
+    /// `heldEntries`, `identityOutOfRange`, `overlappingNodePodCIDR`, `overlappingPodCIDR`, `revisionWentBack` or `sourceLost`.
     pub(crate) kind: &'static str,
     /// The clusters that it concerns.
     pub(crate) clusters: Vec<String>,

@@ -22,7 +22,7 @@ const CONFLICT_REASONS: [&str; 9] = [
 ];
 
 /// `api/findings.rs` and `handle/survey/finding.rs` find them.
-const FINDING_KINDS: [&str; 12] = [
+const FINDING_KINDS: [&str; 13] = [
     "clusterConfigLost",
     "clusterConfigRefused",
     "clusterTooLarge",
@@ -34,6 +34,7 @@ const FINDING_KINDS: [&str; 12] = [
     "identityOutOfRange",
     "overlappingNodePodCIDR",
     "overlappingPodCIDR",
+    "revisionWentBack",
     "sourceLost",
 ];
 

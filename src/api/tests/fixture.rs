@@ -80,6 +80,17 @@ impl Fixture {
 
     /// As a sidecar of this cluster serves it.
     pub(in crate::api) fn of_own(view: View, own_cluster: Option<ClusterName>) -> Self {
+        Self::made(view, own_cluster, paris_status())
+    }
+
+    /// With something to tell of paris.
+    pub(in crate::api) fn of_paris(change: impl FnOnce(&mut ClusterStatus)) -> Self {
+        let mut status = paris_status();
+        change(&mut status);
+        Self::made(mesh(), None, status)
+    }
+
+    fn made(view: View, own_cluster: Option<ClusterName>, status: ClusterStatus) -> Self {
         let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
@@ -91,7 +102,7 @@ impl Fixture {
         let (commands, receiver) = command_queue();
         std::thread::spawn(move || committer.run(receiver));
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
-        let status = watch::channel(paris_status()).1;
+        let status = watch::channel(status).1;
         let (board, board_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
         let directory = DirectoryState { readable: true, ..DirectoryState::default() };
         let handle = Handle::new(About {

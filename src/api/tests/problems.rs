@@ -1,7 +1,7 @@
 //! Explanations of addresses, and findings that come and go with the changes that they rest on.
 
 use std::ops::ControlFlow;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -9,6 +9,7 @@ use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
 use crate::handle::Look;
 use crate::model::{
     Backend, Change, Command, Cursor, EtcdClusterId, IpEntry, Kind, Node, Object, ObjectPrefix, Revision, Scope, Sequence, Service,
+    WentBack,
 };
 use crate::view::View;
 
@@ -212,6 +213,16 @@ async fn an_answer_says_whether_everything_was_looked_at() {
 }
 
 /// As some versions announced them on every node (cilium/cilium#46179): one fact is one finding, with what to do.
+#[tokio::test]
+async fn that_an_etcd_went_back_is_told_for_an_hour() {
+    for (minutes, expected) in [(59, &["revisionWentBack/paris"][..]), (60, &[])] {
+        let last = Instant::now().checked_sub(Duration::from_secs(minutes * 60)).unwrap();
+        let fixture = Fixture::of_paris(|status| status.went_back = Some(WentBack { error: "went back".to_owned(), last, count: 3 }));
+        let told = fixture.json("/v1/problems?kind=revisionWentBack").await;
+        assert_eq!(ids(&told), expected, "{told}");
+    }
+}
+
 #[tokio::test]
 async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
     let cidrs: Vec<ipnet::IpNet> = (0..=255).map(|second| format!("10.{second}.0.0/16").parse().unwrap()).collect();
