@@ -113,7 +113,7 @@ const DECODED_BYTES_MIN: u64 = 96 << 20;
 /// What is held in memory at most, whatever remotes write.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MemorySettings {
-    /// Do not read a cluster that has more keys than this: what is held of it stays as it is
+    /// Do not read a cluster that has more keys than this, those made of its nodes included: what is held of it stays as it is
     #[arg(long, value_name = "COUNT", default_value = "2000000", value_parser = parse_count)]
     pub cluster_max_keys: u64,
 

@@ -125,7 +125,8 @@ impl Mesh {
         let (reporter, status) = Reporter::new(cluster.clone());
         let (content_sender, content) = watch::channel(content);
         let view = &self.mirror.current().view;
-        let held = Kind::ALL.map(|kind| view.scope(&Scope { cluster: cluster.clone(), kind }).map_or(0, |state| state.entry_count.into()));
+        let count = |kind| view.scope(&Scope { cluster: cluster.clone(), kind }).map_or(0, |state| u64::from(state.entry_count));
+        let held = Kind::ALL.map(|kind| if kind == Kind::Node { count(kind) + count(Kind::NodeIp) } else { count(kind) });
         let surroundings = Surroundings {
             holdings: Holdings::new(self.options.bounds, held),
             decoded: self.options.decoded.clone(),

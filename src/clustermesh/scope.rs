@@ -203,7 +203,7 @@ impl ScopeTask<'_> {
         drop(place);
         let mirror = self.settled_mirror().await;
         let held = mirror.view.scope(&self.scope).map_or(0, |state| u64::from(state.entry_count));
-        self.add_unjudged(changed.as_ref());
+        self.add_unjudged(changed.as_ref()).await;
         let puts = changed.iter().flat_map(|changed| &changed.puts);
         let is_held = |put: &&KeyValue| self.entry_key(&put.key).is_some_and(|key| mirror.view.contains(&key));
         let new = puts.filter(|put| !is_held(put)).count();

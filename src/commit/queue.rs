@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::marks::QueueMarks;
-use crate::model::{Change, Command};
+use crate::model::{Change, Command, Object};
 
 /// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
 /// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
@@ -175,11 +175,19 @@ impl Batch {
     }
 }
 
+/// What an ipcache entry takes that is made of a node: a record, an announcement with its key, and a row of the group to be stored.
+const MADE_ENTRY_BYTES: usize = 600;
+
+/// What an object takes, with what is made of it where it is applied.
+fn of_object(object: &Object) -> usize {
+    object.footprint() + object.as_node().map_or(0, |node| node.entry_count_max() * MADE_ENTRY_BYTES)
+}
+
 /// About how many bytes a command takes.
 fn byte_count(command: &Command) -> usize {
     let of_change = |change: &Change| match change {
         Change::Put { key, value, decoded, .. } => {
-            key.name.len() + value.len() + decoded.as_ref().map_or_else(|reason| reason.len(), |object| object.footprint())
+            key.name.len() + value.len() + decoded.as_ref().map_or_else(|reason| reason.len(), |object| of_object(object))
         }
         Change::Delete { key } | Change::Hold { key } => key.name.len(),
     };
@@ -195,7 +203,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::model::{ClusterName, EntryKey, Kind, Scope, SourceStamp};
+    use crate::model::{ClusterName, EntryKey, Kind, Node, Scope, SourceStamp};
 
     /// A command of so many bytes, and some more.
     fn command(bytes: usize) -> Command {
@@ -271,5 +279,18 @@ mod tests {
         drop(queue);
         assert_eq!(poll(waiting), Poll::Ready(Err(WriterGone)));
         assert_eq!(sender.bytes.available_permits(), 10_000);
+    }
+
+    /// 14 bytes of a node's value are an entry that takes 40 times that.
+    #[test]
+    fn a_node_takes_what_is_made_of_it() {
+        let net = |number: u32| ipnet::Ipv4Net::new(number.into(), 32).unwrap().into();
+        let node = Node { secondary_pod_cidrs: (0..10_000).map(net).collect(), ..Node::default() };
+        let key = EntryKey::new(Kind::Node, ClusterName::parse("paris").unwrap(), "worker");
+        let put =
+            Change::Put { key, value: [7; 140_000].into(), decoded: Ok(Object::Node(node.into()).into()), source: SourceStamp::default() };
+        let scope = Scope { cluster: ClusterName::parse("paris").unwrap(), kind: Kind::Node };
+        let bytes = byte_count(&Command::Apply { scope, changes: vec![put], cursor: None });
+        assert!((6_000_000..7_000_000).contains(&bytes), "{bytes}");
     }
 }

@@ -169,6 +169,12 @@ impl Node {
     pub fn pod_cidrs(&self) -> impl Iterator<Item = IpNet> {
         self.ipv4_pod_cidr.iter().chain(&self.ipv6_pod_cidr).chain(&self.secondary_pod_cidrs).map(IpNet::trunc)
     }
+
+    /// How many ipcache entries are made of it at most, one for each of its addresses and pod CIDRs: fewer where some are the same.
+    #[must_use]
+    pub fn entry_count_max(&self) -> usize {
+        self.addresses.len() + self.pod_cidrs().count() + self.health_ips.len() + self.ingress_ips.len()
+    }
 }
 
 /// One address of a node.

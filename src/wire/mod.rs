@@ -112,6 +112,12 @@ pub fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
     node::pod_cidrs(value)
 }
 
+/// How many ipcache entries the value of a node makes at most, where [`decode`] takes it.
+#[must_use]
+pub fn node_entry_count(value: &[u8]) -> usize {
+    node::entry_count(value)
+}
+
 /// The identity that a value names though its cluster may not have it, with those that it may have; whatever else is wrong with the value.
 /// `None` also where the cluster's id is not known.
 #[must_use]

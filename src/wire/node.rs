@@ -9,6 +9,11 @@ use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
 use crate::model::{Node, NodeAddress};
 
+/// How many ipcache entries may be made of one node. Each pod of a node may have a range of its own in both families, and the largest have
+/// some 1,000 pods; a hundred times that is what lists of other values may have (`protobuf`). A value of etcd's 1.5 MiB has some 110,000.
+/// All of them change at once, at some 0.6 KB each: 60 MB.
+const ENTRIES_MAX: usize = 100_000;
+
 go_struct! {
     /// A node as agents and the clustermesh-apiserver write it. `Source` is the writer's view, which readers overwrite, but it must be a text.
     struct NodeJson {
@@ -30,6 +35,18 @@ go_struct! {
         annotations: BTreeMap<String, String> = "Annotations",
         wireguard_public_key: String = "WireguardPubKey",
         boot_id: String = "BootID",
+    }
+    /// What ipcache entries are made of.
+    struct EntriesJson {
+        addresses: Vec<NodeAddressJson> = "IPAddresses",
+        ipv4_pod_cidr: Prefix = "IPv4AllocCIDR",
+        ipv4_secondary_pod_cidrs: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
+        ipv6_pod_cidr: Prefix = "IPv6AllocCIDR",
+        ipv6_secondary_pod_cidrs: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
+        ipv4_health_ip: Address = "IPv4HealthIP",
+        ipv6_health_ip: Address = "IPv6HealthIP",
+        ipv4_ingress_ip: Address = "IPv4IngressIP",
+        ipv6_ingress_ip: Address = "IPv6IngressIP",
     }
     /// Its pod CIDRs alone.
     struct PodCidrsJson {
@@ -56,7 +73,23 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
         return Err(format!("Name is {}, but the key says {}", quoted(&json.name), quoted(name)));
     }
     context.check_cluster_id("ClusterID", json.cluster_id)?;
-    Ok(json.into_node())
+    let node = json.into_node();
+    let entries = node.entry_count_max();
+    if entries > ENTRIES_MAX {
+        return Err(format!("{entries} addresses and pod CIDRs, and a node may have {ENTRIES_MAX}"));
+    }
+    Ok(node)
+}
+
+/// How many ipcache entries are made of a value at most; none where [`decode`] refuses it for them, or nothing can be read.
+pub(super) fn entry_count(value: &[u8]) -> usize {
+    let Ok(json) = parse::<EntriesJson>("a node", value) else { return 0 };
+    let addresses = json.addresses.iter().filter(|one| one.ip.0.is_some()).count();
+    let secondary = json.ipv4_secondary_pod_cidrs.iter().chain(&json.ipv6_secondary_pod_cidrs);
+    let nets = secondary.chain([&json.ipv4_pod_cidr, &json.ipv6_pod_cidr]).filter(|one| one.0.is_some()).count();
+    let others = [json.ipv4_health_ip, json.ipv6_health_ip, json.ipv4_ingress_ip, json.ipv6_ingress_ip];
+    let count = addresses + nets + others.iter().filter(|one| one.0.is_some()).count();
+    if count > ENTRIES_MAX { 0 } else { count }
 }
 
 /// The pod CIDRs in a value that was accepted, as its node has them.

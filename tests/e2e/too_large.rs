@@ -33,7 +33,7 @@ async fn is_read_again(meshkeep: &Meshkeep) {
     assert_eq!(finding(meshkeep).await, None);
 }
 
-/// A small cluster has 43 keys. The other one is beside it all the time.
+/// A small cluster has 43 keys, and some 35 are made of its nodes. The other one is beside it all the time.
 #[tokio::test]
 async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
     let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
@@ -43,7 +43,7 @@ async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
     grown.add_endpoints(30);
     publish(&honest_etcd, Form::State, std::slice::from_ref(&honest), STAMP).await;
     publish(&etcd, Form::State, std::slice::from_ref(&before), STAMP).await;
-    let mut home = Home::new().with_flags(&["--cluster-max-keys=60", "--too-large-wait=500ms", "--backoff-min=50ms"]);
+    let mut home = Home::new().with_flags(&["--cluster-max-keys=95", "--too-large-wait=500ms", "--backoff-min=50ms"]);
     home.write_cluster("c01", &honest_etcd.client_file_yaml());
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
@@ -110,4 +110,44 @@ async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_th
     put_leased(&etcd, (1..11).map(|number| service(number, 3_000))).await;
     is_read_again(&meshkeep).await;
     is_served(10, 3_000).await;
+}
+
+/// What is made of a node counts as what is read: two keys of 400 pod CIDRs are 800 and more. They come while it is watched, then in its list.
+#[tokio::test]
+async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
+    let etcd = Etcd::start().await;
+    let before = MeshCluster::generate(2, SMALL);
+    publish(&etcd, Form::State, std::slice::from_ref(&before), STAMP).await;
+    let mut home = Home::new().with_flags(&["--cluster-max-keys=600", "--too-large-wait=500ms", "--backoff-min=50ms"]);
+    home.write_cluster("c02", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&before]).expected(), "the first loading").await;
+    let node = |name: &str, third: u32, nets: u32| {
+        let nets: Vec<String> = (0..nets).map(|number| format!(r#""10.99.{}.{}/32""#, third + number / 200, number % 200)).collect();
+        let nets = nets.join(",");
+        let value = format!(r#"{{"Name":"{name}","Cluster":"c02","ClusterID":2,"IPv4SecondaryAllocCIDRs":[{nets}]}}"#);
+        (format!("cilium/state/nodes/v1/c02/{name}"), value.into_bytes())
+    };
+    let count = || async { meshkeep.get("/v1/ipcache?cluster=c02&cidr=10.99.0.0/16&limit=1000").await["items"].as_array().unwrap().len() };
+    put_leased(&etcd, [node("one", 0, 400)]).await;
+    eventually("the first to be served", || async { (count().await == 400).then_some(()) }).await;
+    // again and again is not more
+    for _ in 0..5 {
+        put_leased(&etcd, [node("one", 2, 400)]).await;
+        put_leased(&etcd, [node("one", 0, 400)]).await;
+    }
+    put_leased(&etcd, [node("two", 4, 3)]).await;
+    eventually("the second to be served", || async { (count().await == 403).then_some(()) }).await;
+    assert_eq!(finding(&meshkeep).await, None);
+    put_leased(&etcd, [node("two", 4, 400)]).await;
+    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    assert_eq!(count().await, 403);
+    put_leased(&etcd, [node("two", 4, 3)]).await;
+    is_read_again(&meshkeep).await;
+    put_leased(&etcd, [node("two", 4, 400)]).await;
+    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    meshkeep.stop().await;
+    std::fs::remove_dir_all(home.data_directory()).unwrap();
+    let meshkeep = home.start().await;
+    is_left_alone(&meshkeep, "--cluster-max-keys").await;
 }

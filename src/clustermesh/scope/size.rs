@@ -6,8 +6,8 @@ use super::super::resync::Input;
 use super::{AttemptError, ScopeTask};
 use crate::commit::Published;
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
-use crate::model::{EntryKey, Kind, Scope, ScopeSize, Size};
-use crate::wire::keys;
+use crate::model::{EntryKey, Kind, Object, Scope, ScopeSize, Size};
+use crate::wire::{self, keys};
 
 /// How many raw bytes of a page are decoded at one time, beside one value: a page of Cilium's 256 keys has some 100 KiB, and one of large values
 /// 32 MiB, decoded ten times that.
@@ -22,11 +22,11 @@ impl ScopeTask<'_> {
         let (revision, total_count) = (page.revision, page.total_count);
         let (mut piece, mut bytes) = (Vec::new(), 0);
         for key_value in page.key_values {
-            bytes += size_of(&key_value).bytes;
+            bytes += raw_bytes(&key_value);
             if bytes > PIECE_BYTES && !piece.is_empty() {
                 let key_values = std::mem::take(&mut piece);
                 self.feed(Input::Page(Page { revision, key_values, total_count })).await?;
-                bytes = size_of(&key_value).bytes;
+                bytes = raw_bytes(&key_value);
             }
             piece.push(key_value);
         }
@@ -36,7 +36,7 @@ impl ScopeTask<'_> {
 
     /// Counts a page of a list; says whether it has to wait for the end of the list, because too much is held already.
     pub(super) async fn admit_page(&self, page: &Page) -> Result<bool, AttemptError> {
-        let size = page.key_values.iter().map(size_of).sum();
+        let size = self.size_of(page.key_values.iter().collect()).await;
         if self.surroundings.holdings.add(self.scope.kind, size, page.total_count).is_err() {
             self.count().await?;
             self.surroundings.holdings.add(self.scope.kind, size, page.total_count)?;
@@ -49,35 +49,55 @@ impl ScopeTask<'_> {
     }
 
     /// Counts what was put while there was no connection.
-    pub(super) fn add_unjudged(&self, changed: Option<&ChangedKeys>) {
-        let size = changed.iter().flat_map(|changed| &changed.puts).map(size_of).sum();
+    pub(super) async fn add_unjudged(&self, changed: Option<&ChangedKeys>) {
+        let size = self.size_of(changed.iter().flat_map(|changed| &changed.puts).collect()).await;
         self.surroundings.holdings.add_unjudged(self.scope.kind, size);
     }
 
     /// Counts changes. Only where they may be too much is what they replace looked up.
     pub(super) async fn admit_changes(&self, events: &[Event]) -> Result<(), AttemptError> {
-        let put = |event: &Event| if let Event::Put(put) = event { size_of(put) } else { Size::default() };
-        if self.surroundings.holdings.add(self.scope.kind, events.iter().map(put).sum(), 0).is_ok() {
+        let puts = events.iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
+        if self.surroundings.holdings.add(self.scope.kind, self.size_of(puts.collect()).await, 0).is_ok() {
             return Ok(());
         }
         self.count().await?;
         let mirror = self.settled_mirror().await;
-        let mut after: BTreeMap<EntryKey, (usize, u64)> = BTreeMap::new();
+        let mut after: BTreeMap<EntryKey, Option<Size>> = BTreeMap::new();
         for event in events {
-            let (key, length) = match event {
-                Event::Put(put) => (&put.key, put.value.len() as u64),
-                Event::Delete { key, .. } => (key, 0),
+            let (key, size) = match event {
+                Event::Put(put) => (&put.key, Some(self.size_of(vec![put]).await)),
+                Event::Delete { key, .. } => (key, None),
             };
             if let Some(entry_key) = self.entry_key(key) {
-                after.insert(entry_key, (key.len(), length));
+                after.insert(entry_key, size);
             }
         }
-        let grown = |(key, (key_length, length)): (&EntryKey, &(usize, u64))| match mirror.view.record(key) {
-            Some(held) => Size { keys: 0, bytes: length.saturating_sub(held.value.len() as u64) },
-            None if *length == 0 => Size::default(),
-            None => Size { keys: 1, bytes: *key_length as u64 + length },
+        let grown = |(key, size): (&EntryKey, &Option<Size>)| match (mirror.view.record(key), size) {
+            (_, None) => Size::default(),
+            (None, Some(size)) => *size,
+            (Some(held), Some(size)) => {
+                let made = held.object.as_deref().and_then(Object::as_node).map_or(0, |node| node.entry_count_max() as u64);
+                let key_length = keys::watched_prefix(key.kind, &key.cluster, self.link.source.cached).len() + key.name.len();
+                let held = Size { keys: 1 + made, bytes: (key_length + held.value.len()) as u64 };
+                Size { keys: size.keys.saturating_sub(held.keys), bytes: size.bytes.saturating_sub(held.bytes) }
+            }
         };
         Ok(self.surroundings.holdings.add(self.scope.kind, after.iter().map(grown).sum(), 0)?)
+    }
+
+    /// What was read, and what is made of it: an ipcache entry for each address and pod CIDR of a node is a key here as any other.
+    async fn size_of(&self, key_values: Vec<&KeyValue>) -> Size {
+        let mut size = Size::default();
+        for key_value in key_values {
+            let mut keys = 1;
+            if self.scope.kind == Kind::Node {
+                // read twice, here and where it is applied: nodes are few, and change seldom
+                let _room = self.surroundings.decoded.hold(key_value.value.len() as u64 * DECODED_BYTES_FACTOR).await;
+                keys += wire::node_entry_count(&key_value.value) as u64;
+            }
+            size = size + Size { keys, bytes: raw_bytes(key_value) };
+        }
+        size
     }
 
     /// Notes up to where the mirror will have this kind.
@@ -96,8 +116,11 @@ impl ScopeTask<'_> {
             Kind::ALL.map(|kind| {
                 let prefix = keys::watched_prefix(kind, &cluster, cached).len() as u64;
                 let with_prefix = |size: Size| Size { bytes: size.bytes + size.keys * prefix, ..size };
-                let ScopeSize { confirmed, all } = mirror.view.size_of(&Scope { cluster: cluster.clone(), kind });
-                ScopeSize { confirmed: with_prefix(confirmed), all: with_prefix(all) }
+                let size_of = |kind| mirror.view.size_of(&Scope { cluster: cluster.clone(), kind });
+                let ScopeSize { confirmed, all } = size_of(kind);
+                // what is made of nodes has no bytes at the source, and whether it is confirmed is asked of them: all of it counts
+                let made = Size { keys: if kind == Kind::Node { size_of(Kind::NodeIp).all.keys } else { 0 }, bytes: 0 };
+                ScopeSize { confirmed: with_prefix(confirmed) + made, all: with_prefix(all) + made }
             })
         };
         // a second for a million keys
@@ -121,6 +144,6 @@ pub(super) fn decoded_bytes(input: &Input) -> u64 {
     }
 }
 
-fn size_of(key_value: &KeyValue) -> Size {
-    Size { keys: 1, bytes: (key_value.key.len() + key_value.value.len()) as u64 }
+fn raw_bytes(key_value: &KeyValue) -> u64 {
+    (key_value.key.len() + key_value.value.len()) as u64
 }

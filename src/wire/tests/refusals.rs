@@ -1,7 +1,7 @@
 //! Every refusal, and what is accepted although it looks odd.
 
 use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object};
-use crate::wire::{Context, decode};
+use crate::wire::{Context, decode, node_entry_count};
 
 use super::{cluster, decode_paris, labels};
 
@@ -49,6 +49,25 @@ fn nodes_are_refused() {
             ("a", r#"{"Labels":{"x":1}}"#, 1, "value is not the JSON of a node: Labels: invalid type"),
         ],
     );
+}
+
+/// Else 32 MB of pod CIDRs, in one value, would become a million and a half of entries in one step.
+#[test]
+fn a_node_has_so_many_addresses_and_pod_cidrs_at_most() {
+    let node = |nets: u32| {
+        let nets: Vec<String> = (0..nets).map(|number| format!(r#""{}/32""#, std::net::Ipv4Addr::from(number))).collect();
+        let nets = nets.join(",");
+        let health = r#""IPAddresses":[{"IP":"10.0.0.1"},{"IP":""}],"IPv4HealthIP":"10.0.0.2""#;
+        format!(r#"{{"Name":"a","Cluster":"paris","ClusterID":1,{health},"IPv4SecondaryAllocCIDRs":[{nets}]}}"#).into_bytes()
+    };
+    for (nets, made) in [(3, 5), (99_998, 100_000), (99_999, 0)] {
+        let (value, count) = (node(nets), node_entry_count(&node(nets)));
+        assert_eq!(count, made);
+        match decode_paris(Kind::Node, "a", &value, 1) {
+            Ok(object) => assert_eq!(object.as_node().unwrap().entry_count_max(), count),
+            Err(reason) => assert_eq!((count, reason.as_str()), (0, "100001 addresses and pod CIDRs, and a node may have 100000")),
+        }
+    }
 }
 
 #[test]
