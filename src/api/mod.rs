@@ -3,11 +3,13 @@
 //! Receives a [`Handle`](crate::handle::Handle) and asks it; emits HTTP. Everything of HTTP is here and nowhere else: the only importer
 //! of axum, utoipa and tower-http. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
 
+mod accept;
 mod dto;
 mod events;
 mod findings;
 mod guard;
 mod kept;
+mod lines;
 mod listen;
 mod meant;
 mod one_line;
@@ -169,9 +171,10 @@ fn router(state: ApiState, guard: Guard) -> Router {
         .route("/docs/script.js", get(routes::documents::docs_script))
         .route("/openapi.json", get(routes::documents::openapi_31))
         .route("/openapi-3.0.json", get(routes::documents::openapi_30))
+        .route_layer(from_fn(accept::negotiate))
         .fallback(unknown_route)
         .layer(CompressionLayer::new())
-        .merge(streams)
+        .merge(streams.route_layer(from_fn(accept::negotiate)))
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(panicked))

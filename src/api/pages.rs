@@ -1,4 +1,4 @@
-//! Pages of lists in the making: item by item, in slices, until they are full.
+//! Lists in the making: item by item, in slices, until a page is full, or as lines until nothing is left ([`super::lines`]).
 //!
 //! Owns: where a page ends (at its limit, at its bytes, or when it has looked for long enough) and its bytes. Each item is written as it is found,
 //! so that a page in the making takes its bytes and no more. Deliberately lacks: where the items come from ([`Rows`]).
@@ -11,7 +11,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::accept::Form;
 use super::dto::meta::ListMeta;
+use super::lines;
+use super::one_line::append_line;
 use super::paging::{Listing, checked_limit};
 use super::problem::Problem;
 use super::query::{ListQuery, Parameters};
@@ -23,13 +26,28 @@ use crate::model::{Kind, Record};
 /// How many bytes the items of a page may have (docs/api.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// The items of a page, encoded.
+/// The items of a page, or some lines of a list, encoded.
 #[derive(Debug)]
 pub(crate) struct Page {
+    form: Form,
     bytes: Vec<u8>,
     item: Vec<u8>,
+    /// How many items were taken, those of lines that are sent among them.
     count: usize,
     limit: usize,
+}
+
+/// What stands behind the items of a page, or in the last line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Tail<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    meta: &'a ListMeta,
 }
 
 /// How far rows came in a slice.
@@ -37,20 +55,21 @@ pub(crate) struct Page {
 pub(crate) enum Step {
     /// There are more; a page that ends here goes on from that text.
     Paused(String),
-    /// Nothing is left, or the page is full and the next one begins with that text.
+    /// Nothing is left, or no more was taken, and what comes next begins with that text.
     Ended(Option<String>),
     /// There is no room for what stands at that text now.
     NoRoom(String, NoDecodedRoom),
 }
 
-/// Puts items into a page until that is full, nothing is left, or the slice is over. Called again, it goes on from there.
+/// Puts items into a page until that takes no more, nothing is left, or the slice is over. Called again, it goes on from there: with what was not
+/// taken, if anything was not.
 pub(crate) type Rows = Box<dyn FnMut(&mut Page, &mut Slice) -> Step + Send>;
 
 /// Where a list comes from, and its rows.
 pub(crate) type Beginning = (ListMeta, Rows);
 
-/// A page in the making.
-struct Making {
+/// A list in the making.
+pub(super) struct Making {
     listing: Listing,
     meta: ListMeta,
     /// What the page says of that, where it says anything.
@@ -61,8 +80,9 @@ struct Making {
 }
 
 impl Page {
-    fn new(limit: usize) -> Self {
-        Self { bytes: b"{\"items\":[".to_vec(), item: Vec::new(), count: 0, limit }
+    fn new(form: Form, limit: usize) -> Self {
+        let bytes = if form == Form::Lines { Vec::new() } else { b"{\"items\":[".to_vec() };
+        Self { form, bytes, item: Vec::new(), count: 0, limit }
     }
 
     /// Adds an item; false where the page is full without it.
@@ -70,53 +90,89 @@ impl Page {
         if self.count >= self.limit {
             return false;
         }
-        self.item.clear();
-        if let Err(error) = serde_json::to_writer(&mut self.item, item) {
+        let written = if self.form == Form::Lines { self.take_line(item) } else { self.take_member(item) };
+        written.unwrap_or_else(|error| {
             // no shape of ours has keys that are no texts
             tracing::error!(%error, "an item of a list cannot be written");
-            return true;
-        }
+            true
+        })
+    }
+
+    fn take_member(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
+        self.item.clear();
+        serde_json::to_writer(&mut self.item, item)?;
         if self.count > 0 && self.bytes.len() + self.item.len() >= PAGE_BYTES_MAX {
-            return false;
+            return Ok(false);
         }
         if self.count > 0 {
             self.bytes.push(b',');
         }
         self.bytes.append(&mut self.item);
         self.count += 1;
-        true
+        Ok(true)
     }
 
-    /// The page as a whole, with what stands behind its items.
-    fn finish(
-        mut self,
-        next: Option<String>,
-        complete: Option<bool>,
-        warnings: &[String],
-        meta: &ListMeta,
-    ) -> Result<Vec<u8>, serde_json::Error> {
-        self.bytes.push(b']');
-        if let Some(complete) = complete {
-            self.bytes.extend_from_slice(b",\"complete\":");
-            serde_json::to_writer(&mut self.bytes, &complete)?;
+    fn take_line(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
+        if self.bytes.len() >= lines::CHUNK_BYTES {
+            return Ok(false);
         }
-        if let Some(next) = next {
-            self.bytes.extend_from_slice(b",\"nextPageToken\":");
-            serde_json::to_writer(&mut self.bytes, &next)?;
+        self.item.clear();
+        append_line(&mut self.item, item)?;
+        self.bytes.extend_from_slice(&self.item);
+        self.bytes.push(b'\n');
+        self.count += 1;
+        Ok(true)
+    }
+
+    /// The page as a whole, or the last lines.
+    fn finish(mut self, tail: &Tail<'_>) -> Result<Vec<u8>, serde_json::Error> {
+        if self.form == Form::Lines {
+            append_line(&mut self.bytes, tail)?;
+            self.bytes.push(b'\n');
+        } else {
+            self.bytes.push(b']');
+            let brace = self.bytes.len();
+            serde_json::to_writer(&mut self.bytes, tail)?;
+            // its members are the page's
+            self.bytes[brace] = b',';
         }
-        if !warnings.is_empty() {
-            self.bytes.extend_from_slice(b",\"warnings\":");
-            serde_json::to_writer(&mut self.bytes, warnings)?;
-        }
-        self.bytes.extend_from_slice(b",\"meta\":");
-        serde_json::to_writer(&mut self.bytes, meta)?;
-        self.bytes.push(b'}');
         self.bytes.shrink_to_fit();
         Ok(self.bytes)
     }
 }
 
 impl Making {
+    /// Begins the list that a request asks for, in a form.
+    fn begin<Q, B>(reading: Reading, complete: Option<bool>, query: &Parameters<Q>, begin: B) -> Result<Self, Problem>
+    where
+        Q: ListQuery,
+        B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem>,
+    {
+        let listing = Listing::new(reading, query)?;
+        let (meta, rows) = begin(&listing, &query.values)?;
+        let page = Page::new(query.form, listing.limit);
+        Ok(Self { listing, meta, complete, rows, page, spent: Spent::default() })
+    }
+
+    /// Adds lines for one slice, and says how far that came.
+    pub(super) fn add_lines(&mut self, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
+        match (self.rows)(&mut self.page, slice) {
+            Step::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
+            Step::Ended(next) => ControlFlow::Break(Ok(next)),
+            // what it waits for may be had once these lines are sent
+            Step::NoRoom(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
+            Step::NoRoom(at, none) => ControlFlow::Break(Err(Problem::no_room(&at, none))),
+            Step::Paused(_) => ControlFlow::Continue(()),
+        }
+    }
+
+    /// The lines that there are by now.
+    pub(super) fn take_lines(&mut self) -> Vec<u8> {
+        let mut lines = std::mem::take(&mut self.page.bytes);
+        lines.shrink_to_fit();
+        lines
+    }
+
     fn advance(&mut self, pace: Pace, slice: &mut Slice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             Step::Ended(next) => ControlFlow::Break(Ok(next)),
@@ -129,11 +185,11 @@ impl Making {
         }
     }
 
-    fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
-        let token = self.listing.token(next);
-        self.page
-            .finish(token, self.complete, &self.listing.warnings(), &self.meta)
-            .map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
+    /// All of the page, or the last of the lines.
+    pub(super) fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
+        let (complete, next_page_token, warnings) = (self.complete, self.listing.token(next), self.listing.warnings());
+        let tail = Tail { complete, next_page_token, warnings, meta: &self.meta };
+        self.page.finish(&tail).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
     }
 }
 
@@ -159,17 +215,16 @@ where
     Q: ListQuery + Send + 'static,
     B: FnOnce(&Listing, &Q) -> Result<Beginning, Problem> + Send + 'static,
 {
-    let limit = checked_limit(query.values.parts()?.limit)?;
+    checked_limit(query.values.parts()?.limit)?;
+    if query.form == Form::Lines {
+        return lines::answer(scanner, move || Making::begin(reading, complete, &query, begin)).await;
+    }
     let held = scanner.hold().await?;
     let (mut start, mut making) = (Some((reading, query, begin)), None);
     let pace = scanner.pace();
     let made = scanner.run(move |slice| {
         if let Some((reading, query, begin)) = start.take() {
-            let begun = Listing::new(reading, &query).and_then(|listing| {
-                let (meta, rows) = begin(&listing, &query.values)?;
-                Ok(Making { listing, meta, complete, rows, page: Page::new(limit), spent: Spent::default() })
-            });
-            match begun {
+            match Making::begin(reading, complete, &query, begin) {
                 Ok(begun) => making = Some(begun),
                 Err(problem) => return ControlFlow::Break(Err(problem)),
             }
@@ -216,16 +271,17 @@ pub(crate) fn records<T: Serialize>(
     }))
 }
 
-/// What a scan says of a page; the next slice begins where it came to.
+/// What a scan says of a page; the next call begins where it came to.
 pub(crate) fn stepped<K: ToString>(scanned: Scanned<K>, start: &mut Option<K>) -> Step {
+    let mut go_on = |key: K| {
+        let text = key.to_string();
+        *start = Some(key);
+        text
+    };
     match scanned {
         Scanned::All => Step::Ended(None),
-        Scanned::Full(key) => Step::Ended(Some(key.to_string())),
-        Scanned::NoRoom(key, none) => Step::NoRoom(key.to_string(), none),
-        Scanned::Paused(key) => {
-            let next = key.to_string();
-            *start = Some(key);
-            Step::Paused(next)
-        }
+        Scanned::Full(key) => Step::Ended(Some(go_on(key))),
+        Scanned::NoRoom(key, none) => Step::NoRoom(go_on(key), none),
+        Scanned::Paused(key) => Step::Paused(go_on(key)),
     }
 }

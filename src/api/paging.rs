@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::accept::Form;
 use super::dto::meta::{ListMeta, Terms};
 use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
@@ -23,6 +24,7 @@ const TOKEN_VERSION: &str = "1";
 pub(crate) struct Listing {
     pub(crate) reading: Reading,
     pub(crate) filter: Filter,
+    /// How many items are wanted at most: of lines all that there are, unless the request says so.
     pub(crate) limit: usize,
     terms: Terms,
     /// Where the page begins, as the token has it.
@@ -35,7 +37,7 @@ impl Listing {
     /// Reads the parameters as a snapshot has it.
     pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParts { limit, page_token, terms } = query.values.parts()?;
-        let limit = checked_limit(limit)?;
+        let limit = if limit.is_none() && query.form == Form::Lines { usize::MAX } else { checked_limit(limit)? };
         let filter = query.values.filter(&reading)?;
         let token = page_token.map(|token| read_token(token, &query.fingerprint, reading.position())).transpose()?;
         let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
+use super::accept::Form;
 use super::dto::meta::Terms;
 use super::problem::Problem;
 use crate::handle::{Affinity, Filter, LabelSelector, Reading};
@@ -31,6 +32,8 @@ pub(crate) struct Parameters<T> {
     pub(crate) values: T,
     /// The same for all pages of one list, different for every other path or filter.
     pub(crate) fingerprint: String,
+    /// The form that the answer is to have.
+    pub(crate) form: Form,
 }
 
 impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
@@ -49,7 +52,8 @@ impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for P
         pairs.sort();
         let digest = Sha256::digest(format!("{} {pairs:?}", parts.uri.path()));
         let fingerprint = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { values, fingerprint })
+        let form = parts.extensions.get().copied().unwrap_or(Form::Json);
+        Ok(Self { values, fingerprint, form })
     }
 }
 

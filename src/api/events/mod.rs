@@ -18,10 +18,11 @@ mod wave;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 
+use super::accept::Form;
 use super::dto::meta::Terms;
 use super::problem::{Code, Problem, ProblemDocument};
 use super::query::{EventsQuery, Parameters, StreamParts, StreamQuery};
@@ -56,7 +57,6 @@ const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
             (String = "text/event-stream", example = json!("event: bookmark\nid: v1.00000000deadbeef.42\ndata: {\"type\":\"bookmark\",\"position\":\"v1.00000000deadbeef.42\",\"clusters\":[]}\n\n")),
             (String = "application/x-ndjson")
         )),
-        (status = 406, description = "Neither of the two forms is acceptable.", body = ProblemDocument),
         (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = ProblemDocument),
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
@@ -67,7 +67,7 @@ pub(crate) async fn watch_events(
     query: Parameters<EventsQuery>,
 ) -> Result<Response, Problem> {
     let Extension(client) = client.unwrap_or(Extension(Client::Local));
-    let encoding = accepted(&headers)?;
+    let encoding = if query.form == Form::Lines { Encoding::NdJson } else { Encoding::Sse };
     let filter = query.values.filter()?.canonical();
     let parts = query.values.parts()?;
     let start = start(last_event_id(&headers).or(parts.after), parts)?;
@@ -88,20 +88,6 @@ pub(crate) async fn watch_events(
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
-}
-
-/// The form that the client takes: server-sent events unless it asks for NDJSON alone or first.
-fn accepted(headers: &HeaderMap) -> Result<Encoding, Problem> {
-    let mut types = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).peekable();
-    if types.peek().is_none() {
-        return Ok(Encoding::Sse);
-    }
-    let form = types.find_map(|one| match one.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-        "text/event-stream" | "text/*" | "*/*" => Some(Encoding::Sse),
-        "application/x-ndjson" => Some(Encoding::NdJson),
-        _ => None,
-    });
-    form.ok_or_else(|| Problem::new(Code::NotAcceptable, "a stream is text/event-stream or application/x-ndjson: accept one of them"))
 }
 
 /// A header that is not text cannot be a position, and is answered like any other text that is none.

@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::api::accept::{Form, offered};
+
 /// Errors that any route below `/v1` may answer: status and description.
-const COMMON_ERRORS: [(&str, &str); 5] = [
+const COMMON_ERRORS: [(&str, &str); 6] = [
     ("400", "A parameter is unknown or cannot be used; `detail` names it."),
     ("401", "A bearer token is needed."),
+    ("406", "`Accept` names none of the forms that the path has; `detail` names them."),
     ("421", "The `Host` of the request is not served here."),
     ("500", "meshkeep failed to answer."),
     ("503", "The store is still loading, or the answer is older than `maxAge`."),
@@ -17,6 +20,9 @@ const ERROR_HEADERS: [(&str, &str, &str); 3] = [
     ("429", "Retry-After", "Try again after so many seconds."),
     ("503", "Retry-After", "Try again after so many seconds."),
 ];
+
+/// What a list as lines looks like.
+const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
 /// Writes wildcards as plain parameters and gives every operation below `/v1` the errors that it may answer.
 pub(super) fn complete(paths: &mut Value) {
@@ -51,6 +57,12 @@ fn complete_operation(path: &str, operation: &mut Value) {
     let problem = json!({ "schema": { "$ref": "#/components/schemas/Problem" } });
     for (status, description) in errors {
         responses.entry(status).or_insert_with(|| json!({ "description": description }));
+    }
+    if offered(path).contains(&Form::Json)
+        && offered(path).contains(&Form::Lines)
+        && let Some(content) = responses.get_mut("200").map(|response| &mut response["content"])
+    {
+        content[Form::Lines.media_type()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });
     }
     if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
         bytes["schema"] = json!({ "type": "string", "format": "binary" });

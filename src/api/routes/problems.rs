@@ -50,10 +50,11 @@ fn findings(listing: &Listing, survey: Option<Survey>, kind: Option<String>) -> 
     let mut about_clusters: VecDeque<Finding> =
         about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).collect();
     Box::new(move |page, slice| {
-        while let Some(finding) = about_clusters.pop_front() {
-            if !page.take(&finding) {
-                return Step::Ended(Some(finding.id));
+        while let Some(finding) = about_clusters.front() {
+            if !page.take(finding) {
+                return Step::Ended(Some(finding.id.clone()));
             }
+            about_clusters.pop_front();
         }
         let Some(survey) = &survey else { return Step::Ended(None) };
         let from = start.take();
@@ -65,6 +66,7 @@ fn findings(listing: &Listing, survey: Option<Survey>, kind: Option<String>) -> 
             slice.look();
             let Some(told) = told(finding, survey, &reading).filter(&is_wanted) else { continue };
             if !page.take(&told) {
+                start = Some(finding.clone());
                 return Step::Ended(Some(told.id));
             }
         }

@@ -11,7 +11,7 @@ use crate::view::View;
 use crate::wire::tests::slice_object;
 
 /// A slice of `shop/cart` with so many endpoints of nothing, 2 B each in its message and 10 B as they are counted.
-fn with_slices(slices: &[(&str, usize)]) -> View {
+pub(super) fn with_slices(slices: &[(&str, usize)]) -> View {
     let mut view = View::starting_at(Sequence(0));
     for (name, endpoints) in slices {
         let slice = EndpointSlice {

@@ -105,7 +105,7 @@ async fn wrong_methods_paths_and_forms_are_problems() {
     let detail = "the path has an escape that is no UTF-8: write %C3%A9 for é, %2F for a slash in a name";
     assert_eq!(summary(&fixture.get("/v1/nodes/paris/%FF").await), (400, "badRequest".to_owned(), detail.to_owned()));
     let pick = Request::get("/v1/events").header("accept", "text/html").body(Body::empty()).unwrap();
-    let detail = "a stream is text/event-stream or application/x-ndjson: accept one of them";
+    let detail = "this path answers in text/event-stream or application/x-ndjson: accept one of them";
     assert_eq!(summary(&fixture.send(pick).await), (406, "notAcceptable".to_owned(), detail.to_owned()));
 }
 
