@@ -4,6 +4,7 @@
 //! of axum, utoipa and tower-http. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
 
 mod accept;
+mod conditional;
 mod dto;
 mod events;
 mod findings;
@@ -171,6 +172,7 @@ fn router(state: ApiState, guard: Guard) -> Router {
         .route("/docs/script.js", get(routes::documents::docs_script))
         .route("/openapi.json", get(routes::documents::openapi_31))
         .route("/openapi-3.0.json", get(routes::documents::openapi_30))
+        .route_layer(from_fn_with_state(state.clone(), conditional::answer))
         .route_layer(from_fn(accept::negotiate))
         .fallback(unknown_route)
         .layer(CompressionLayer::new())

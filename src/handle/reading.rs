@@ -189,6 +189,13 @@ impl Reading {
         self.published.position()
     }
 
+    /// A number that moves with whatever answers tell of these kinds in these clusters, of all where none is named: objects, where they come from,
+    /// phases. Within one process it never comes back.
+    #[must_use]
+    pub fn moved(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
+        self.published.view.moved(clusters, kinds)
+    }
+
     /// The record of a key, usable or not.
     #[must_use]
     pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {

@@ -81,6 +81,10 @@ impl View {
             Command::Prune(scope) => self.prune(&scope, effects),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {
+                let before = self.clusters.get(&cluster);
+                if before.map(|before| &before.config) != Some(&record.config) {
+                    self.scopes.cluster_moved(&cluster);
+                }
                 if self.clusters.get(&cluster) != Some(&record) {
                     effects.clusters.insert(cluster.clone(), Some(record.clone()));
                     self.clusters.insert(cluster, record);
@@ -105,9 +109,15 @@ impl View {
     }
 
     fn confirm(&mut self, scope: Scope) {
-        let state = self.scopes.entry(scope);
+        let kind = scope.kind;
+        let number = self.scopes.number(scope);
+        let state = self.scopes.change(number);
+        let was_open = !state.confirmed || state.restored_count > 0;
         state.confirmed = true;
         state.restored_count = 0;
+        if was_open {
+            self.scopes.moved(number, kind);
+        }
     }
 
     /// Removes what the last list did not confirm. Only a complete list may lead here (invariant 3).
@@ -130,6 +140,7 @@ impl View {
                 effects.cursors.insert(scope, None);
             }
         }
+        self.scopes.cluster_moved(cluster);
         if self.clusters.remove(cluster).is_some() {
             effects.clusters.insert(cluster.clone(), None);
         }
@@ -172,6 +183,7 @@ impl View {
     pub(super) fn put_changed(&mut self, put: Put, old: Option<Place>, now: SystemTime, effects: &mut Effects) -> Arc<Record> {
         self.sequence = self.sequence.next();
         let scope = self.scopes.number(scope_of(&put.key));
+        self.scopes.moved(scope, put.key.kind);
         let generation = self.generation_of(scope);
         let record = Arc::new(self.successor(put, old.as_ref(), now, generation));
         effects.announcements.push(Announcement {
@@ -208,6 +220,10 @@ impl View {
             return;
         }
         self.count_confirmed(scope, before);
+        // from the store until now
+        if moved || before == 0 {
+            self.scopes.moved(scope, key.kind);
+        }
         let record = match old {
             Place::Fresh(record) | Place::Replaced(_, record) => {
                 let record = Arc::new(Record { source, generation, ..(**record).clone() });
@@ -275,6 +291,7 @@ impl View {
             deleted: Some(reason),
         });
         let scope = self.scopes.number(scope_of(key));
+        self.scopes.moved(scope, key.kind);
         self.count_confirmed(scope, self.generation_at(&old));
         self.release(&old, key);
         self.count_entry(key, false);
@@ -308,6 +325,16 @@ impl View {
 
     pub(super) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
         self.scopes.entry(scope_of(key))
+    }
+
+    /// A number that moves with whatever answers tell of these kinds in these clusters, of all where none is named; it never comes back.
+    #[must_use]
+    pub fn moved(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
+        if clusters.is_empty() {
+            return kinds.iter().map(|kind| self.scopes.kind_move(*kind)).max().unwrap_or_default();
+        }
+        let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| Scope { cluster: cluster.clone(), kind: *kind }));
+        scopes.map(|scope| self.scopes.scope_move(&scope)).max().unwrap_or_default()
     }
 
     /// The stored cursor of a scope.

@@ -63,6 +63,7 @@ impl View {
             self.clusters.insert(cluster.clone(), ClusterRecord::default());
         }
         self.sequence = self.sequence.next();
+        self.scopes.cluster_moved(&cluster);
         let object = Arc::new(Object::Cluster(ClusterPhase { phase: Some(phase) }));
         let old = self.phases.insert(cluster.clone(), Placed { object: Arc::clone(&object), sequence: self.sequence });
         effects.announcements.push(self.announced(cluster, old, Some(object), None));
@@ -71,6 +72,7 @@ impl View {
     /// A cluster is gone from the mesh.
     pub(super) fn remove_phase(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
         let Some(old) = self.phases.remove(cluster) else { return };
+        self.scopes.cluster_moved(cluster);
         self.sequence = self.sequence.next();
         effects.announcements.push(self.announced(cluster.clone(), Some(old), None, Some(reason)));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::flat::Flat;
 use super::shelf::Shelf;
-use crate::model::{Cursor, Scope};
+use crate::model::{ClusterName, Cursor, Kind, Scope};
 
 /// Names a scope within a [`Scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,18 @@ pub(super) struct Scopes {
     states: Flat<Option<ScopeState>>,
     /// How far each is mirrored: what has none is in a list, or was never complete.
     cursors: Shelf<Cursor>,
+    moves: Moves,
+}
+
+/// When what answers tell of scopes changed last: objects, their stamps, where they come from, or the phase of their cluster. Counted in such
+/// changes of all scopes, since the process began; what only says how far the source was read is none.
+#[derive(Debug, Clone, Default)]
+struct Moves {
+    count: u64,
+    /// By the scope's number. It outlives the scope, so that one that comes back is not taken for what it was.
+    scopes: Flat<u64>,
+    /// The newest of each kind, by its place; what is derived from nodes moves with them.
+    kinds: [u64; Kind::ALL.len()],
 }
 
 impl Scopes {
@@ -69,17 +81,52 @@ impl Scopes {
         self.cursors.get(*self.numbers.get(scope)?)
     }
 
+    /// Notes that something of a scope changed.
+    pub(super) fn moved(&mut self, number: ScopeNumber, kind: Kind) {
+        self.moves.count += 1;
+        *self.moves.scopes.change(number.0) = self.moves.count;
+        if let Some(newest) = self.moves.kinds.get_mut(kind.place()) {
+            *newest = self.moves.count;
+        }
+    }
+
+    /// Notes that something of a cluster as a whole changed.
+    pub(super) fn cluster_moved(&mut self, cluster: &ClusterName) {
+        for kind in Kind::ALL {
+            let number = self.number(Scope { cluster: cluster.clone(), kind });
+            self.moved(number, kind);
+        }
+    }
+
+    /// When something of a kind changed last.
+    pub(super) fn kind_move(&self, kind: Kind) -> u64 {
+        self.moves.kinds.get(kind.place()).copied().unwrap_or_default()
+    }
+
+    /// When something of a scope changed last.
+    pub(super) fn scope_move(&self, scope: &Scope) -> u64 {
+        self.numbers.get(scope).map_or(0, |number| self.moves.scopes.at(*number))
+    }
+
     /// Sets how far a scope is mirrored.
     pub(super) fn set_cursor(&mut self, scope: Scope, cursor: Cursor) {
+        let kind = scope.kind;
         let number = self.number(scope);
         self.change(number);
+        if self.cursors.get(number.0).is_none() {
+            self.moved(number, kind);
+        }
         self.cursors.set(number.0, cursor);
     }
 
     /// Forgets how far a scope is mirrored. Returns whether it had a cursor.
     pub(super) fn clear_cursor(&mut self, scope: &Scope) -> bool {
         let number = self.numbers.get(scope).copied();
-        number.and_then(|number| self.cursors.take(number)).is_some()
+        let cleared = number.filter(|number| self.cursors.take(*number).is_some());
+        if let Some(number) = cleared {
+            self.moved(ScopeNumber(number), scope.kind);
+        }
+        cleared.is_some()
     }
 
     /// Forgets all of a scope. Returns whether it had a cursor.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::accept::{Form, offered};
+use crate::api::conditional::is_tagged;
 
 /// Errors that any route below `/v1` may answer: status and description.
 const COMMON_ERRORS: [(&str, &str); 6] = [
@@ -20,6 +21,9 @@ const ERROR_HEADERS: [(&str, &str, &str); 3] = [
     ("429", "Retry-After", "Try again after so many seconds."),
     ("503", "Retry-After", "Try again after so many seconds."),
 ];
+
+/// What the tag of an answer is for.
+const ETAG_DESCRIPTION: &str = "What is answered, ages left out. Given back as `If-None-Match` it is answered with `304`, and nothing else, while that has not changed.";
 
 /// What a list as lines looks like.
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
@@ -63,6 +67,12 @@ fn complete_operation(path: &str, operation: &mut Value) {
         && let Some(content) = responses.get_mut("200").map(|response| &mut response["content"])
     {
         content[Form::Lines.media_type()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });
+    }
+    if !has_body
+        && is_tagged(path)
+        && let Some(answer) = responses.get_mut("200")
+    {
+        answer["headers"]["ETag"] = json!({ "description": ETAG_DESCRIPTION, "schema": { "type": "string" } });
     }
     if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
         bytes["schema"] = json!({ "type": "string", "format": "binary" });

@@ -1,6 +1,7 @@
 //! The face over a small mesh of two clusters, without etcd and without a store.
 
 mod answers;
+mod caching;
 mod changes;
 mod connections;
 mod crowd;
