@@ -7,6 +7,7 @@ mod accept;
 mod conditional;
 mod dto;
 mod events;
+mod fields;
 mod findings;
 mod guard;
 mod kept;

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::accept::Form;
 use super::dto::meta::ListMeta;
+use super::fields::Fields;
 use super::lines;
 use super::one_line::append_line;
 use super::paging::{Listing, checked_limit};
@@ -35,6 +36,8 @@ pub(crate) struct Page {
     /// How many items were taken, those of lines that are sent among them.
     count: usize,
     limit: usize,
+    /// What of each is wanted, unless all is.
+    fields: Option<Fields>,
 }
 
 /// What stands behind the items of a page, or in the last line.
@@ -80,9 +83,9 @@ pub(super) struct Making {
 }
 
 impl Page {
-    fn new(form: Form, limit: usize) -> Self {
+    fn new(form: Form, limit: usize, fields: Option<Fields>) -> Self {
         let bytes = if form == Form::Lines { Vec::new() } else { b"{\"items\":[".to_vec() };
-        Self { form, bytes, item: Vec::new(), count: 0, limit }
+        Self { form, bytes, item: Vec::new(), count: 0, limit, fields }
     }
 
     /// Adds an item; false where the page is full without it.
@@ -100,7 +103,10 @@ impl Page {
 
     fn take_member(&mut self, item: &impl Serialize) -> Result<bool, serde_json::Error> {
         self.item.clear();
-        serde_json::to_writer(&mut self.item, item)?;
+        match &self.fields {
+            None => serde_json::to_writer(&mut self.item, item)?,
+            Some(fields) => fields.cut(&serde_json::to_vec(item)?, &mut self.item),
+        }
         if self.count > 0 && self.bytes.len() + self.item.len() >= PAGE_BYTES_MAX {
             return Ok(false);
         }
@@ -118,7 +124,10 @@ impl Page {
         }
         self.item.clear();
         append_line(&mut self.item, item)?;
-        self.bytes.extend_from_slice(&self.item);
+        match &self.fields {
+            None => self.bytes.extend_from_slice(&self.item),
+            Some(fields) => fields.cut(&self.item, &mut self.bytes),
+        }
         self.bytes.push(b'\n');
         self.count += 1;
         Ok(true)
@@ -150,7 +159,7 @@ impl Making {
     {
         let listing = Listing::new(reading, query)?;
         let (meta, rows) = begin(&listing, &query.values)?;
-        let page = Page::new(query.form, listing.limit);
+        let page = Page::new(query.form, listing.limit, query.fields.clone());
         Ok(Self { listing, meta, complete, rows, page, spent: Spent::default() })
     }
 

@@ -16,6 +16,7 @@ use utoipa::IntoParams;
 
 use super::accept::Form;
 use super::dto::meta::Terms;
+use super::fields::Fields;
 use super::problem::Problem;
 use crate::handle::{Affinity, Filter, LabelSelector, Reading};
 use crate::model::{ClusterName, IdentityScope, Kind};
@@ -23,8 +24,8 @@ use crate::model::{ClusterName, IdentityScope, Kind};
 pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParts, StreamQuery};
 
 /// Parameters that do not change what a list or a stream is about, only how it is cut and where it begins.
-const NOT_IN_FINGERPRINT: [&str; 9] =
-    ["limit", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
+const NOT_IN_FINGERPRINT: [&str; 10] =
+    ["limit", "fields", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
 
 /// The parameters of a request, and a fingerprint of what they ask for.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Parameters<T> {
     pub(crate) fingerprint: String,
     /// The form that the answer is to have.
     pub(crate) form: Form,
+    /// What of each item of a list is wanted; `None`: all of it.
+    pub(crate) fields: Option<Fields>,
 }
 
 impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
@@ -48,12 +51,14 @@ impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for P
         }
         let read = Query::<T>::from_request_parts(parts, state).await;
         let Query(values) = read.map_err(|_| wrong::explain::<T>(&pairs))?;
+        let fields =
+            pairs.iter().find(|(name, _)| name == "fields").map(|(_, fields)| Fields::read(parts.uri.path(), fields)).transpose()?;
         pairs.retain(|(name, _)| !NOT_IN_FINGERPRINT.contains(&name.as_str()));
         pairs.sort();
         let digest = Sha256::digest(format!("{} {pairs:?}", parts.uri.path()));
         let fingerprint = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let form = parts.extensions.get().copied().unwrap_or(Form::Json);
-        Ok(Self { values, fingerprint, form })
+        Ok(Self { values, fingerprint, form, fields })
     }
 }
 
@@ -94,6 +99,9 @@ macro_rules! list_query {
             /// How many items a page holds at most; 500 if not given.
             #[param(minimum = 1, maximum = 10000)]
             pub(crate) limit: Option<u32>,
+            /// Only these members of each item, with commas between; a dot leads to one inside another: `name,labels.app`.
+            #[allow(dead_code, reason = "read where all parameters are: see Parameters")]
+            pub(crate) fields: Option<String>,
             /// The `nextPageToken` of the page before; all other parameters must be the same.
             pub(crate) page_token: Option<String>,
             /// Answer 503 instead of anything older than so many seconds.

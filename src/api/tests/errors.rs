@@ -23,11 +23,11 @@ async fn a_bad_parameter_is_named() {
     let cases = [
         (
             "/v1/nodes?colour=red",
-            "colour: is not known here: this path takes labelSelector, name, ip, cluster, limit, pageToken, maxAge, neverRead and meta",
+            "colour: is not known here: this path takes labelSelector, name, ip, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
         ),
         (
             "/v1/nodes?clusters=paris",
-            "clusters: is not known here, did you mean cluster? this path takes labelSelector, name, ip, cluster, limit, pageToken, maxAge, neverRead and meta",
+            "clusters: is not known here, did you mean cluster? this path takes labelSelector, name, ip, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
         ),
         ("/v1/status?colour=red", "colour: is not known here: this path takes maxAge, neverRead and meta"),
         ("/v1/nodes?cluster=", "cluster: has no value: give it one or leave it out"),

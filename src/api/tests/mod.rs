@@ -9,6 +9,7 @@ mod decoded;
 mod disconnect;
 mod documents;
 mod errors;
+mod fields;
 pub(super) mod fixture;
 mod forms;
 mod global_services;
