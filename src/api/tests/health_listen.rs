@@ -13,7 +13,7 @@ use crate::model::ListenAddress;
 /// Asks as the kubelet, Prometheus or a page in a browser would.
 async fn ask(url: &str, path: &str, host: Option<&str>) -> (u16, String) {
     set_provider();
-    let request = reqwest::Client::new().get(format!("{url}{path}"));
+    let request = reqwest::Client::new().get(format!("{url}{path}")).timeout(Duration::from_secs(10));
     let answer = host.into_iter().fold(request, |request, host| request.header("host", host)).send().await.unwrap();
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
