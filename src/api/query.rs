@@ -138,6 +138,8 @@ list_query! {
     ProblemsQuery {
         /// Only of this kind, for instance `danglingIdentity`.
         kind: Option<String>,
+        /// Only of this severity.
+        severity: Option<String>,
     }
 }
 

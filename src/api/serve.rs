@@ -28,6 +28,7 @@ use tower::ServiceExt;
 use super::events::Client;
 use super::guard::Transport;
 use super::kept::Kept;
+use super::ledger;
 use super::listen::{Bound, Listener, Socket};
 use super::pieces::{Pieces, Tracked};
 use super::seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX, Seat, Seats};
@@ -95,6 +96,7 @@ impl Bound {
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
         let health_router = super::health_router(state.clone(), self.health_guard);
+        watching.spawn(ledger::keep(state.clone()));
         let server = Server {
             router: super::router(state, self.guard),
             tls: self.tls,

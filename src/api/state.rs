@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, Places, StreamMeters};
 use super::kept::KeptFiles;
+use super::ledger::Ledger;
 use super::request_times::RequestTimes;
 use super::scans::{Pace, Scans};
 use super::seats::{ConnectionLimits, Seats};
@@ -24,6 +25,8 @@ pub(crate) struct ApiState {
     pub(crate) hub: Hub,
     /// What is wrong across keys.
     pub(crate) surveyor: Surveyor,
+    /// Since when each of what is wrong with clusters and this process is there.
+    pub(crate) ledger: Ledger,
     /// What streams do, counted.
     pub(crate) meters: StreamMeters,
     /// The token and the certificates.
@@ -54,6 +57,7 @@ impl ApiState {
             seats,
             times: RequestTimes::default(),
             certificate: None,
+            ledger: Ledger::default(),
         }
     }
 

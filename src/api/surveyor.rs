@@ -63,6 +63,11 @@ impl Surveyor {
         (Self { newest, asked: Arc::default(), _task: Arc::default() }, sender)
     }
 
+    /// What is known by now.
+    pub(crate) fn newest(&self) -> Option<Survey> {
+        self.newest.borrow().clone()
+    }
+
     /// What is found in all that a reading has, and perhaps in what came since; what was known before, where that takes too long.
     pub(crate) async fn survey(&self, reading: &Reading) -> Surveyed {
         let wanted = reading.position().sequence;

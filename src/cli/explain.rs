@@ -61,7 +61,14 @@ fn ladder(story: &Value) -> String {
     if !problems.is_empty() {
         out.push_str("\nwhat looks wrong\n");
         for problem in problems {
-            let _ = writeln!(out, "  {} {}: {}", coloured("!", Colour::Red), text(problem, "/kind"), text(problem, "/detail"));
+            let _ = writeln!(
+                out,
+                "  {} {}: {}; {}",
+                coloured("!", Colour::Red),
+                text(problem, "/kind"),
+                text(problem, "/detail"),
+                text(problem, "/advice")
+            );
         }
     }
     out
@@ -117,7 +124,11 @@ fn draw_behind(out: &mut String, found: &Value, story: &Value) {
 
 /// What a miss says: whose range it would be in, what was there before, and which clusters could not be asked.
 fn draw_miss(out: &mut String, story: &Value) {
-    for hint in list(story, "/hints") {
-        let _ = writeln!(out, "  {}", hint.as_str().map_or_else(|| text(hint, "/detail"), str::to_owned));
+    let hints = list(story, "/hints");
+    if !hints.is_empty() {
+        out.push_str("\nwhy it has no entry of its own\n");
+    }
+    for hint in hints {
+        let _ = writeln!(out, "  {} {}", coloured("·", Colour::Faint), text(hint, "/detail"));
     }
 }

@@ -236,7 +236,7 @@ impl Attempt<'_> {
         let others = [
             self.watch_canaries(&link, &canary_senders).boxed(),
             self.watch_config(read).boxed(),
-            self.keep_record(memory.record.clone()).boxed(),
+            self.keep_record(&link, memory.record.clone()).boxed(),
             self.slow_down(connection).boxed(),
             look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval).boxed(),
         ];
@@ -305,12 +305,13 @@ impl Attempt<'_> {
         std::future::pending().await
     }
 
-    /// Stores the time of the last contact now and then, so that ages survive a restart.
-    async fn keep_record(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
+    /// Stores the time of the last contact now and then, so that ages survive a restart; looks whether questions for progress are answered.
+    async fn keep_record(&self, link: &Link, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
         let mut tick = interval(CONTACT_STORED_INTERVAL);
         tick.tick().await;
         loop {
             tick.tick().await;
+            self.task.surroundings.reporter.progress_is(link.connection.progress_is_unanswered().await);
             record.last_contact = self.task.surroundings.reporter.last_contact_time();
             self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }

@@ -1,5 +1,6 @@
 //! What a cluster's tasks tell the outside about themselves: one watch channel for each cluster.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -81,18 +82,19 @@ impl Reporter {
         news
     }
 
-    /// Tells the writer each phase, so that it has a place among all changes. Short ones may be left out. Runs until the writer is gone.
+    /// Tells the writer each phase, and each error that it comes from, so that it has a place among all changes. Short ones may be left out.
+    /// Runs until the writer is gone.
     pub(super) async fn tell_phases(self, commands: CommandSender) {
         let mut status = self.status.subscribe();
         let mut told = None;
         loop {
-            let phase = status.borrow_and_update().phase;
-            if told != Some(phase) {
-                let command = Command::Phase { cluster: self.cluster.clone(), phase };
+            let news = news_since(told, &status.borrow_and_update());
+            if let Some((phase, cause)) = news {
+                let command = Command::Phase { cluster: self.cluster.clone(), phase, cause };
                 if commands.send(command).await.is_err() {
                     return;
                 }
-                told = Some(phase);
+                told = news;
             }
             if status.changed().await.is_err() {
                 return;
@@ -114,7 +116,15 @@ impl Reporter {
     pub(super) fn failure(&self, error: &str, wait: Duration) {
         let retry_in_ms = wait.as_millis();
         let is_news = self.status.borrow().last_error.as_deref() != Some(error);
+        // the error before the phase, which is told with it
+        self.change(|status| {
+            status.failure_count += 1;
+            status.failed_in = Some(status.phase);
+            status.last_error = Some(error.to_owned());
+            status.last_error_time = Some(SystemTime::now());
+        });
         let entered = self.enter(Phase::BackingOff);
+        self.change(|status| status.next_retry = Some(Instant::now() + wait));
         let phase = Phase::BackingOff.api_name();
         match is_news.then(|| FAILED.due(&format!("{} {error}", self.cluster))).flatten() {
             // the one line about the change of phase, too
@@ -122,12 +132,6 @@ impl Reporter {
             None if entered => self.tell(Phase::BackingOff, Some(error)),
             None => tracing::debug!(cluster = %self.cluster, phase, error, retry_in_ms, "remote cluster failed again"),
         }
-        self.change(|status| {
-            status.failure_count += 1;
-            status.last_error = Some(error.to_owned());
-            status.last_error_time = Some(SystemTime::now());
-            status.next_retry = Some(Instant::now() + wait);
-        });
     }
 
     /// The cluster has more than it may have, until it is read in full.
@@ -143,11 +147,26 @@ impl Reporter {
         });
     }
 
+    /// The cluster's file can be used, or why it cannot.
+    pub(super) fn file_is(&self, error: Option<String>) {
+        self.status.send_if_modified(|status| {
+            let changed = status.file_error != error;
+            status.file_error = error;
+            changed
+        });
+    }
+
+    /// Whether the source answers no question for progress.
+    pub(super) fn progress_is(&self, unanswered: bool) {
+        self.status.send_if_modified(|status| std::mem::replace(&mut status.progress_unanswered, unanswered) != unanswered);
+    }
+
     /// A connection is over, or none came of an attempt. That the config is gone stays so until it is read again.
     pub(super) fn disconnected(&self) {
         self.change(|status| {
             status.connected = false;
             status.config_retrieved = false;
+            status.progress_unanswered = false;
             for resource in &mut status.resources {
                 resource.synced = false;
                 resource.awaiting_canary = false;
@@ -159,17 +178,18 @@ impl Reporter {
     /// Something that is waited for, without a failure.
     pub(super) fn waiting(&self, phase: Phase, reason: &str) {
         let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
+        if news {
+            self.change(|status| {
+                status.failed_in = None;
+                status.last_error = Some(reason.to_owned());
+                status.last_error_time = Some(SystemTime::now());
+            });
+        }
         let entered = self.enter(phase);
         match news.then(|| WAITING.due(&format!("{} {reason}", self.cluster))).flatten() {
             Some(Due { more }) => tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "waiting"),
             None if entered => self.tell(phase, Some(reason)),
             None => {}
-        }
-        if news {
-            self.change(|status| {
-                status.last_error = Some(reason.to_owned());
-                status.last_error_time = Some(SystemTime::now());
-            });
         }
     }
 
@@ -221,7 +241,7 @@ impl Reporter {
             self.tell(phase, loss.as_deref());
         }
         if matches!(phase, Phase::Live | Phase::SourceLost) {
-            self.change(|status| status.too_large = None);
+            self.change(|status| (status.too_large, status.failed_in) = (None, None));
         }
         if phase == Phase::Live {
             self.change(|status| status.last_error = None);
@@ -296,6 +316,25 @@ impl Reporter {
     }
 }
 
+/// What is to be told of a cluster's phase after what was told last, with a number of its cause. A cluster that cannot be reached is backing off until
+/// it is: that it is tried again and again is no news.
+fn news_since(told: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
+    let was_backing_off = told.is_some_and(|(phase, _)| phase == Phase::BackingOff);
+    if was_backing_off && status.phase == Phase::Connecting {
+        return None;
+    }
+    let cause = status.last_error.as_ref().filter(|_| matches!(status.phase, Phase::BackingOff | Phase::WaitingForFiles));
+    // 0 is none; that two errors have one number costs an event in some 10^19
+    let now = (status.phase, cause.map_or(0, |error| number_of(error).max(1)));
+    (told != Some(now)).then_some(now)
+}
+
+fn number_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
+}
+
 /// The phase of a cluster whose kinds are being read.
 fn phase_of(status: &ClusterStatus) -> Phase {
     let resources = &status.resources;
@@ -334,6 +373,29 @@ mod tests {
         let way = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
         let news = way.map(|phase| reporter.is_news(phase));
         assert_eq!(news, [true, true, false, false, false, true, true, true, true, true, true]);
+    }
+
+    #[test]
+    fn a_cluster_that_cannot_be_reached_is_news_once_and_again_with_another_error() {
+        let (reporter, status) = Reporter::new(ClusterName::parse("out-of-reach").unwrap());
+        let mut told = None;
+        let mut count_news = || {
+            let news = news_since(told, &status.borrow());
+            told = news.or(told);
+            usize::from(news.is_some())
+        };
+        assert_eq!(count_news(), 1);
+        let mut counts = Vec::new();
+        for error in ["refused", "refused", "refused", "no route", "no route"] {
+            reporter.phase(Phase::Connecting);
+            let retried = count_news();
+            reporter.failure(error, Duration::from_millis(1));
+            counts.push((retried, count_news()));
+        }
+        assert_eq!(counts, [(0, 1), (0, 0), (0, 0), (0, 1), (0, 0)]);
+        reporter.phase(Phase::Connecting);
+        reporter.phase(Phase::ReadingConfig);
+        assert_eq!((count_news(), told.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How full each queue on a change's way ever was, how long its steps take, and how many changes there were.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::model::{Announcement, Histogram, Scope};
@@ -44,6 +44,8 @@ pub struct QueueMarks {
     pub commit: Histogram,
     changes_counted: Mutex<BTreeMap<Scope, ChangeCounts>>,
     stored: OnceLock<Arc<Histogram>>,
+    /// Whether the announce journal could not be written when it was tried last.
+    pub journal_fails: AtomicBool,
 }
 
 impl QueueMarks {

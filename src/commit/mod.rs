@@ -15,6 +15,7 @@ mod queue;
 mod vouch;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -260,6 +261,7 @@ impl Committer {
         if let Some(journal) = &mut self.journal {
             journal.append(announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
             journal.cut(self.persister.durable());
+            self.publisher.marks.journal_fails.store(journal.is_failing(), Ordering::Relaxed);
         }
         self.publisher.marks.count(announcements.iter());
         for announcement in announcements {

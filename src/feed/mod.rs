@@ -5,12 +5,13 @@
 //! has in order of sequence too (`View::live_after`).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use imbl::{OrdMap, Vector};
 
-use crate::model::{Announcement, EntryKey, Sequence, Tombstone};
+use crate::model::{Announcement, EntryKey, Kind, ObjectPrefix, Sequence, Tombstone};
 
 /// How many announcements the ring holds. At 20,000 changes/s, the highest rate of the plan, this is 0.8 s: far more than the 50 ms
 /// between two looks of a reader that keeps up; behind that a reader goes through the view. Each takes some 0.6 KB, 10 MB in all.
@@ -24,6 +25,10 @@ pub const RING_BYTES_MAX: usize = 64 << 20;
 /// How many bytes the decoded objects take that the newest announcements keep: of entries and identities, some 0.5 KB for both sides of a
 /// change, those of the last 8,000, as many as wait for streams at most before they are merged. What is older is decoded for whoever asks.
 pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
+
+/// How many tombstones of entries that were derived from nodes are looked at for one address: their keys are in order of nodes. Each takes some
+/// 100 ns, all of them 5 ms; 50,000 are the addresses of 10,000 nodes that went.
+const NODE_TOMBSTONES_LOOKED_AT_MAX: usize = 50_000;
 
 /// How far back positions may reach (docs/api.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,6 +225,26 @@ impl Feed {
         self.ring.focus().narrow(start..).into_iter()
     }
 
+    /// The tombstones of ip entries for exactly an address, of every cluster, those derived from nodes included, newest first.
+    #[must_use]
+    pub fn gone_at(&self, ip: IpAddr) -> Vec<&Tombstone> {
+        let names = [true, false].map(|host| ObjectPrefix { net: ip.into(), host }.to_string());
+        let mut found: Vec<Sequence> = Vec::new();
+        let mut start = EntryKey::lowest_of(Kind::Ip);
+        // from cluster to cluster: what lies between is not looked at
+        while let Some((first, _)) = self.tombstone_of.range(start.clone()..).next().filter(|(key, _)| key.kind == Kind::Ip) {
+            let key = |name: &str| EntryKey::new(Kind::Ip, first.cluster.clone(), name);
+            found.extend(names.iter().filter_map(|name| self.tombstone_of.get(&key(name))));
+            start = key("\u{10ffff}");
+        }
+        let derived = self.tombstone_of.range(EntryKey::lowest_of(Kind::NodeIp)..).take(NODE_TOMBSTONES_LOOKED_AT_MAX);
+        let derived = derived.take_while(|(key, _)| key.kind == Kind::NodeIp);
+        let is_at = |key: &EntryKey| EntryKey::split_node_ip(&key.name).is_some_and(|(_, prefix)| prefix.net == ip.into());
+        found.extend(derived.filter(|(key, _)| is_at(key)).map(|(_, sequence)| *sequence));
+        found.sort_unstable_by(|one, other| other.cmp(one));
+        found.iter().filter_map(|sequence| self.tombstones.get(sequence)).collect()
+    }
+
     /// The tombstones after a position, in order of sequence.
     pub fn gone_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, &Tombstone)> {
         self.tombstones.range(position.next()..).map(|(sequence, tombstone)| (*sequence, tombstone))
@@ -269,6 +294,28 @@ mod tests {
         assert_eq!(gone(&feed, 100), [(103, "a".to_owned())]);
         assert_eq!(feed.tombstone_count(), 1);
         assert_eq!(feed.floor(), Sequence(100));
+    }
+
+    #[test]
+    fn the_tombstones_of_an_address_are_found_in_every_cluster_newest_first() {
+        let mut feed = feed(100);
+        let texts = [
+            "ip/v1/eu/10.1.2.4",
+            "ip/v1/eu-west/10.1.2.3",
+            "ip/v1/eu/10.1.2.3/32",
+            "ip/v1/tokyo/10.1.2.30",
+            "nodes/v1/paris/worker#10.1.2.3",
+            "nodes/v1/paris/worker#10.1.2.0/24",
+            "nodes/v1/paris/10.1.2.3",
+            "ip/v1/tokyo/10.1.2.3",
+        ];
+        for (text, sequence) in texts.iter().zip(101..) {
+            let key = EntryKey::from_cache_form(&format!("cilium/cache/{text}")).unwrap();
+            feed.announce(Announcement { key, ..change(sequence, "", None, true) }, SystemTime::UNIX_EPOCH);
+        }
+        let found = feed.gone_at("10.1.2.3".parse().unwrap());
+        let found: Vec<String> = found.iter().map(|tombstone| tombstone.key.to_string()).collect();
+        assert_eq!(found, [7, 4, 2, 1].map(|place: usize| format!("cilium/cache/{}", texts[place])));
     }
 
     #[test]

@@ -15,14 +15,27 @@ use crate::view::agent::{AgentIpcache, Claim, Era, Source};
 /// What becomes of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// An agent uses it.
-    Wins,
+    /// An agent uses it, for this reason.
+    Wins(Merit),
     /// It is a CIDR of full length, and a host entry stands before it.
     Shadowed,
     /// A longer prefix covers the address: this one.
     LessSpecific(IpNet),
     /// This cluster has the same prefix, and this is why it stands before.
     Outranked(ClusterName, Weakness),
+}
+
+/// Why an agent uses an entry that covers an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Merit {
+    /// No other one covers the address.
+    Only,
+    /// Its prefix is the longest, and no other cluster has it.
+    MostSpecific,
+    /// It is a host entry, and a CIDR of full length stands behind it.
+    Host,
+    /// Of those for its prefix it is the strongest: the next one is this cluster's, and weaker for this.
+    Stronger(ClusterName, Weakness),
 }
 
 impl Reading {
@@ -49,6 +62,7 @@ impl Reading {
             }
         }
         let winner = agent.lookup(ip).map(|(prefix, _)| prefix);
+        let merit = self.merit(&found);
         let mut strongest: Option<(ObjectPrefix, Arc<Record>)> = None;
         let verdicts = found.into_iter().map(|(prefix, found)| {
             let stronger = strongest.as_ref().filter(|(at, _)| *at == prefix).map(|(_, record)| Arc::clone(record));
@@ -62,11 +76,24 @@ impl Reading {
                 }
                 (None, Some(winner)) if winner != prefix && agent.is_shadowed(prefix) => Verdict::Shadowed,
                 (None, Some(winner)) if winner != prefix => Verdict::LessSpecific(winner.net),
-                (None, _) => Verdict::Wins,
+                (None, _) => Verdict::Wins(merit.clone()),
             };
             (found, verdict)
         });
         verdicts.collect()
+    }
+
+    /// Why the first of what covers an address, strongest first, stands before the next one.
+    fn merit(&self, found: &[(ObjectPrefix, LookupMatch)]) -> Merit {
+        let [(prefix, first), (other, next), ..] = found else { return Merit::Only };
+        if prefix == other {
+            let weakness = self.rank(&next.record).weakness(&self.rank(&first.record));
+            Merit::Stronger(next.record.key.cluster.clone(), weakness)
+        } else if prefix.net == other.net {
+            Merit::Host
+        } else {
+            Merit::MostSpecific
+        }
     }
 
     /// The nodes that have an address.

@@ -9,6 +9,7 @@ mod explain;
 mod facet;
 mod filter;
 mod global_services;
+mod miss;
 mod reading;
 mod scan;
 mod seek;
@@ -21,6 +22,7 @@ mod survey;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -35,11 +37,12 @@ pub use crate::view::{
     Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, SelectionRule, ServiceShare, Weakness,
 };
 pub use early::{Early, EarlyWatch, Question};
-pub use explain::Verdict;
+pub use explain::{Merit, Verdict};
 pub(crate) use facet::{Facet, concerns_all, facets_of};
 pub use filter::Filter;
 pub use global_services::Selected;
-pub use reading::{ClusterReading, Counts, FeedReading, Origin, Reading, ResourceReading, SourceMeta};
+pub use miss::Miss;
+pub use reading::{ClusterReading, Counts, FeedReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use scan::Scanned;
 pub use seek::Seek;
 pub use selector::{LabelSelector, MalformedSelector};
@@ -284,6 +287,13 @@ impl Handle {
     #[must_use]
     pub fn with_disk_bytes(self, disk: DiskBytes) -> Self {
         Self { disk: Some(disk), ..self }
+    }
+
+    /// Whether the announce journal could not be written when it was tried last.
+    #[must_use]
+    pub fn is_journal_failing(&self) -> bool {
+        let loaded = self.about.loaded.borrow();
+        loaded.as_ref().is_some_and(|subscriber| subscriber.marks().journal_fails.load(Ordering::Relaxed))
     }
 
     /// How many lines of the log were lost: they could not be written, or too many waited for a reader that sleeps.

@@ -15,6 +15,9 @@ use crate::model::{
 };
 use crate::view::{LookupMatch, Rank};
 
+/// How many keys that cannot be used are counted of a kind of a cluster: more say no more, and each takes some 50 ns.
+pub const REJECTED_COUNTED_MAX: usize = 1_000;
+
 /// An immutable moment of the mirror, with what each cluster's task says about itself.
 #[derive(Debug, Clone)]
 pub struct Reading {
@@ -325,6 +328,21 @@ impl Reading {
             restored_count: state.map_or(0, |state| state.restored_count.into()),
             source: self.source(name, kind),
         }
+    }
+
+    /// How many keys of a cluster could not be used, [`REJECTED_COUNTED_MAX`] of each kind at most, and the first of them.
+    #[must_use]
+    pub fn rejected_of(&self, cluster: &ClusterName) -> (usize, Option<EntryKey>) {
+        let (mut count, mut first) = (0, None);
+        for kind in Kind::ALL {
+            let start = EntryKey::new(kind, cluster.clone(), "");
+            let of_kind = self.published.view.rejected_from(&start).take_while(|key| key.kind == kind && key.cluster == *cluster);
+            for key in of_kind.take(REJECTED_COUNTED_MAX) {
+                count += 1;
+                first.get_or_insert_with(|| key.clone());
+            }
+        }
+        (count, first)
     }
 
     /// Where everything of one mirrored kind of one cluster comes from and how old it is.

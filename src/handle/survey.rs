@@ -11,10 +11,11 @@ mod look;
 mod pod_cidrs;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::SystemTime;
 
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdMap;
 use ipnet::IpNet;
 
 use super::{IdentityScope, Reading};
@@ -39,8 +40,10 @@ pub struct Survey {
     hosted: OrdMap<(IpAddr, ClusterName), u32>,
     pod_cidrs: PodCidrs,
     backends: Backends,
-    /// What is wrong.
-    findings: OrdSet<Finding>,
+    /// What is wrong, and since when.
+    findings: OrdMap<Finding, SystemTime>,
+    /// How many there are of each kind.
+    counts: BTreeMap<&'static str, u64>,
 }
 
 impl Survey {
@@ -53,13 +56,24 @@ impl Survey {
     /// What is wrong, from one finding on, that one included.
     pub fn findings_from(&self, start: Option<&Finding>) -> impl Iterator<Item = &Finding> {
         let start = start.map_or(std::ops::Bound::Unbounded, |start| std::ops::Bound::Included(start.clone()));
-        self.findings.range((start, std::ops::Bound::Unbounded))
+        self.findings.range((start, std::ops::Bound::Unbounded)).map(|(finding, _)| finding)
     }
 
     /// Whether something is among what is wrong.
     #[must_use]
     pub fn has(&self, finding: &Finding) -> bool {
-        self.findings.contains(finding)
+        self.findings.contains_key(finding)
+    }
+
+    /// How many things are wrong, by the kind's name; those that were and are over with 0.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counts.iter().map(|(kind, count)| (*kind, *count))
+    }
+
+    /// Since when it was found, in this process.
+    #[must_use]
+    pub fn since(&self, finding: &Finding) -> Option<SystemTime> {
+        self.findings.get(finding).copied()
     }
 
     /// How many ip entries of the cluster a dangling identity or host address concerns.
@@ -167,9 +181,13 @@ impl Survey {
     }
 
     fn settle(&mut self, finding: Finding, is_wrong: bool) {
-        if is_wrong {
-            self.findings.insert(finding);
-        } else {
+        let was_wrong = self.has(&finding);
+        let count = self.counts.entry(finding.kind_name()).or_default();
+        if is_wrong && !was_wrong {
+            *count += 1;
+            self.findings.insert(finding, SystemTime::now());
+        } else if was_wrong && !is_wrong {
+            *count -= 1;
             self.findings.remove(&finding);
         }
     }

@@ -52,6 +52,11 @@ struct Shared {
 }
 
 impl Connection {
+    /// Whether the stream of watches answers no question for progress, as behind a proxy that keeps what is no change.
+    pub async fn progress_is_unanswered(&self) -> bool {
+        self.shared.watch_stream.lock().await.as_ref().is_some_and(|stream| stream.progress_is_unanswered())
+    }
+
     /// Connects to one endpoint of the file, logs in if the file names a user, and reads the heartbeat's range once to
     /// learn which etcd this is.
     ///

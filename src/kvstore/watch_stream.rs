@@ -16,6 +16,10 @@ use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
+/// After so many questions for progress without an answer it is told: six take a minute, and etcd answers while its watches are behind only once they
+/// have caught up.
+const UNANSWERED_MAX: u32 = 6;
+
 /// The watch id of what concerns no single watch (etcd's `clientv3.InvalidWatchID`): answers to a progress request, and refusals to create one.
 pub(super) const WATCH_ID_OF_STREAM: i64 = -1;
 
@@ -78,6 +82,8 @@ struct State {
     held_up_since: Option<Instant>,
     /// How often one waited for [`STALL_MIN`].
     stalls: u64,
+    /// How many questions for progress were sent since one was answered.
+    unanswered: u32,
 }
 
 impl SharedStream {
@@ -110,6 +116,11 @@ impl SharedStream {
         drop(state);
         self.shared.notice.notify_one();
         Some(Subscription { stream: Arc::clone(self), responses })
+    }
+
+    /// Whether many questions for progress were sent since one was answered, as behind a proxy that keeps what is no change.
+    pub(super) fn progress_is_unanswered(&self) -> bool {
+        self.shared.state().unanswered >= UNANSWERED_MAX
     }
 }
 
@@ -224,7 +235,11 @@ impl Reader {
                     Err(error) => break Some(error),
                 },
                 () = self.shared.notice.notified() => {}
-                _ = progress.tick() => drop(self.requests.request_progress().await),
+                _ = progress.tick() => {
+                    drop(self.requests.request_progress().await);
+                    let mut state = self.shared.state();
+                    state.unanswered = state.unanswered.saturating_add(1);
+                }
             }
             self.cancel_dropped().await;
             self.create_next().await;
@@ -241,6 +256,7 @@ impl Reader {
             }
             let _ = sender.send(Box::new(response)).await;
         } else if response.watch_id == WATCH_ID_OF_STREAM {
+            self.shared.state().unanswered = 0;
             for sender in self.watches.values() {
                 // one that has not taken its last response is to hear of that first
                 let _ = sender.try_send(Box::new(response.clone()));

@@ -166,6 +166,8 @@ pub enum Command {
         cluster: ClusterName,
         /// Where it is.
         phase: Phase,
+        /// As in [`ClusterPhase`](super::ClusterPhase).
+        cause: u64,
     },
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {

@@ -248,6 +248,12 @@ pub struct ClusterStatus {
     pub last_error: Option<String>,
     /// When that was.
     pub last_error_time: Option<SystemTime>,
+    /// In which phase the last attempt failed, until everything is read or something else is waited for.
+    pub failed_in: Option<Phase>,
+    /// Why its file cannot be used, until it can.
+    pub file_error: Option<String>,
+    /// Whether the present connection sends changes and answers no question for progress.
+    pub progress_unanswered: bool,
     /// In which way the cluster has more than it may have, from when that was found until it is read in full.
     pub too_large: Option<String>,
     /// That its revision went back within a connection, where it did.
@@ -352,6 +358,9 @@ impl ClusterStatus {
             failure_count: 0,
             last_error: None,
             last_error_time: None,
+            failed_in: None,
+            file_error: None,
+            progress_unanswered: false,
             too_large: None,
             went_back: None,
             next_retry: None,

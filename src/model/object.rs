@@ -42,6 +42,8 @@ pub enum Object {
 pub struct ClusterPhase {
     /// Where it is; `None` where it is known from the store alone.
     pub phase: Option<Phase>,
+    /// A number of why it is there, where it waits after a failure or for files: another one is another cause, and 0 is none.
+    pub cause: u64,
 }
 
 impl ObjectPrefix {

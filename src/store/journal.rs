@@ -141,6 +141,12 @@ impl Journal {
         self.newest = newest;
     }
 
+    /// Whether the last announcements could not be noted.
+    #[must_use]
+    pub const fn is_failing(&self) -> bool {
+        self.failing
+    }
+
     /// Lets go of files whose announcements are all stored, durably, up to `durable`.
     pub fn cut(&mut self, durable: Sequence) {
         if self.file_bytes > FILE_BYTES_MAX {

@@ -8,7 +8,8 @@ use super::place::{Place, object_of, version_of, whole};
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{
-    Announcement, Change, ClusterName, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope, SourceStamp,
+    Announcement, Change, ClusterName, ClusterPhase, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope,
+    SourceStamp,
 };
 
 /// The generation of changes that come before any list of this process: those of a resumed watch.
@@ -90,7 +91,7 @@ impl View {
                     self.clusters.insert(cluster, record);
                 }
             }
-            Command::Phase { cluster, phase } => self.set_phase(cluster, phase, effects),
+            Command::Phase { cluster, phase, cause } => self.set_phase(cluster, ClusterPhase { phase: Some(phase), cause }, effects),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, effects),
         }
     }

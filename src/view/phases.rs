@@ -9,7 +9,8 @@ use super::{Effects, View};
 use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, DeleteReason, EntryKey, Object, Phase, Sequence, Version};
 
 /// A cluster of which nothing is known but what the store held: its file was not read yet.
-static RESTORED: LazyLock<Arc<Object>> = LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase { phase: Some(Phase::WaitingForFiles) })));
+static RESTORED: LazyLock<Arc<Object>> =
+    LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase { phase: Some(Phase::WaitingForFiles), cause: 0 })));
 
 /// A cluster with its place in our order.
 #[derive(Debug, Clone)]
@@ -52,10 +53,10 @@ impl View {
         after.map(|(name, placed)| (placed.sequence, EntryKey::of_cluster(name.clone())))
     }
 
-    /// A cluster's phase changed, or its task began. A cluster that was not known is remembered, so that a start without its file can
+    /// A cluster's phase changed, or why it is in it, or its task began. A cluster that was not known is remembered, so that a start without its file can
     /// tell that it is gone.
-    pub(super) fn set_phase(&mut self, cluster: ClusterName, phase: Phase, effects: &mut Effects) {
-        if self.phase(&cluster) == Some(phase) {
+    pub(super) fn set_phase(&mut self, cluster: ClusterName, told: ClusterPhase, effects: &mut Effects) {
+        if self.cluster_object(&cluster).and_then(|object| object.as_cluster()) == Some(&told) {
             return;
         }
         if !self.clusters.contains_key(&cluster) {
@@ -64,7 +65,7 @@ impl View {
         }
         self.sequence = self.sequence.next();
         self.scopes.cluster_moved(&cluster);
-        let object = Arc::new(Object::Cluster(ClusterPhase { phase: Some(phase) }));
+        let object = Arc::new(Object::Cluster(told));
         let old = self.phases.insert(cluster.clone(), Placed { object: Arc::clone(&object), sequence: self.sequence });
         effects.announcements.push(self.announced(cluster, old, Some(object), None));
     }

@@ -86,6 +86,8 @@ async fn addresses_are_looked_up_and_explained() {
     }
     let (code, miss) = told(&run(server, &["explain", "192.0.2.1"]));
     assert_eq!((code, miss[0].as_str()), (Some(1), "192.0.2.1 -> no entry of any cluster covers it"));
+    let (code, near) = told(&run(server, &["explain", "10.1.2.41"]));
+    assert!(near.iter().any(|line| line.contains("in pod CIDR 10.1.2.0/24 of node paris/")), "{code:?} {near:?}");
 }
 
 #[tokio::test]

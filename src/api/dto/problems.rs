@@ -12,19 +12,52 @@ use super::objects::{IpcacheEntry, Node};
 pub(crate) struct Finding {
     /// Its name: the same as long as it lasts.
     pub(crate) id: String,
-    /// What kind of trouble it is: `clusterConfigLost`, `clusterConfigRefused`, `clusterTooLarge`, `danglingHostIP`, `danglingIdentity`, `duplicateAddress`, `duplicateClusterID`,
-    /// `heldEntries`, `identityOutOfRange`, `overlappingNodePodCIDR`, `overlappingPodCIDR`, `revisionWentBack` or `sourceLost`.
+    /// What kind of trouble it is.
     pub(crate) kind: &'static str,
-    /// The clusters that it concerns.
+    /// How bad it is.
+    #[schema(value_type = String)]
+    pub(crate) severity: Severity,
+    /// The clusters that it concerns; none where it concerns this process alone.
     pub(crate) clusters: Vec<String>,
-    /// What is wrong and what to do about it.
+    /// What is wrong.
     pub(crate) detail: String,
+    /// What to do about it.
+    pub(crate) advice: String,
+    /// Since when, as far as this process knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<String>,
     /// How many keys it concerns, or pod CIDRs, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
     /// One of the keys that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+}
+
+/// How bad a finding is. The worst comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Severity {
+    /// Something is not served, or not for long.
+    Critical,
+    /// Something is served that is probably not meant.
+    Warning,
+    /// It passes by itself, or nobody need do anything about it today.
+    Info,
+}
+
+impl Severity {
+    /// All, the worst first.
+    pub(crate) const ALL: [Self; 3] = [Self::Critical, Self::Warning, Self::Info];
+
+    /// The name that the API uses.
+    pub(crate) const fn api_name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        }
+    }
 }
 
 /// A page of findings.
@@ -60,6 +93,10 @@ pub(crate) struct Explanation {
     pub(crate) found: Option<IpcacheEntry>,
     /// Every entry of every cluster that covers the address, strongest first.
     pub(crate) entries: Vec<ExplainedEntry>,
+    /// What may explain that the address has no entry of its own; left out where it has one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) hints: Vec<Hint>,
     /// The node that hosts it, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Node>,
@@ -87,6 +124,34 @@ pub(crate) struct ExplainedEntry {
     pub(crate) reason: String,
     /// `live` or `restored`: whether its source has confirmed it since meshkeep started.
     pub(crate) origin: &'static str,
+}
+
+/// Something that may explain why an address has no entry of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Hint {
+    /// `podCIDR`: the pod CIDR of a node that the address belongs to; `deleted`: an entry for exactly the address that was there; `neverRead` and `restored`:
+    /// clusters whose addresses are not known, or not as they are now; `nearest`: an entry for an address nearby, where nothing covers this one.
+    pub(crate) kind: &'static str,
+    /// It in words.
+    pub(crate) detail: String,
+    /// The clusters that it concerns, at most 20.
+    pub(crate) clusters: Vec<String>,
+    /// How many more clusters it concerns; left out where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) more_clusters: Option<usize>,
+    /// The pod CIDR, or the prefix of the entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefix: Option<String>,
+    /// The node that has the pod CIDR, or had the address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
+    /// The entry's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    /// When meshkeep saw it deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) time: Option<String>,
 }
 
 /// A service, or one of its endpoint slices, that has an address behind it.

@@ -4,6 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::api::dto::problems::Severity;
+use crate::api::findings::KINDS;
 use crate::api::problem::Code;
 use crate::handle::{Affinity, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource};
@@ -19,23 +21,6 @@ const CONFLICT_REASONS: [&str; 9] = [
     "SessionAffinityConflict",
     "TrafficDistributionConflict",
     "TypeConflict",
-];
-
-/// `api/findings.rs` and `handle/survey/finding.rs` find them.
-const FINDING_KINDS: [&str; 13] = [
-    "clusterConfigLost",
-    "clusterConfigRefused",
-    "clusterTooLarge",
-    "danglingHostIP",
-    "danglingIdentity",
-    "duplicateAddress",
-    "duplicateClusterID",
-    "heldEntries",
-    "identityOutOfRange",
-    "overlappingNodePodCIDR",
-    "overlappingPodCIDR",
-    "revisionWentBack",
-    "sourceLost",
 ];
 
 /// A set of texts.
@@ -224,9 +209,23 @@ fn of_answers() -> Vec<ClosedSet> {
         ClosedSet {
             name: "FindingKind",
             description: "What kind of trouble a finding is about.",
-            texts: FINDING_KINDS.to_vec(),
+            texts: KINDS.iter().map(|(kind, _)| *kind).collect(),
             members: &[("Finding", "kind")],
             parameters: &[("/v1/problems", "kind")],
+        },
+        ClosedSet {
+            name: "Severity",
+            description: "How bad it is: something is not served, or not for long; something is served that is probably not meant; or it passes by itself.",
+            texts: Severity::ALL.map(Severity::api_name).to_vec(),
+            members: &[("Finding", "severity")],
+            parameters: &[("/v1/problems", "severity")],
+        },
+        ClosedSet {
+            name: "HintKind",
+            description: "What may explain that an address has no entry of its own.",
+            texts: vec!["podCIDR", "deleted", "neverRead", "restored", "nearest"],
+            members: &[("Hint", "kind")],
+            parameters: &[],
         },
         ClosedSet {
             name: "SelectionRule",

@@ -13,13 +13,14 @@ use crate::api::dto::meta::{ItemMeta, Terms, origin_name};
 use crate::api::dto::objects::{IpcacheEntry, Node};
 use crate::api::dto::problems::{BackedService, ExplainedEntry, Explanation};
 use crate::api::findings::{about, namespace_and_name};
+use crate::api::hints::hints;
 use crate::api::pages::one;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
-use crate::handle::{Finding, LookupMatch, Reading, Survey, Verdict, Weakness};
+use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
 /// What an explanation reads.
@@ -28,7 +29,7 @@ const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, K
 /// The whole story of an address.
 ///
 /// Every entry of every cluster that covers it, which one an agent would use and why, the identity and labels, the node that hosts it, the
-/// services that it backs, and what looks wrong.
+/// services that it backs, and what looks wrong. Where the address has no entry of its own, `hints` say what may explain it.
 #[utoipa::path(get, path = "/v1/explain/{ip}", operation_id = "explainIp", tag = "ipcache",
     params(("ip" = String, Path, description = "The address, IPv4 or IPv6."), ItemQuery),
     responses((status = 200, description = "The story; `match` is null where nothing covers the address.", body = Explanation)))]
@@ -50,7 +51,7 @@ pub(crate) async fn explain_ip(
 fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms) -> Result<Explanation, Problem> {
     let survey = surveyed.survey.as_ref();
     let found = reading.explain(ip.to_canonical());
-    let winner = found.iter().find(|(_, verdict)| *verdict == Verdict::Wins).map(|(found, _)| found);
+    let winner = found.iter().find(|(_, verdict)| matches!(verdict, Verdict::Wins(_))).map(|(found, _)| found);
     let sources = sources(reading, &found);
     terms.check(&sources)?;
     let meta = match winner {
@@ -65,6 +66,7 @@ fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms)
         ip: ip.to_string(),
         found: winner.and_then(IpcacheEntry::joined),
         entries: found.iter().filter_map(|(found, verdict)| explained(reading, found, verdict)).collect(),
+        hints: reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found)).map(|miss| hints(&miss)).unwrap_or_default(),
         node: node.as_deref().and_then(Node::of),
         services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
         problems: survey.map(|survey| about(&concerns, survey, reading)).unwrap_or_default(),
@@ -76,13 +78,28 @@ fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms)
 fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Option<ExplainedEntry> {
     let entry = IpcacheEntry::joined(found)?;
     let (verdict, reason) = match verdict {
-        Verdict::Wins => ("wins", "the most specific entry that covers the address".to_owned()),
+        Verdict::Wins(merit) => ("wins", merit_of(merit)),
         Verdict::Shadowed => ("shadowed", "a host entry for the address stands before a CIDR of full length".to_owned()),
         Verdict::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
         Verdict::Outranked(cluster, weakness) => ("outranked", told(cluster, *weakness)),
     };
     let origin = origin_name(reading.source_of(&found.record).origin);
     Some(ExplainedEntry { entry, verdict, reason, origin })
+}
+
+/// Why an agent uses an entry.
+fn merit_of(merit: &Merit) -> String {
+    match merit {
+        Merit::Only => "the only entry that covers the address".to_owned(),
+        Merit::MostSpecific => "the most specific entry that covers the address".to_owned(),
+        Merit::Host => "a host entry stands before a CIDR of full length".to_owned(),
+        Merit::Stronger(cluster, weakness) => match weakness {
+            Weakness::Remote => format!("of the own cluster: what agents know of it, {cluster} does not overwrite"),
+            Weakness::Derived => format!("announced by its cluster itself, while that of {cluster} is derived from a node"),
+            Weakness::Refused => format!("{cluster} has the same prefix, but its newest bytes could not be used: see /v1/rejected"),
+            Weakness::Older => format!("the newest for its prefix: {cluster} wrote it earlier"),
+        },
+    }
 }
 
 /// Why the entry of a cluster stands before another one for its prefix.

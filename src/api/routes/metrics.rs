@@ -16,6 +16,7 @@ use axum::response::IntoResponse;
 use self::clusters::timestamp;
 use self::page::Page;
 use crate::api::dto::status::{readings, store_state};
+use crate::api::findings::counts;
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Handle, Reading};
@@ -45,6 +46,7 @@ fn text(state: &ApiState) -> String {
         let all: Vec<ClusterReading> = readings(reading).collect();
         clusters::add(&mut page, &state.handle, &all);
         mirror(&mut page, reading);
+        problems(&mut page, state, reading);
     }
     page.text
 }
@@ -147,6 +149,13 @@ fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
         let alone = counts.oldest.map_or(0, |oldest| head.0.saturating_sub(oldest.0));
         let lag = alone.max(state.hub.lag(head));
         page.gauge("meshkeep_stream_lag_changes", "How many changes the slowest stream is behind.").sample(&[], lag);
+    }
+}
+
+fn problems(page: &mut Page, state: &ApiState, reading: &Reading) {
+    let mut family = page.gauge("meshkeep_problems", "What looks wrong: /v1/problems has each with what to do.");
+    for ((kind, severity), count) in counts(state, reading) {
+        family.sample(&[("kind", kind), ("severity", severity.api_name())], count);
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use axum::extract::State;
 use axum::response::Response;
 
-use crate::api::dto::problems::{Finding, FindingList};
-use crate::api::findings::{of_clusters, told};
+use crate::api::dto::problems::{Finding, FindingList, Severity};
+use crate::api::findings::{KINDS, standing, told};
 use crate::api::pages::{Rows, Step, page_of};
 use crate::api::paging::{Listing, checked_limit};
 use crate::api::problem::Problem;
@@ -19,7 +19,7 @@ use crate::model::{ClusterName, Kind};
 
 /// What looks wrong in the mesh.
 ///
-/// Findings about clusters first, then those across keys: identities and hosts that are named and not there, addresses that several
+/// Findings about clusters and meshkeep itself first (what cannot be reached, read, used or written, and what ends soon), then those across keys: identities and hosts that are named and not there, addresses that several
 /// clusters claim, pod CIDRs that overlap another node's or another cluster's (told once for each cluster). Kept up to date by changes;
 /// `complete` is false in the first moments after a start, while everything is looked at.
 #[utoipa::path(get, path = "/v1/problems", operation_id = "listProblems", tag = "problems", params(ProblemsQuery),
@@ -32,21 +32,52 @@ pub(crate) async fn list_problems(
     checked_limit(query.values.parts()?.limit)?;
     let reading = state.handle.reading().await?;
     let Surveyed { survey, is_complete } = state.surveyor.survey(&reading).await;
-    page_of(reading, Some(is_complete), scanner, query, |listing, query| {
+    page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
-        Ok((meta, findings(listing, survey, query.kind.clone())))
+        let wanted = Wanted::read(query, listing.filter.clusters.clone())?;
+        Ok((meta, findings(listing, standing(&state, &listing.reading), survey, wanted)))
     })
     .await
 }
 
-/// The findings of a page, of this kind if one is given.
-fn findings(listing: &Listing, survey: Option<Survey>, kind: Option<String>) -> Rows {
-    let (reading, clusters) = (listing.reading.clone(), listing.filter.clusters.clone());
-    let is_wanted = move |finding: &Finding| kind.as_ref().is_none_or(|kind| kind == finding.kind) && concerns(finding, &clusters);
+/// Which findings a request asks for.
+struct Wanted {
+    kind: Option<&'static str>,
+    severity: Option<Severity>,
+    clusters: Vec<ClusterName>,
+}
+
+impl Wanted {
+    fn read(query: &ProblemsQuery, clusters: Vec<ClusterName>) -> Result<Self, Problem> {
+        let known = |name: &String| KINDS.iter().map(|(kind, _)| *kind).find(|kind| kind == name);
+        let severity = |name: &String| Severity::ALL.into_iter().find(|severity| severity.api_name() == name);
+        let (kind, wanted) = (query.kind.as_ref().map(known), query.severity.as_ref().map(severity));
+        if kind == Some(None) {
+            let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
+            return Err(Problem::parameter("kind", format!("no finding is of that kind: take one of {}", kinds.join(", "))));
+        }
+        if wanted == Some(None) {
+            return Err(Problem::parameter("severity", "it must be critical, warning or info".to_owned()));
+        }
+        Ok(Self { kind: kind.flatten(), severity: wanted.flatten(), clusters })
+    }
+
+    fn has(&self, finding: &Finding) -> bool {
+        let is_of = |names: &[String]| self.clusters.iter().any(|cluster| names.iter().any(|name| **name == *cluster.as_str()));
+        self.kind.is_none_or(|kind| kind == finding.kind)
+            && self.severity.is_none_or(|severity| severity == finding.severity)
+            && (self.clusters.is_empty() || is_of(&finding.clusters))
+    }
+}
+
+/// The findings of a page: `standing` are those about clusters and this process.
+fn findings(listing: &Listing, standing: Vec<Finding>, survey: Option<Survey>, wanted: Wanted) -> Rows {
+    let reading = listing.reading.clone();
+    let is_wanted = move |finding: &Finding| wanted.has(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
     // a page that begins with one across keys has those about clusters behind it
-    let about_clusters = if start.is_some() { Vec::new() } else { of_clusters(&reading) };
+    let about_clusters = if start.is_some() { Vec::new() } else { standing };
     let mut about_clusters: VecDeque<Finding> =
         about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).collect();
     Box::new(move |page, slice| {
@@ -72,8 +103,4 @@ fn findings(listing: &Listing, survey: Option<Survey>, kind: Option<String>) -> 
         }
         Step::Ended(None)
     })
-}
-
-fn concerns(finding: &Finding, clusters: &[ClusterName]) -> bool {
-    clusters.is_empty() || clusters.iter().any(|cluster| finding.clusters.iter().any(|name| **name == *cluster.as_str()))
 }

@@ -130,8 +130,8 @@ async fn a_tag_moves_with_what_the_answer_tells_and_with_nothing_else() {
             &of_identities,
         ),
         ("confirmed once more", Command::Confirm(paris(Kind::Node)), &|_| false),
-        ("another phase", Command::Phase { cluster: cluster("paris"), phase: Phase::SourceLost }, &of_paris),
-        ("the same phase", Command::Phase { cluster: cluster("paris"), phase: Phase::SourceLost }, &|_| false),
+        ("another phase", Command::Phase { cluster: cluster("paris"), phase: Phase::SourceLost, cause: 0 }, &of_paris),
+        ("the same phase", Command::Phase { cluster: cluster("paris"), phase: Phase::SourceLost, cause: 0 }, &|_| false),
         ("another origin", Command::Confirm(Scope { cluster: cluster("tokyo"), kind: Kind::Identity }), &of_identities),
     ];
     let mut before = tags(&fixture).await;

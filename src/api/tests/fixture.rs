@@ -41,6 +41,8 @@ pub(in crate::api) struct Fixture {
     commands: CommandSender,
     loaded: watch::Sender<Option<Subscriber>>,
     board: watch::Sender<ClusterBoard>,
+    pub(in crate::api) directory: watch::Sender<DirectoryState>,
+    pub(in crate::api) persistence: watch::Sender<PersistState>,
 }
 
 /// An answer as a client sees it.
@@ -104,15 +106,16 @@ impl Fixture {
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
         let status = watch::channel(status).1;
         let (board, board_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
-        let directory = DirectoryState { readable: true, ..DirectoryState::default() };
+        let (directory, directory_receiver) = watch::channel(DirectoryState { readable: true, ..DirectoryState::default() });
+        let (persistence, persistence_receiver) = watch::channel(PersistState::Healthy);
         let handle = Handle::new(About {
             started: Instant::now(),
             loaded: loaded_receiver,
             clusters: board_receiver,
-            directory: watch::channel(directory).1,
+            directory: directory_receiver,
             own_cluster,
             max_connected_clusters: MaxConnectedClusters::Clusters255,
-            persistence: watch::channel(PersistState::Healthy).1,
+            persistence: persistence_receiver,
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
             lost_lines: LostLines::default(),
         });
@@ -120,7 +123,7 @@ impl Fixture {
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
         let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
-        Self { handle, stop, router, scans, commands, loaded, board }
+        Self { handle, stop, router, scans, commands, loaded, board, directory, persistence }
     }
 
     /// With every tick a wave: what comes within some milliseconds is merged by key.
@@ -167,6 +170,14 @@ impl Fixture {
     /// As it is while the store loads.
     pub(in crate::api) fn unload(&self) {
         self.loaded.send_replace(None);
+    }
+
+    /// What the task of `paris` says of it from now on.
+    pub(in crate::api) fn paris_is(&self, change: impl FnOnce(&mut ClusterStatus)) {
+        let mut status = paris_status();
+        change(&mut status);
+        let status = watch::channel(status).1;
+        self.board.send_replace(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
     }
 
     pub(in crate::api) async fn send(&self, request: Request<Body>) -> Answer {
@@ -323,7 +334,7 @@ fn restored(key: EntryKey, object: Object, sequence: u64) -> Record {
 
 fn mesh() -> View {
     let mut view = View::starting_at(Sequence(99));
-    view.apply(Command::Phase { cluster: cluster("paris"), phase: Phase::Live }, SystemTime::now());
+    view.apply(Command::Phase { cluster: cluster("paris"), phase: Phase::Live, cause: 0 }, SystemTime::now());
     view.restore_phase(cluster("tokyo"), Sequence(40));
     view.restore_cluster(cluster("tokyo"), ClusterRecord { config: None, last_contact: Some(contact_time()) });
     view.restore(restored(key(Kind::Node, "tokyo", "tokyo-worker-1"), node("tokyo-worker-1", "172.18.2.2", "b"), 41));

@@ -35,7 +35,7 @@ fn live_mesh() -> View {
             view.apply(Command::Confirm(Scope { cluster: cluster(&name), kind }), SystemTime::now());
         }
         heard_of(&mut view, &name, Duration::ZERO);
-        view.apply(Command::Phase { cluster: cluster(&name), phase: Phase::Live }, SystemTime::now());
+        view.apply(Command::Phase { cluster: cluster(&name), phase: Phase::Live, cause: 0 }, SystemTime::now());
     }
     view
 }
@@ -116,7 +116,7 @@ async fn single_things_say_no_more_than_was_asked_for() {
 #[tokio::test]
 async fn what_was_never_read_is_too_old_unless_it_does_not_count() {
     let mut view = live_mesh();
-    view.apply(Command::Phase { cluster: cluster("never"), phase: Phase::Connecting }, SystemTime::now());
+    view.apply(Command::Phase { cluster: cluster("never"), phase: Phase::Connecting, cause: 0 }, SystemTime::now());
     // it answers, and nothing of it was read yet
     heard_of(&mut view, "never", Duration::ZERO);
     let fixture = Fixture::of(view);

@@ -57,6 +57,8 @@ async fn the_state_of_everything_is_scraped() {
         ("meshkeep_http_request_duration_seconds_count{route=\"/v1/nodes/{cluster}/{name}\",status=\"404\"}", "1"),
         ("meshkeep_objects{kind=\"ipcache\"}", "9"),
         ("meshkeep_rejected_entries", "1"),
+        ("meshkeep_problems{kind=\"rejectedValues\",severity=\"warning\"}", "1"),
+        ("meshkeep_problems{kind=\"storeUnwritable\",severity=\"critical\"}", "0"),
         ("meshkeep_global_services", "1"),
         ("meshkeep_store_state{state=\"healthy\"}", "1"),
         ("meshkeep_store_state{state=\"failing\"}", "0"),
@@ -114,7 +116,7 @@ async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
     let fixture = Fixture::new();
     let osaka = ClusterStatus { phase: Phase::BackingOff, ..ClusterStatus::new(Instant::now()) };
     fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
-    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff }).await;
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
     let samples = scrape(&fixture).await;
     for (name, value) in [
         ("meshkeep_cluster_phase{target_cluster=\"osaka\",phase=\"backingOff\"}", "1"),

@@ -13,7 +13,7 @@ async fn with_a_cluster_out_of_reach() -> Fixture {
     osaka.last_error = Some("cannot connect to https://osaka.mesh:2379:\nconnection refused".to_owned());
     osaka.next_retry = Some(Instant::now() + Duration::from_secs(30));
     fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
-    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff }).await;
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
     fixture
 }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
+use crate::commit::PersistState;
 use crate::handle::Look;
 use crate::model::{
-    Backend, Change, Command, Cursor, EtcdClusterId, IpEntry, Kind, Node, Object, ObjectPrefix, Revision, Scope, Sequence, Service,
-    WentBack,
+    Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, IpEntry, Kind, Node, Object, ObjectPrefix, Phase,
+    Revision, Scope, Sequence, Service, WentBack,
 };
 use crate::view::View;
 
@@ -72,7 +73,7 @@ async fn an_explanation_has_every_entry_and_says_why_one_wins() {
     assert_eq!(
         Value::from(entries),
         json!([
-            ["10.1.2.40/32", true, "paris", "wins", "the most specific entry that covers the address"],
+            ["10.1.2.40/32", true, "paris", "wins", "the newest for its prefix: tokyo wrote it earlier"],
             ["10.1.2.40/32", true, "tokyo", "outranked", "paris wrote the same prefix later"],
             ["10.1.2.40/32", false, "paris", "shadowed", "a host entry for the address stands before a CIDR of full length"],
             ["10.1.2.0/24", false, "paris", "lessSpecific", "10.1.2.40/32 is more specific"],
@@ -114,7 +115,7 @@ async fn verdicts(fixture: &Fixture) -> (Value, [Value; 2]) {
 async fn no_other_cluster_takes_an_address_from_the_own_one() {
     let own = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 131_073, "172.18.2.2"), 1);
     let later = put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2);
-    let won = json!(["tokyo", "wins", "the most specific entry that covers the address"]);
+    let won = json!(["tokyo", "wins", "of the own cluster: what agents know of it, paris does not overwrite"]);
     let lost = json!(["paris", "outranked", "tokyo is the own cluster: what agents know of it, no other cluster overwrites"]);
     let fixture = Fixture::of_own(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
@@ -141,7 +142,8 @@ async fn bytes_that_cannot_be_used_win_no_address() {
     let refused = Change::Put { key, source, value: b"{".as_slice().into(), decoded: Err("not JSON".into()) };
     fixture.change(refused).await;
     let why = "its newest bytes could not be used, and tokyo has the same prefix: see /v1/rejected";
-    let expected = json!([["tokyo", "wins", "the most specific entry that covers the address"], ["paris", "outranked", why]]);
+    let merit = "paris has the same prefix, but its newest bytes could not be used: see /v1/rejected";
+    let expected = json!([["tokyo", "wins", merit], ["paris", "outranked", why]]);
     assert_eq!(verdicts(&fixture).await, (expected, [json!("tokyo"), json!("tokyo")]));
     fixture.change(pod_of("paris", "172.18.1.2", 3)).await;
     assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
@@ -241,5 +243,105 @@ async fn made_up_pod_cidrs_of_many_nodes_are_one_finding_of_their_cluster() {
         detail.starts_with("pod CIDRs of paris belong to several of its nodes, or overlap another's: 10.0.0.0/16 (40 nodes), "),
         "{detail}"
     );
-    assert!(detail.contains(" and 251 more; ") && detail.contains("cilium/cilium#46179"), "{detail}");
+    assert!(detail.contains(" and 251 more; ") && finding["advice"].as_str().unwrap().contains("cilium/cilium#46179"), "{finding}");
+}
+
+/// The findings of a fixture, each with its severity.
+async fn found(fixture: &Fixture) -> Vec<(String, String)> {
+    let list = fixture.json("/v1/problems").await;
+    let items = list["items"].as_array().unwrap();
+    assert!(items.iter().all(|item| !item["advice"].as_str().unwrap().is_empty() && item["since"].is_string()), "{list}");
+    items.iter().map(|item| (item["id"].as_str().unwrap().to_owned(), item["severity"].as_str().unwrap().to_owned())).collect()
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_bad_it_is() {
+    let days = |days: u64| Some(SystemTime::now() + Duration::from_secs(days * 86_400));
+    let failed = |status: &mut ClusterStatus, phase, failed_in| {
+        (status.phase, status.failed_in, status.last_error) = (phase, Some(failed_in), Some("connection refused".to_owned()));
+    };
+    let minutes_ago = Instant::now().checked_sub(Duration::from_secs(180)).unwrap();
+    type Case = (Box<dyn Fn(&mut ClusterStatus)>, &'static [(&'static str, &'static str)]);
+    let cases: Vec<Case> = vec![
+        (Box::new(|_| {}), &[]),
+        (Box::new(move |status| failed(status, Phase::BackingOff, Phase::Connecting)), &[("clusterUnreachable/paris", "critical")]),
+        (Box::new(move |status| failed(status, Phase::Connecting, Phase::Connecting)), &[("clusterUnreachable/paris", "critical")]),
+        (Box::new(move |status| failed(status, Phase::Listing, Phase::Connecting)), &[]),
+        (Box::new(move |status| failed(status, Phase::Connecting, Phase::Listing)), &[("clusterUnreadable/paris", "critical")]),
+        (Box::new(|status| status.phase = Phase::WaitingForCanary), &[]),
+        (
+            Box::new(move |status| (status.phase, status.phase_since) = (Phase::WaitingForCanary, minutes_ago)),
+            &[("clusterStuck/paris", "warning")],
+        ),
+        (Box::new(move |status| (status.phase, status.phase_since) = (Phase::Listing, minutes_ago)), &[]),
+        (Box::new(|status| status.file_error = Some("not YAML".to_owned())), &[("clusterFileInvalid/paris", "critical")]),
+        (Box::new(move |status| status.certificate_expiry = days(31)), &[]),
+        (Box::new(move |status| status.certificate_expiry = days(29)), &[("certificateExpiring/paris", "warning")]),
+        (Box::new(move |status| status.certificate_expiry = days(6)), &[("certificateExpiring/paris", "critical")]),
+        (Box::new(move |status| status.certificate_expiry = days(0)), &[("certificateExpiring/paris", "critical")]),
+        (Box::new(|status| status.progress_unanswered = true), &[("progressUnanswered/paris", "info")]),
+    ];
+    let fixture = mesh(Vec::new());
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        fixture.paris_is(change);
+        let found = found(&fixture).await;
+        let found: Vec<(&str, &str)> = found.iter().map(|(id, severity)| (id.as_str(), severity.as_str())).collect();
+        assert_eq!(found, expected, "case {number}");
+    }
+    fixture.paris_is(|_| {});
+    let invalid = [("lisbon".to_owned(), "it is empty".to_owned())].into();
+    fixture.directory.send_replace(DirectoryState { readable: false, error: Some("denied".to_owned()), invalid });
+    fixture.persistence.send_replace(PersistState::Failing { error: "no space left on device".to_owned() });
+    let bad = put(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 2, "172.18.2.2"), 1);
+    let Change::Put { key, source, .. } = bad else { panic!("a put is a put") };
+    fixture.change(Change::Put { key, source, value: b"{".as_slice().into(), decoded: Err("not JSON".into()) }).await;
+    let all: Vec<String> = found(&fixture).await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(all, ["clusterFileInvalid/lisbon", "directoryUnreadable", "rejectedValues/tokyo", "storeUnwritable"]);
+    assert_eq!(ids(&fixture.json("/v1/problems?severity=warning").await), ["rejectedValues/tokyo"]);
+    assert_eq!(ids(&fixture.json("/v1/problems?severity=critical&cluster=lisbon").await), ["clusterFileInvalid/lisbon"]);
+    for wrong in ["kind=nonsense", "severity=bad"] {
+        assert_eq!(fixture.get(&format!("/v1/problems?{wrong}")).await.status.as_u16(), 400, "{wrong}");
+    }
+}
+
+/// The hints of a story, each as its kind and what it names.
+fn hints(story: &Value) -> Vec<Value> {
+    let hints = story["hints"].as_array().cloned().unwrap_or_default();
+    hints.iter().map(|hint| json!([hint["kind"], hint["clusters"], hint["prefix"], hint["node"], hint["key"]])).collect()
+}
+
+#[tokio::test]
+async fn an_explanation_of_a_miss_says_whose_the_address_would_be_what_it_was_and_who_could_not_say() {
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.9.0.7"), pod("10.9.0.7", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.9.0.9"), pod("10.9.0.9", 68_352, "172.18.1.2"), 1),
+    ]);
+    assert_eq!(hints(&fixture.json("/v1/explain/10.1.2.40").await), Vec::<Value>::new(), "it has an entry");
+    for name in ["paris", "tokyo"] {
+        for kind in [Kind::Node, Kind::Ip] {
+            fixture.command(Command::Confirm(Scope { cluster: cluster(name), kind })).await;
+        }
+    }
+    fixture.change(Change::Delete { key: key(Kind::Ip, "paris", "10.1.2.40") }).await;
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    assert_eq!(story["match"]["prefix"], "10.1.2.0/24");
+    assert_eq!(story["entries"][0]["reason"], "the only entry that covers the address");
+    let key_of = "cilium/cache/ip/v1/paris/10.1.2.40";
+    let expected = [json!(["podCIDR", ["paris"], "10.1.2.0/24", "worker", null]), json!(["deleted", ["paris"], null, null, key_of])];
+    assert_eq!(hints(&story), expected);
+    let (gone, time) = (&story["hints"][1]["detail"], story["hints"][1]["time"].as_str().unwrap());
+    assert_eq!(gone, &json!(format!("paris had an entry for it until {time}, when it was deleted")));
+    // nothing covers it: the nearest, and a cluster of which nothing is known
+    fixture.command(Command::Phase { cluster: cluster("oslo"), phase: Phase::Connecting, cause: 0 }).await;
+    fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.9.0.9") }).await;
+    let expected = [json!(["neverRead", ["oslo"], null, null, null]), {
+        json!(["nearest", ["tokyo"], "10.9.0.7/32", null, "cilium/cache/ip/v1/tokyo/10.9.0.7"])
+    }];
+    assert_eq!(hints(&fixture.json("/v1/explain/10.9.0.3").await), expected);
+    // a node's address that went
+    fixture.change(Change::Delete { key: key(Kind::Node, "paris", "worker") }).await;
+    let was = hints(&fixture.json("/v1/explain/172.18.1.2").await);
+    assert_eq!(was[0], json!(["deleted", ["paris"], null, "worker", "cilium/cache/nodes/v1/paris/worker#172.18.1.2"]));
 }

@@ -218,13 +218,13 @@ async fn a_cluster_s_phase_is_told_at_its_position_and_a_removed_cluster_is_dele
     let told: Vec<Value> = events.iter().filter(|event| event.0 == "cluster").map(|event| name_and_phase(&event.2["object"])).collect();
     assert_eq!(told, [json!(["paris", "live"]), json!(["tokyo", "waitingForFiles"])]);
     assert_eq!((&events[0].0, &events.last().unwrap().2["count"]), (&"reset".to_owned(), &json!(2)));
-    fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff }).await;
+    fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff, cause: 0 }).await;
     let (name, id, data) = client.event().await.unwrap();
     assert_eq!((name.as_str(), id), ("cluster", Some(position(HEAD + 1))));
     assert_eq!((&data["kind"], &data["key"]), (&json!("cluster"), &json!("cilium/cluster-config/paris")));
     assert_eq!((&data["object"]["phase"], &data["object"]["clusterID"]), (&json!("backingOff"), &json!(1)));
     assert_eq!(fixture.json("/v1/clusters/paris").await["phase"], json!("backingOff"), "the list agrees with the stream");
-    fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff }).await;
+    fixture.command(Command::Phase { cluster: cluster("paris"), phase: Phase::BackingOff, cause: 0 }).await;
     fixture.command(Command::Remove { cluster: cluster("paris"), reason: DeleteReason::ClusterRemoved }).await;
     let (name, _, data) = client.event().await.unwrap();
     assert_eq!((name.as_str(), &data["reason"], &data["key"]), ("delete", &json!("clusterRemoved"), &json!("cilium/cluster-config/paris")));

@@ -72,7 +72,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             pod_name: word(random),
             ..IpEntry::new(ObjectPrefix { net: address(random).into(), host: true }, random.random_range(1..3))
         }),
-        Kind::Cluster => Object::Cluster(ClusterPhase { phase: Some(one_of(random, &Phase::ALL)) }),
+        Kind::Cluster => Object::Cluster(ClusterPhase { phase: Some(one_of(random, &Phase::ALL)), cause: 0 }),
     }
 }
 

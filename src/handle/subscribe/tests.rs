@@ -179,7 +179,7 @@ fn random_change(world: &mut World, random: &mut StdRng) {
         }
         _ => {
             let phase = Phase::ALL[random.random_range(0..3)];
-            world.apply(Command::Phase { cluster: cluster(cluster_index), phase });
+            world.apply(Command::Phase { cluster: cluster(cluster_index), phase, cause: 0 });
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A survey on its way to a later moment, or from nothing: piece by piece, so that whoever looks can let others run and can be stopped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdMap;
 
 use super::backends::Backends;
 use super::pod_cidrs::PodCidrs;
@@ -51,7 +51,8 @@ impl Look {
             hosted: OrdMap::new(),
             pod_cidrs: PodCidrs::unsettled(),
             backends,
-            findings: OrdSet::new(),
+            findings: OrdMap::new(),
+            counts: BTreeMap::new(),
         };
         Self { survey, work: Work::Everything(EntryKey::lowest()), touched: BTreeSet::new() }
     }

@@ -195,7 +195,9 @@ impl Pair {
             4 => Command::Confirm(scope),
             5 => Command::Remove { cluster: scope.cluster, reason: DeleteReason::ClusterRemoved },
             6 => Command::Remember { cluster: scope.cluster, record: ClusterRecord::default() },
-            12 | 13 => Command::Phase { cluster: scope.cluster, phase: Phase::ALL[random.random_range(0..3)] },
+            12 | 13 => {
+                Command::Phase { cluster: scope.cluster, phase: Phase::ALL[random.random_range(0..3)], cause: random.random_range(0..2) }
+            }
             7..12 => self.relist(random, scope),
             _ => {
                 let changes = (0..random.random_range(1..12)).map(|_| self.random_change(random, &scope)).collect();

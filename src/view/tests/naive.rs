@@ -41,7 +41,7 @@ pub(super) struct Naive {
     rejected: OrdSet<EntryKey>,
     scopes: OrdMap<Scope, HeldScope>,
     clusters: OrdMap<ClusterName, ClusterRecord>,
-    phases: OrdMap<ClusterName, (Phase, Sequence)>,
+    phases: OrdMap<ClusterName, ((Phase, u64), Sequence)>,
     /// How many records of a kind have an object.
     object_counts: [u64; Kind::STORED.len()],
     sequence: Sequence,
@@ -181,7 +181,7 @@ impl Naive {
                     self.clusters.insert(cluster, record);
                 }
             }
-            Command::Phase { cluster, phase } => self.set_phase(cluster, phase, &mut effects),
+            Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut effects),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
         }
         effects
@@ -239,7 +239,7 @@ impl Naive {
         }
     }
 
-    fn set_phase(&mut self, cluster: ClusterName, phase: Phase, effects: &mut Effects) {
+    fn set_phase(&mut self, cluster: ClusterName, phase: (Phase, u64), effects: &mut Effects) {
         let old = self.phases.get(&cluster).copied();
         if old.is_some_and(|(before, _)| before == phase) {
             return;
@@ -253,8 +253,8 @@ impl Naive {
         effects.announcements.push(self.told_of(cluster, old, Some(phase)));
     }
 
-    fn told_of(&self, cluster: ClusterName, old: Option<(Phase, Sequence)>, new: Option<Phase>) -> Announcement {
-        let object = |phase| Arc::new(Object::Cluster(ClusterPhase { phase: Some(phase) }));
+    fn told_of(&self, cluster: ClusterName, old: Option<((Phase, u64), Sequence)>, new: Option<(Phase, u64)>) -> Announcement {
+        let object = |(phase, cause)| Arc::new(Object::Cluster(ClusterPhase { phase: Some(phase), cause }));
         Announcement {
             sequence: self.sequence,
             key: EntryKey::of_cluster(cluster),

@@ -1,0 +1,185 @@
+//! What is wrong with clusters as a whole, by name. There are few clusters, so this is read from their state when it is asked for.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::kinds::finding;
+use super::listed;
+use crate::api::dto::problems::{Finding, Severity};
+use crate::api::dto::rfc3339;
+use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
+use crate::model::{ClusterName, ClusterStatus, Kind, Phase, WentBack};
+
+/// How long a cluster may be in a phase on its way to what is read: agents go on without it after a minute (`clustermesh-sync-timeout`).
+const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// How long it may list: a million keys over a slow line take some minutes.
+const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// How long before a certificate ends it is told, and when that is urgent: as most who renew by hand are told.
+const EXPIRY_TOLD: Duration = Duration::from_secs(30 * 86_400);
+const EXPIRY_URGENT: Duration = Duration::from_secs(7 * 86_400);
+
+/// How long it is told that an etcd went back, since it did last: it is over at once, and who is called for it comes within the hour. Several
+/// etcds behind one address do it again with each connection.
+const WENT_BACK_TOLD: Duration = Duration::from_secs(3_600);
+
+/// All of them.
+pub(super) fn of_clusters(reading: &Reading) -> Vec<Finding> {
+    let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
+    let mut found: Vec<Finding> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
+    found.extend(duplicate_ids(&clusters));
+    found
+}
+
+fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Finding> {
+    let name = &cluster.name;
+    let mut found: Vec<Finding> = rejected(name, reading).into_iter().collect();
+    let Some(status) = &cluster.status else { return found };
+    found.extend(way_to_it(name, status));
+    found.extend(expiry(name, status));
+    found.extend(what_it_says(name, status));
+    if status.phase == Phase::SourceLost {
+        let detail = format!("the data of {name} stands on leases that nobody renews: it is served as it was");
+        let advice = format!("see whether the KVStoreMesh of {name}, or its clustermesh-apiserver, is alive");
+        found.push(Finding { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
+    }
+    let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
+    if held > 0 {
+        let detail = format!("{held} keys of {name} went with the lease of the process that wrote them and are kept until it is back");
+        let advice = "wait for its KVStoreMesh to write them again, or to delete them; see docs/holds.md";
+        found.push(Finding { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
+    }
+    if status.progress_unanswered {
+        let detail =
+            format!("the etcd of {name} sends changes and answers no progress request: a quiet source cannot be told from a dead line");
+        let advice =
+            "see whether a proxy stands before it that buffers streams; connect to etcd itself, or have the proxy pass gRPC on unbuffered";
+        found.push(finding("progressUnanswered", name.as_str(), [name], detail, advice));
+    }
+    found
+}
+
+/// What stands between us and a cluster: its file, the way there, what it lets be read, and what it does not go on from.
+fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
+    let error = || status.last_error.as_deref().unwrap_or("it says nothing");
+    if let Some(error) = &status.file_error {
+        let detail = format!("the file of {name} cannot be used: {error}");
+        return Some(finding("clusterFileInvalid", name.as_str(), [name], detail, "correct the file: it is read anew when it changes"));
+    }
+    // what has a finding of its own is not told twice
+    let is_told = status.too_large.is_some() || status.refused.iter().any(|refused| refused.kind == Kind::Cluster);
+    if is_told || matches!(status.phase, Phase::Live | Phase::SourceLost) {
+        return None;
+    }
+    match status.failed_in {
+        Some(Phase::WaitingForFiles | Phase::Connecting) if matches!(status.phase, Phase::BackingOff | Phase::Connecting) => {
+            let detail = format!("{name} cannot be reached, {} attempts failed: {}", status.failure_count, error());
+            let advice = "`meshkeep doctor` tries each step of the way; what is held of it is served as it was";
+            return Some(finding("clusterUnreachable", name.as_str(), [name], detail, advice));
+        }
+        Some(Phase::ReadingConfig | Phase::WaitingForCanary | Phase::Listing) => {
+            let detail = format!("{name} can be reached and not be read, {} attempts failed: {}", status.failure_count, error());
+            let advice = "`meshkeep doctor` says what its user may read and what is missing; what is held of it is served as it was";
+            return Some(finding("clusterUnreadable", name.as_str(), [name], detail, advice));
+        }
+        Some(_) | None => {}
+    }
+    let limit = if status.phase == Phase::Listing { LISTING_TIME_MAX } else { PHASE_TIME_MAX };
+    if status.phase_since.elapsed() < limit {
+        return None;
+    }
+    let detail = format!("{name} has been {} for more than {} s: {}", status.phase.api_name(), limit.as_secs(), error());
+    let advice = match status.phase {
+        Phase::WaitingForFiles => "put the certificate or key that its file names where it says",
+        Phase::ReadingConfig => "see whether its clustermesh-apiserver has written cilium/cluster-config, and whether the user may read it",
+        Phase::WaitingForCanary => "see whether its clustermesh-apiserver or KVStoreMesh has finished its first sync",
+        _ => "`meshkeep doctor` tries each step of the way",
+    };
+    Some(Finding { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
+}
+
+/// The first of its certificates that ends.
+fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
+    let expiry = status.certificate_expiry?;
+    let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
+    if left > EXPIRY_TOLD {
+        return None;
+    }
+    let told = finding(
+        "certificateExpiring",
+        name.as_str(),
+        [name],
+        match left.as_secs() / 86_400 {
+            _ if left.is_zero() => format!("the client certificate or the CA for {name} ended at {}", rfc3339(expiry)),
+            days => format!("the client certificate or the CA for {name} ends at {}, in {days} days", rfc3339(expiry)),
+        },
+        format!("renew it and replace what the file of {name} names: it is read anew with the next connection"),
+    );
+    Some(if left <= EXPIRY_URGENT { Finding { severity: Severity::Critical, ..told } } else { told })
+}
+
+/// What a cluster says of itself and how much it says.
+fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if status.config_gone {
+        let detail = format!("the cluster config of {name} is gone from its etcd, and the last one stays in use");
+        let advice = "see whether its clustermesh-apiserver or KVStoreMesh is alive";
+        found.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));
+    }
+    if let Some(refused) = status.refused.iter().find(|refused| refused.kind == Kind::Cluster) {
+        let key = String::from_utf8_lossy(&refused.source_key);
+        let detail = format!("the cluster config of {name} cannot be used: {}; what is held of it stays as it is", refused.reason);
+        let advice = format!("see what wrote {key} (its bytes: /v1/rejected)");
+        let since = Some(rfc3339(refused.first_seen));
+        found.push(Finding { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
+    }
+    if let Some(excess) = &status.too_large {
+        let advice = "see what fills its etcd; --cluster-max-keys and --cluster-max-bytes say how much a cluster may have";
+        found.push(finding("clusterTooLarge", name.as_str(), [name], format!("{name} is not read: {excess}"), advice));
+    }
+    if let Some(WentBack { error, count, last }) = status.went_back.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_TOLD) {
+        let detail = format!(
+            "{error}; {name} is read anew each time ({count} since meshkeep started), and what agents hold of it may be older than they know"
+        );
+        let advice = "give each etcd an address of its own, and restart agents after a restore";
+        found.push(Finding { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
+    }
+    found
+}
+
+/// Values of a cluster that could not be used.
+fn rejected(name: &ClusterName, reading: &Reading) -> Option<Finding> {
+    let (count, first) = reading.rejected_of(name);
+    let key = first?.to_string();
+    let detail = match count {
+        1 => format!("a value of {name} could not be used: the last good one stays"),
+        REJECTED_COUNTED_MAX.. => format!("{count} or more values of {name} could not be used: the last good ones stay"),
+        _ => format!("{count} values of {name} could not be used: the last good ones stay"),
+    };
+    let advice = format!("/v1/rejected?cluster={name} has each with the reason; see what wrote them");
+    let count = Some(count as u64);
+    Some(Finding { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
+}
+
+/// Ids that several clusters claim: their identities mean different labels under the same numbers.
+fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = Finding> {
+    let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
+    for cluster in clusters {
+        // of two that claim one id the second is refused, and keeps the one that it had
+        let claimed = cluster.status.as_ref().and_then(|status| status.claimed_id);
+        let id = claimed.or(cluster.record.config.as_ref().map(|config| config.id));
+        if let Some(id) = id.map(|id| id.0).filter(|id| *id > 0) {
+            by_id.entry(id).or_default().push(cluster.name.clone());
+        }
+    }
+    by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| {
+        let detail = format!("{} all have the cluster id {id}", listed(&clusters));
+        finding("duplicateClusterID", &id.to_string(), &clusters, detail, "give each cluster of the mesh an id of its own")
+    })
+}
+
+/// A moment of the monotonic clock on the wall clock, for people.
+fn since(at: Instant) -> Option<String> {
+    SystemTime::now().checked_sub(at.elapsed()).map(rfc3339)
+}

@@ -1,0 +1,65 @@
+//! The kinds of findings and how bad each is.
+
+use crate::api::dto::problems::{Finding, Severity};
+
+/// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
+/// `info`: something that passes by itself, or that nobody need do anything about today.
+pub(crate) const KINDS: [(&str, Severity); 24] = [
+    ("certificateExpiring", Severity::Warning),
+    ("clusterConfigLost", Severity::Warning),
+    ("clusterConfigRefused", Severity::Critical),
+    ("clusterFileInvalid", Severity::Critical),
+    ("clusterStuck", Severity::Warning),
+    ("clusterTooLarge", Severity::Critical),
+    ("clusterUnreachable", Severity::Critical),
+    ("clusterUnreadable", Severity::Critical),
+    ("danglingHostIP", Severity::Warning),
+    ("danglingIdentity", Severity::Warning),
+    ("directoryUnreadable", Severity::Critical),
+    ("duplicateAddress", Severity::Warning),
+    ("duplicateClusterID", Severity::Critical),
+    ("heldEntries", Severity::Info),
+    ("identityOutOfRange", Severity::Warning),
+    ("journalGap", Severity::Warning),
+    ("overlappingNodePodCIDR", Severity::Warning),
+    ("overlappingPodCIDR", Severity::Warning),
+    ("progressUnanswered", Severity::Info),
+    ("rejectedValues", Severity::Warning),
+    ("revisionWentBack", Severity::Warning),
+    ("sourceLost", Severity::Warning),
+    ("staleFile", Severity::Warning),
+    ("storeUnwritable", Severity::Critical),
+];
+
+/// A finding of a kind about a subject, of clusters; `detail` says what is wrong and `advice` what to do.
+pub(crate) fn finding(
+    kind: &'static str,
+    subject: &str,
+    clusters: impl IntoIterator<Item = impl ToString>,
+    detail: impl Into<String>,
+    advice: impl Into<String>,
+) -> Finding {
+    Finding {
+        id: if subject.is_empty() { kind.to_owned() } else { format!("{kind}/{subject}") },
+        kind,
+        severity: KINDS.iter().find(|(known, _)| *known == kind).map_or(Severity::Warning, |(_, severity)| *severity),
+        clusters: clusters.into_iter().map(|cluster| cluster.to_string()).collect(),
+        detail: detail.into(),
+        advice: advice.into(),
+        since: None,
+        count: None,
+        key: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KINDS;
+    use crate::api::dto::problems::Severity;
+
+    #[test]
+    fn kinds_are_in_order_and_severities_are_told_by_how_bad_they_are() {
+        assert!(KINDS.is_sorted_by(|(one, _), (other, _)| one < other));
+        assert!(Severity::ALL.is_sorted());
+    }
+}

@@ -1,0 +1,139 @@
+//! Findings in words: what is wrong, and what to do about it.
+
+mod clusters;
+mod kinds;
+mod process;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::dto::problems::{Finding, Severity};
+use super::dto::rfc3339;
+use super::state::ApiState;
+use crate::handle;
+use crate::handle::{Reading, Survey};
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
+
+pub(crate) use kinds::{KINDS, finding};
+
+/// How many names a text has before it says how many more there are: a line for people.
+const SHOWN_MAX: usize = 5;
+
+/// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
+const MADE_UP: &str =
+    "with ENI, Azure or multi-pool IPAM some versions of Cilium announce made-up ones (cilium/cilium#46179): upgrade those";
+
+/// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
+/// where it is over since the survey.
+pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<Finding> {
+    let told = match finding {
+        handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading)?,
+        handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity(finding, cluster, *identity, reading)?,
+        handle::Finding::DuplicateAddress(prefix) => {
+            let clusters: Vec<ClusterName> = reading.clusters_at(*prefix).into_iter().collect();
+            (clusters.len() > 1).then_some(())?;
+            let detail = format!("{} is claimed by {}: agents use whichever wrote last", text_of(*prefix), listed(&clusters));
+            across(finding, &clusters, detail, "give the clusters address ranges that do not overlap")
+        }
+        handle::Finding::IdentityOutOfRange(key) => {
+            let (identity, range) = reading.identity_out_of_range(key)?;
+            let (cluster, lowest, highest) = (&key.cluster, range.start(), range.end());
+            let detail = format!("{key} has identity {identity}, and {cluster} may only have {lowest} to {highest}: the key is not used");
+            let advice = "see whether the cluster's id was changed while it was running";
+            Finding { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
+        }
+        handle::Finding::OverlappingNodePodCidr(cluster) => {
+            let nets = &survey.overlaps(cluster)?.between_nodes;
+            let shown = nets.iter().take(SHOWN_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_nodes(*net, cluster)));
+            let detail = format!(
+                "pod CIDRs of {cluster} belong to several of its nodes, or overlap another's: {}; what is for such an address goes to whichever node wrote last, and agents that encrypt may drop it",
+                and_more(shown.collect(), nets.len())
+            );
+            across(finding, std::slice::from_ref(cluster), detail, format!("see that each node has ranges of its own; {MADE_UP}"))
+        }
+        handle::Finding::OverlappingPodCidr(cluster) => {
+            let overlaps = survey.overlaps(cluster)?;
+            let (nets, others) = (&overlaps.between_clusters, overlaps.others.iter().cloned().collect::<Vec<_>>());
+            let detail = format!(
+                "pod CIDRs of {cluster} overlap those of {}: {}; routes and addresses of their pods collide",
+                listed(&others),
+                and_more(nets.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), nets.len())
+            );
+            let mut clusters = others;
+            clusters.push(cluster.clone());
+            clusters.sort();
+            across(finding, &clusters, detail, format!("give the clusters pod ranges that do not overlap; {MADE_UP}"))
+        }
+    };
+    Some(Finding { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
+}
+
+fn dangling_host(finding: &handle::Finding, cluster: &ClusterName, ip: IpAddr, reading: &Reading) -> Option<Finding> {
+    (reading.is_complete(cluster, Kind::Node) && !reading.has_node_at(ip, cluster)).then_some(())?;
+    let detail = format!("{cluster} has addresses behind host {ip}, and no node of that address: traffic to them has no tunnel");
+    let advice = "see whether the node was removed or its agent does not announce it";
+    Some(across(finding, std::slice::from_ref(cluster), detail, advice))
+}
+
+fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<Finding> {
+    (reading.is_complete(cluster, Kind::Identity) && !reading.has_identity(identity, cluster)).then_some(())?;
+    let detail =
+        format!("{cluster} has addresses of identity {identity}, and does not announce that identity: policies by label do not match them");
+    let advice = "see whether its operator removed an identity that is still in use";
+    let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
+    Some(Finding { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+}
+
+/// One across keys, of clusters.
+fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> Finding {
+    Finding { id: finding.to_string(), ..self::finding(finding.kind_name(), "", clusters, detail, advice) }
+}
+
+/// What is wrong with clusters as a whole and with this process, by id, each with since when.
+pub(crate) fn standing(state: &ApiState, reading: &Reading) -> Vec<Finding> {
+    let mut found = clusters::of_clusters(reading);
+    found.extend(process::of_process(&state.handle, &state.files));
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    found.dedup_by(|one, other| one.id == other.id);
+    state.ledger.note(&mut found);
+    found
+}
+
+/// How many findings there are, by kind and severity, each kind with 0 where there are none; what shows across keys as far as it is known by now.
+pub(crate) fn counts(state: &ApiState, reading: &Reading) -> BTreeMap<(&'static str, Severity), u64> {
+    let mut counts: BTreeMap<(&'static str, Severity), u64> = KINDS.iter().map(|kind| (*kind, 0)).collect();
+    for finding in standing(state, reading) {
+        *counts.entry((finding.kind, finding.severity)).or_default() += 1;
+    }
+    let survey = state.surveyor.newest();
+    for (kind, count) in survey.iter().flat_map(Survey::counts) {
+        let known = KINDS.iter().find(|(name, _)| *name == kind);
+        known.map(|kind| counts.insert(*kind, count));
+    }
+    counts
+}
+
+fn text_of(prefix: ObjectPrefix) -> String {
+    if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
+}
+
+/// Names for people; of many the first few.
+fn listed(clusters: &[ClusterName]) -> String {
+    and_more(clusters.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), clusters.len())
+}
+
+/// The first few of so many.
+fn and_more(shown: Vec<String>, count: usize) -> String {
+    let more = count.saturating_sub(shown.len());
+    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
+}
+
+/// Those of some possible findings that there are.
+pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<Finding> {
+    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading)).collect()
+}
+
+/// A key of a service or endpoint slice, taken apart.
+pub(crate) fn namespace_and_name(key: &EntryKey) -> Option<(&str, &str)> {
+    key.name.split_once('/')
+}

@@ -1,0 +1,46 @@
+//! What is wrong with this process: its directory, its store and its own files.
+
+use super::kinds::finding;
+use crate::api::dto::problems::Finding;
+use crate::api::kept::KeptFiles;
+use crate::handle::{Handle, PersistState};
+use crate::model::ClusterName;
+
+/// All of it.
+pub(super) fn of_process(handle: &Handle, files: &KeptFiles) -> Vec<Finding> {
+    const NOBODY: [&str; 0] = [];
+    let mut found = Vec::new();
+    let directory = handle.directory();
+    if let Some(error) = &directory.error {
+        let detail = format!("the config directory cannot be read: {error}; no cluster is removed meanwhile");
+        let advice = "see that --clustermesh-config names the directory and that meshkeep may read it";
+        found.push(finding("directoryUnreadable", "", NOBODY, detail, advice));
+    }
+    for (file, reason) in &directory.invalid {
+        let cluster = ClusterName::parse(file).ok();
+        let advice = "correct the file, or remove it: it is read anew when it changes";
+        found.push(finding("clusterFileInvalid", file, cluster, format!("the file {file} cannot be used: {reason}"), advice));
+    }
+    let unwritten = match handle.persistence() {
+        PersistState::Healthy => None,
+        PersistState::Failing { error } => Some((
+            format!("the store cannot be written: {error}; what comes meanwhile is in memory alone"),
+            "make room on the disk of --data-dir, or see why it cannot be written; it is tried again each second",
+        )),
+        PersistState::Stopped { error } => {
+            Some((format!("the store is not written any more: {error}"), "make room on the disk of --data-dir, then start meshkeep again"))
+        }
+    };
+    found.extend(unwritten.map(|(detail, advice)| finding("storeUnwritable", "", NOBODY, detail, advice)));
+    if handle.is_journal_failing() {
+        let detail = "the announce journal cannot be written: after a crash, positions from now on are answered with a reset";
+        let advice = "make room on the disk of --data-dir, or see why its journal/ cannot be written";
+        found.push(finding("journalGap", "", NOBODY, detail, advice));
+    }
+    for (name, failure) in files.states() {
+        let Some(failure) = failure else { continue };
+        let detail = format!("the {name} has changed and cannot be used: {failure}; what was read before stays in force");
+        found.push(finding("staleFile", name, NOBODY, detail, "correct the file: it is read anew when it changes"));
+    }
+    found
+}

@@ -1,0 +1,100 @@
+//! What is known of an address that has no entry of its own: whose range it is in, what it was, and who could not say.
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{LookupMatch, Origin, Reading};
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, Tombstone};
+use crate::view::Within;
+
+/// How far around an address others are looked for: the pod network of a cluster is seldom larger.
+const NEAR_IPV4: u8 = 16;
+const NEAR_IPV6: u8 = 48;
+
+/// Of how many entries around an address the nearest are told: where the smallest range that has any has more, they are many and say little.
+const NEAR_COUNT_MAX: usize = 64;
+
+/// How many of the nearest are told: one on each side, and one more.
+const NEAREST_COUNT: usize = 3;
+
+/// What may explain that an address has no entry of its own.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Miss {
+    /// Pod CIDRs of nodes that have the address in them, longest first, each with the key of its node.
+    pub pod_cidrs: Vec<(IpNet, EntryKey)>,
+    /// What was deleted for exactly this address, newest first, while its tombstones live.
+    pub gone: Vec<Tombstone>,
+    /// The clusters that nothing is known of.
+    pub never_read: Vec<ClusterName>,
+    /// The clusters whose entries or nodes are from the store and not all confirmed.
+    pub restored: Vec<ClusterName>,
+    /// Where nothing covers the address: the entries nearest to it.
+    pub nearest: Vec<(ObjectPrefix, Arc<Record>)>,
+}
+
+impl Reading {
+    /// What may explain that an address has no entry of its own; `None` where it has one. `covering` is what covers it, strongest first.
+    #[must_use]
+    pub fn miss<'a>(&self, ip: IpAddr, covering: impl Iterator<Item = &'a LookupMatch>) -> Option<Miss> {
+        let full = IpNet::from(ip).prefix_len();
+        let mut miss = Miss::default();
+        let mut is_covered = false;
+        for found in covering {
+            let Some(prefix) = prefix_of(&found.record) else { continue };
+            let is_pod_cidr = found.record.key.is_fallback();
+            if prefix.net.prefix_len() == full && !is_pod_cidr {
+                return None;
+            }
+            is_covered = true;
+            if is_pod_cidr {
+                miss.pod_cidrs.push((prefix.net, found.record.key.origin()));
+            }
+        }
+        miss.gone = self.published().feed.gone_at(ip).into_iter().cloned().collect();
+        for cluster in self.cluster_names() {
+            let origins = [Kind::Ip, Kind::Node].map(|kind| self.source(&cluster, kind).origin);
+            match origins.into_iter().min() {
+                Some(Origin::NeverRead) => miss.never_read.push(cluster),
+                Some(Origin::Restored) => miss.restored.push(cluster),
+                Some(Origin::Live) | None => {}
+            }
+        }
+        if !is_covered {
+            miss.nearest = self.nearest_to(ip);
+        }
+        Some(miss)
+    }
+
+    /// The entries nearest to an address that has none, of the smallest network around it that has any.
+    fn nearest_to(&self, ip: IpAddr) -> Vec<(ObjectPrefix, Arc<Record>)> {
+        let view = &self.published().view;
+        let least = if ip.is_ipv4() { NEAR_IPV4 } else { NEAR_IPV6 };
+        let nets = (least..IpNet::from(ip).prefix_len()).rev().filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc()));
+        let within = nets.map(|net| view.ips_within(net, NEAR_COUNT_MAX));
+        let keys = within.filter(|within| !matches!(within, Within::Few(keys) if keys.is_empty())).map(|within| match within {
+            Within::Few(keys) => keys,
+            Within::Many(_) | Within::Unknown => Vec::new(),
+        });
+        let records = keys.take(1).flatten().filter_map(|key| view.record(&key));
+        let mut found: Vec<(ObjectPrefix, Arc<Record>)> = records.filter_map(|record| Some((prefix_of(&record)?, record))).collect();
+        found.sort_by_key(|(prefix, _)| (distance(prefix.net.addr(), ip), Reverse(prefix.net.prefix_len())));
+        found.truncate(NEAREST_COUNT);
+        found
+    }
+}
+
+fn prefix_of(record: &Record) -> Option<ObjectPrefix> {
+    Some(record.object.as_deref()?.as_ip()?.prefix)
+}
+
+/// How many addresses lie between two of one family.
+fn distance(one: IpAddr, other: IpAddr) -> u128 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => u32::from(one).abs_diff(other.into()).into(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => u128::from(one).abs_diff(other.into()),
+        _ => u128::MAX,
+    }
+}
