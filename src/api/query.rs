@@ -105,7 +105,7 @@ macro_rules! list_query {
             /// The `nextPageToken` of the page before; all other parameters must be the same.
             pub(crate) page_token: Option<String>,
             /// Answer 503 instead of anything older than so many seconds.
-            pub(crate) max_age: Option<u64>,
+            pub(crate) max_age: Option<u32>,
             /// `ignore`: clusters that were never read do not count for `maxAge`.
             pub(crate) never_read: Option<String>,
             /// `full`: every source in `meta`; `none`: the position alone.
@@ -244,7 +244,7 @@ macro_rules! item_query {
         pub(crate) struct $name {
             $($(#[$field_meta])* pub(crate) $field: $type,)*
             /// Answer 503 instead of anything older than so many seconds.
-            max_age: Option<u64>,
+            max_age: Option<u32>,
             /// `ignore`: clusters that were never read do not count for `maxAge`.
             never_read: Option<String>,
             /// `full`: every source in `meta`; `none`: the position alone.

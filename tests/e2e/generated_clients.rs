@@ -58,10 +58,16 @@ fn sorted(read: &Value, kind: &str) -> Vec<String> {
     texts
 }
 
+/// Python, with the generated client and the tools.
+fn python() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    PathBuf::from(output(&mut Command::new(root.join("scripts/python-client-setup"))).trim())
+}
+
 /// What the client reads of a sidecar.
 pub(super) fn read_all(url: &str) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = PathBuf::from(output(&mut Command::new(root.join("scripts/python-client-setup"))).trim());
+    let python = python();
     serde_json::from_str(&output(Command::new(python).arg(root.join("tests/clients/python/read_all.py")).arg(url))).unwrap()
 }
 
@@ -106,4 +112,17 @@ async fn clients_generated_for_other_languages_list_look_up_and_follow() {
         assert_eq!(clusters(sorted(&read, "batch")), clusters(expected(&truth, "nodes")), "{language}");
         assert_eq!((&read["lookup"], &read["problem"]), (&read["batch"][0], &json!("notFound")), "{language}");
     }
+}
+
+/// Every operation but the endless stream is asked what the document allows, and what it does not.
+#[tokio::test]
+async fn schemathesis_finds_nothing() {
+    const EXAMPLES: &str = "8";
+    let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/python/schemathesis.toml");
+    let mut schemathesis = Command::new(python().with_file_name("schemathesis"));
+    let schemathesis = schemathesis.arg("--config-file").arg(config).arg("run").arg(format!("{}/openapi.json", scene.meshkeep().url()));
+    let answer = schemathesis.args(["--exclude-path", "/v1/events", "--max-examples", EXAMPLES, "--no-color"]).output().unwrap();
+    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stdout));
 }

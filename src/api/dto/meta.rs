@@ -32,7 +32,7 @@ pub(crate) enum Detail {
 /// On which terms a request takes an answer, and what it wants to hear of its sources.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
-    max_age: Option<u64>,
+    max_age: Option<u32>,
     /// Whether clusters that were never read do not count.
     ignores_never_read: bool,
     detail: Detail,
@@ -170,7 +170,7 @@ impl From<&SourceMeta> for SourceAge {
 
 impl Terms {
     /// Reads `maxAge=`, `neverRead=` and `meta=`.
-    pub(crate) fn read(max_age: Option<u64>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
+    pub(crate) fn read(max_age: Option<u32>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
         let ignores_never_read = match (never_read, max_age) {
             (None, _) => false,
             (Some("ignore"), Some(_)) => true,
@@ -200,7 +200,7 @@ impl Terms {
         let counted = sources.iter().filter(|source| !(self.ignores_never_read && source.origin == Origin::NeverRead));
         let age_of = |source: &SourceMeta| source.age.filter(|_| source.origin != Origin::NeverRead);
         let oldest = counted.max_by_key(|source| age_of(source).unwrap_or(Duration::MAX));
-        let Some(oldest) = oldest.filter(|source| age_of(source).is_none_or(|age| age > Duration::from_secs(max_age))) else {
+        let Some(oldest) = oldest.filter(|source| age_of(source).is_none_or(|age| age > Duration::from_secs(u64::from(max_age)))) else {
             return Ok(());
         };
         let (kind, cluster, age) = (oldest.kind, &oldest.cluster, age_of(oldest).map(seconds));

@@ -40,15 +40,15 @@ pub(super) fn complete(paths: &mut Value) {
 }
 
 fn complete_operation(path: &str, operation: &mut Value) {
+    // probes answer in text, whatever happens, and take an empty parameter; progenitor knows one form of error for each operation
+    if !path.starts_with("/v1") {
+        return;
+    }
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         not_empty(&mut parameter["schema"]);
     }
     let has_body = operation.get("requestBody").is_some();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
-    // probes answer in text, whatever happens; progenitor knows one form of error for each operation
-    if !path.starts_with("/v1") {
-        return;
-    }
     let mut errors = COMMON_ERRORS.to_vec();
     if path.contains('{') {
         errors.push(("404", "There is no such thing."));

@@ -12,6 +12,10 @@ pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
             object.remove("propertyNames");
             if object.get("format").is_some_and(|format| format == "int32") {
                 object.insert("format".into(), json!("int64"));
+                // unsigned, in 32 bits at most: generators take int32 for signed, so the bound must be said
+                if object.get("minimum").is_some_and(|minimum| *minimum == 0) {
+                    object.entry("maximum").or_insert(json!(u32::MAX));
+                }
             }
             if let Some(Value::Array(types)) = object.get("type") {
                 let first = types.iter().find(|one| **one != "null").cloned().unwrap_or_default();

@@ -68,7 +68,7 @@ macro_rules! stream_query {
             /// `reset` (as if not given) or `fail`: what to do with a position that can no longer be served, a `reset` event or 410.
             pub(crate) on_expired: Option<String>,
             /// Answer 503 instead of beginning with anything older than so many seconds.
-            pub(crate) max_age: Option<u64>,
+            pub(crate) max_age: Option<u32>,
             /// `ignore`: clusters that were never read do not count for `maxAge`.
             pub(crate) never_read: Option<String>,
         }
