@@ -6,7 +6,7 @@ import type { components, paths } from "./schema.js";
 
 const PAGE_LIMIT = 3;
 const base = process.argv[2]!;
-const client = createClient<paths>({ baseUrl: base });
+const client = createClient<paths, "application/json">({ baseUrl: base });
 
 function answered<T>(answer: { data?: T; error?: components["schemas"]["Problem"] }): T {
   if (answer.data === undefined) throw new Error(answer.error?.detail ?? "no answer");
