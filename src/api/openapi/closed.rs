@@ -39,6 +39,7 @@ fn sets() -> Vec<ClosedSet> {
     let mut sets = of_clusters();
     sets.extend(of_objects());
     sets.extend(of_answers());
+    sets.extend(of_stream());
     sets.extend(of_requests());
     sets
 }
@@ -162,6 +163,46 @@ fn of_answers() -> Vec<ClosedSet> {
             parameters: &[],
         },
         ClosedSet {
+            name: "ConflictReason",
+            description: "What exports of one name disagree about, as in the condition `Conflict` of a `ServiceExport`.",
+            texts: CONFLICT_REASONS.to_vec(),
+            members: &[("ExportConflict", "reason")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "FindingKind",
+            description: "What kind of trouble a finding is about.",
+            texts: KINDS.iter().map(|(kind, _)| *kind).collect(),
+            members: &[("Finding", "kind")],
+            parameters: &[("/v1/problems", "kind")],
+        },
+        ClosedSet {
+            name: "Severity",
+            description: "How bad it is: something is not served, or not for long; something is served that is probably not meant; or it passes by itself.",
+            texts: Severity::ALL.map(Severity::api_name).to_vec(),
+            members: &[("Finding", "severity")],
+            parameters: &[("/v1/problems", "severity")],
+        },
+        ClosedSet {
+            name: "HintKind",
+            description: "What may explain that an address has no entry of its own.",
+            texts: vec!["podCIDR", "deleted", "neverRead", "restored", "nearest"],
+            members: &[("Hint", "kind")],
+            parameters: &[],
+        },
+        ClosedSet {
+            name: "SelectionRule",
+            description: "The rule that decided which backends are used.",
+            texts: SelectionRule::ALL.map(SelectionRule::api_name).to_vec(),
+            members: &[("BackendSelection", "rule")],
+            parameters: &[],
+        },
+    ]
+}
+
+fn of_stream() -> Vec<ClosedSet> {
+    vec![
+        ClosedSet {
             name: "EventType",
             description: "What an event of the stream says.",
             texts: vec!["reset", "upsert", "patch", "delete", "cluster", "synced", "bookmark", "error"],
@@ -197,41 +238,6 @@ fn of_answers() -> Vec<ClosedSet> {
             description: "What was sent before `synced`.",
             texts: vec!["snapshot", "replay"],
             members: &[("WatchEvent", "mode")],
-            parameters: &[],
-        },
-        ClosedSet {
-            name: "ConflictReason",
-            description: "What exports of one name disagree about, as in the condition `Conflict` of a `ServiceExport`.",
-            texts: CONFLICT_REASONS.to_vec(),
-            members: &[("ExportConflict", "reason")],
-            parameters: &[],
-        },
-        ClosedSet {
-            name: "FindingKind",
-            description: "What kind of trouble a finding is about.",
-            texts: KINDS.iter().map(|(kind, _)| *kind).collect(),
-            members: &[("Finding", "kind")],
-            parameters: &[("/v1/problems", "kind")],
-        },
-        ClosedSet {
-            name: "Severity",
-            description: "How bad it is: something is not served, or not for long; something is served that is probably not meant; or it passes by itself.",
-            texts: Severity::ALL.map(Severity::api_name).to_vec(),
-            members: &[("Finding", "severity")],
-            parameters: &[("/v1/problems", "severity")],
-        },
-        ClosedSet {
-            name: "HintKind",
-            description: "What may explain that an address has no entry of its own.",
-            texts: vec!["podCIDR", "deleted", "neverRead", "restored", "nearest"],
-            members: &[("Hint", "kind")],
-            parameters: &[],
-        },
-        ClosedSet {
-            name: "SelectionRule",
-            description: "The rule that decided which backends are used.",
-            texts: SelectionRule::ALL.map(SelectionRule::api_name).to_vec(),
-            members: &[("BackendSelection", "rule")],
             parameters: &[],
         },
     ]
