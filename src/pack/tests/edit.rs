@@ -134,6 +134,27 @@ fn an_edited_chunk_holds_what_one_packed_from_the_records_holds() {
     assert!(edited > 160, "only {edited} were edited");
 }
 
+/// The lives above never make a chunk that long.
+#[test]
+fn what_would_be_too_long_for_the_store_is_not_edited() {
+    let mut random = StdRng::seed_from_u64(7);
+    let (mut long, mut short) = (0, 0);
+    for _ in 0..40 {
+        let records = random_records(&mut random, 300, 1_000_000);
+        let chunk = build(&records).swap_remove(0);
+        let row = random.random_range(0..chunk.len());
+        for (length, edited) in [(STORED_LENGTH_MAX, &mut long), (STORED_LENGTH_MAX / 2, &mut short)] {
+            let value: Vec<u8> = (0..length).map(|_| random.random()).collect();
+            let record = Record { value: value.into(), ..chunk.record(row) };
+            let edits = [Edit::Replace { row, record: &record, meaning: Meaning::Unknown }];
+            *edited += usize::from(edit(&chunk, &edits).is_some());
+        }
+    }
+    assert_eq!(long, 0);
+    // some are packed anew in any case
+    assert!(short > 25, "only {short} of 40 were edited");
+}
+
 #[test]
 fn what_is_folded_is_what_the_records_are_whichever_way_it_is_done() {
     for seed in 0..20 {
