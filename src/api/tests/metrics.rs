@@ -116,7 +116,10 @@ async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
     let fixture = Fixture::new();
     let osaka = ClusterStatus { phase: Phase::BackingOff, ..ClusterStatus::new(Instant::now()) };
     fixture.tell([("paris", paris_status()), ("osaka", osaka)]);
+    let mut signal = fixture.handle.signal().await.unwrap();
+    signal.borrow_and_update();
     fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::BackingOff, cause: 0 }).await;
+    signal.changed().await.unwrap();
     let samples = scrape(&fixture).await;
     for (name, value) in [
         ("meshkeep_cluster_phase{target_cluster=\"osaka\",phase=\"backingOff\"}", "1"),
