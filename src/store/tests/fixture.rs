@@ -1,16 +1,17 @@
 //! Stores of every version, kept under `migrations/`, still read back as what they held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::damage::copy_directory;
 use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
-use crate::model::{Epoch, EpochSpan, Kind, Sequence};
+use crate::model::{EntryKey, Epoch, EpochSpan, Kind, Record, Sequence};
 use crate::store::codec;
 use crate::store::engine::Engine;
-use crate::store::slots::Slots;
-use crate::store::{Group, Store};
+use crate::store::slots::{SlotKind, Slots};
+use crate::store::{Group, Journal, Store};
 
 /// Set to write the fixture of the present version anew, which only a new version may need.
 const WRITE_FIXTURE: &str = "MESHKEEP_TEST_WRITE_STORE_FIXTURE";
@@ -75,6 +76,84 @@ fn write_fixture() {
     store.apply(&group).unwrap();
     store.close().unwrap();
     copy_directory(&directory.path().join("store"), &fixture("0002-packed"));
+}
+
+/// What the store holds that was killed: the same, and noise that made its windows a segment.
+fn held_by_the_killed() -> Loaded {
+    let mut held = held();
+    let mut noise = 1_u64;
+    let mut next = || {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        noise.to_be_bytes()[0]
+    };
+    let value: Vec<u8> = (0..44_000).map(|_| next()).collect();
+    held.records.insert(4, Record { value: value.into(), ..record(key(Kind::Identity, "paris", "15/a"), 5, 0) });
+    held
+}
+
+/// A store that was killed: some groups in the chunks, some in a segment, two in windows, and announcements that were not stored.
+fn write_killed_fixture() {
+    let held = held_by_the_killed();
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    let records: Vec<_> = held.records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect();
+    let older = |(key, record): &(EntryKey, Option<Arc<Record>>)| {
+        (
+            key.clone(),
+            record.as_ref().map(|record| {
+                Arc::new(Record { value: b"older"[..].into(), good_value: None, rejection: None, version: 0, ..Record::clone(record) })
+            }),
+        )
+    };
+    let gone = key(Kind::Node, "paris", "gone");
+    let first = Group {
+        records: records.iter().map(older).chain([(gone.clone(), Some(Arc::new(record(gone.clone(), 2, 10))))]).collect(),
+        cursors: held.cursors.iter().map(|(scope, _)| (scope.clone(), Some(cursor(1)))).collect(),
+        sequence_reserved: Some(Sequence(900)),
+        ..Group::default()
+    };
+    store.apply(&first).unwrap();
+    assert!(store.settle(Duration::from_secs(60)).unwrap());
+    store.apply(&Group { records: [(gone, None)].into(), ..Group::default() }).unwrap();
+    store.apply(&Group { records: records[..10].iter().cloned().collect(), ..Group::default() }).unwrap();
+    let group = Group {
+        records: records[10..].iter().cloned().collect(),
+        cursors: held.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
+        clusters: held.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
+        ..Group::default()
+    };
+    store.apply(&group).unwrap();
+    let marks = Group {
+        tombstones: held.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),
+        floor: Some(held.floor),
+        epochs: Some(held.epochs),
+        covered: Some(held.covered),
+        sequence_reserved: Some(held.sequence_reserved),
+        ..Group::default()
+    };
+    store.apply(&marks).unwrap();
+    let (mut journal, begun) = Journal::begin(directory.path(), Epoch(u64::MAX), Sequence(500));
+    begun.unwrap();
+    journal.append([(Sequence(702), Some(&key(Kind::Ip, "paris", "10.0.0.9")))].into_iter());
+    drop(store);
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0002-packed/killed");
+    copy_directory(&directory.path().join("store"), &kept.join("store"));
+    copy_directory(&directory.path().join("journal"), &kept.join("journal"));
+}
+
+#[test]
+fn a_killed_store_of_layout_2_reads_back_whole() {
+    if std::env::var_os(WRITE_FIXTURE).is_some() {
+        write_killed_fixture();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    copy_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0002-packed/killed"), directory.path());
+    let engine = Engine::open(&directory.path().join("store")).unwrap();
+    let slots = engine.slots().unwrap().into_iter().filter(|slot| engine.get(*slot).unwrap().is_some());
+    let kinds: BTreeSet<SlotKind> = slots.map(|slot| slot.kind).collect();
+    assert!([SlotKind::Segment, SlotKind::Hot].iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+    drop(engine);
+    assert_eq!(load(directory.path()), held_by_the_killed());
 }
 
 #[test]
