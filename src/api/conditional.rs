@@ -29,6 +29,9 @@ use crate::model::{ClusterName, Kind};
 const OF_THE_MOMENT: [&str; 8] =
     ["ageSeconds", "oldestAgeSeconds", "phaseSeconds", "nextRetrySeconds", "uptimeSeconds", "lastContact", "position", "revision"];
 
+/// Members whose own members are named by users: labels may be called like any of those above.
+const NAMED_BY_USERS: [&str; 7] = ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
+
 /// What a tag is made of.
 #[derive(Debug, PartialEq, Eq)]
 enum Tagging<'a> {
@@ -125,7 +128,7 @@ fn forget_the_moment(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(forget_the_moment),
         Value::Object(members) => {
             members.retain(|name, _| !OF_THE_MOMENT.contains(&name.as_str()));
-            members.values_mut().for_each(forget_the_moment);
+            members.iter_mut().filter(|(name, _)| !NAMED_BY_USERS.contains(&name.as_str())).for_each(|(_, value)| forget_the_moment(value));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
@@ -229,6 +232,14 @@ mod tests {
         ] {
             assert_eq!(named_clusters(query), expected, "{query}");
         }
+    }
+
+    #[test]
+    fn the_moment_is_no_part_of_a_tag_but_labels_of_that_name_are() {
+        let tag_of = |text: &str| tag_of_said(text.as_bytes());
+        assert_eq!(tag_of(r#"{"ageSeconds":1,"object":{"revision":7}}"#), tag_of(r#"{"ageSeconds":2,"object":{"revision":8}}"#));
+        assert_ne!(tag_of(r#"{"labels":{"revision":"1"}}"#), tag_of(r#"{"labels":{"revision":"2"}}"#));
+        assert_ne!(tag_of(r#"{"invalidFiles":{"position":"empty"}}"#), tag_of(r#"{"invalidFiles":{"position":"no endpoints"}}"#));
     }
 
     #[test]
