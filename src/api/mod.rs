@@ -166,7 +166,7 @@ fn stream_routes() -> OpenApiRouter<ApiState> {
 fn router(state: ApiState, guard: Guard) -> Router {
     let (lookups, _) = lookup_routes().split_for_parts();
     let (streams, _) = stream_routes().split_for_parts();
-    lookups
+    let routes = lookups
         .route("/", get(routes::documents::index))
         .route("/problems", get(routes::problem_pages::index))
         .route("/problems/{type}", get(routes::problem_pages::one))
@@ -179,26 +179,26 @@ fn router(state: ApiState, guard: Guard) -> Router {
         .route_layer(from_fn(accept::negotiate))
         .fallback(unknown_route)
         .layer(CompressionLayer::new())
-        .merge(streams.route_layer(from_fn(accept::negotiate)))
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(guard, guard::check))
-        .layer(from_fn(problem::render))
-        .layer(from_fn_with_state(state.times.clone(), request_times::measure))
-        .with_state(state)
+        .merge(streams.route_layer(from_fn(accept::negotiate)));
+    guarded(routes, state, guard)
 }
 
 /// Probes and metrics alone, for whoever asks.
 fn health_router(state: ApiState, guard: Guard) -> Router {
     use routes::{metrics, probes};
-    Router::new()
+    let routes = Router::new()
         .route("/livez", get(probes::livez))
         .route("/readyz", get(probes::readyz))
         .route("/healthz", get(probes::healthz))
         .route("/metrics", get(metrics::get_metrics))
         .fallback(no_probe)
-        .layer(CompressionLayer::new())
+        .layer(CompressionLayer::new());
+    guarded(routes, state, guard)
+}
+
+/// What every request passes, on whatever address: it is timed, its answer has a form, it is let in, and it can break nothing.
+fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
+    routes
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(panicked))
