@@ -13,6 +13,7 @@ pub mod handle;
 pub mod kvstore;
 pub mod model;
 pub mod pack;
+pub mod page;
 pub mod runtime;
 pub mod store;
 pub mod telemetry;

@@ -11,6 +11,8 @@ mod harness;
 #[cfg(test)]
 mod kvstore;
 #[cfg(test)]
+mod page;
+#[cfg(test)]
 mod soak;
 #[cfg(test)]
 mod stream_clients;

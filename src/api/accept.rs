@@ -73,6 +73,8 @@ pub(crate) fn offered(path: &str) -> &'static [Form] {
         ["" | "docs"] | ["problems", ..] => &[Form::Html],
         ["docs", "style.css"] => &[Form::Style],
         ["docs", "script.js"] => &[Form::Script],
+        ["assets", .., name] if name.ends_with(".css") => &[Form::Style],
+        ["assets", .., name] if name.ends_with(".js") => &[Form::Script],
         _ => &[],
     }
 }

@@ -1,7 +1,7 @@
 //! Who may ask: the `Host` that a request names, and the bearer token.
 //!
 //! The `Host` check keeps a page in a browser from reaching a loopback address through a name of its own (DNS rebinding). Probes are
-//! open: a kubelet has no token and calls them by any address.
+//! open: a kubelet has no token and calls them by any address. The files of the page at `/` need our name, and no token: the page asks for it.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -21,6 +21,12 @@ use super::visit::Visit;
 
 /// Paths that anybody may ask.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+
+/// What the page is made of: the same in every meshkeep of a version, and needed to ask somebody for the token. No more may be here than files
+/// that everybody can download.
+fn is_of_the_page(path: &str) -> bool {
+    path == "/" || path.starts_with("/assets/")
+}
 
 /// How a request reached us; each connection puts it into its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +139,10 @@ impl Guard {
         let token = header.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         if token.is_some_and(|(_, token)| expected.now().is(token.trim())) {
             return let_in(true);
+        }
+        if is_of_the_page(request.uri().path()) {
+            // it stays a stranger
+            return Ok(());
         }
         Err(Problem::new(Code::Unauthorized, "send the token of --token-file as `Authorization: Bearer …`"))
     }

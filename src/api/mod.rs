@@ -77,7 +77,7 @@ pub struct ApiOptions {
     pub health_listen: Option<ListenAddress>,
     /// `Host` values that are accepted beside the bound addresses and loopback names.
     pub allowed_hosts: Vec<String>,
-    /// A file with the bearer token that every request but a probe must carry; read again when it changes.
+    /// A file with the bearer token that every request must carry but probes and those for the files of the page; read again when it changes.
     pub token_file: Option<PathBuf>,
     /// TLS on every TCP address; its files are read again when they change.
     pub tls: Option<TlsFiles>,
@@ -167,7 +167,8 @@ fn router(state: ApiState, guard: Guard) -> Router {
     let (lookups, _) = lookup_routes().split_for_parts();
     let (streams, _) = stream_routes().split_for_parts();
     let routes = lookups
-        .route("/", get(routes::documents::index))
+        .route("/", get(routes::page::index))
+        .route("/assets/{*path}", get(routes::page::asset))
         .route("/problems", get(routes::problem_pages::index))
         .route("/problems/{type}", get(routes::problem_pages::one))
         .route("/docs", get(routes::documents::docs))

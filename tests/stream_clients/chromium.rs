@@ -25,7 +25,7 @@ const FLAGS: [&str; 9] = [
 ];
 
 /// A browser with one page open, killed when dropped.
-pub(super) struct Chromium {
+pub(crate) struct Chromium {
     driver: Child,
     directory: TempDir,
     session: String,
@@ -33,7 +33,7 @@ pub(super) struct Chromium {
 
 impl Chromium {
     /// Starts the browser and opens a page.
-    pub(super) async fn open(page: &str) -> Self {
+    pub(crate) async fn open(page: &str) -> Self {
         installed();
         let directory = tempfile::Builder::new().prefix("meshkeep-chromium-").tempdir().unwrap();
         let output = fs::File::create(directory.path().join("driver.log")).unwrap();
@@ -46,7 +46,7 @@ impl Chromium {
         let data = format!("--user-data-dir={}", chromium.directory.path().join("profile").display());
         let flags: Vec<&str> = FLAGS.into_iter().chain([data.as_str()]).collect();
         let options = json!({"binary": "/usr/bin/chromium", "args": flags});
-        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}});
         let session = post(&format!("http://127.0.0.1:{port}/session"), &wanted).await;
         chromium.session = format!("http://127.0.0.1:{port}/session/{}", session["sessionId"].as_str().unwrap());
         post(&format!("{}/url", chromium.session), &json!({"url": page})).await;
@@ -54,8 +54,18 @@ impl Chromium {
     }
 
     /// What a script in the page returns.
-    pub(super) async fn run(&self, script: &str) -> Value {
-        post(&format!("{}/execute/sync", self.session), &json!({"script": script, "args": []})).await
+    pub(crate) async fn run(&self, script: &str) -> Value {
+        self.ask("execute/sync", &json!({"script": script, "args": []})).await
+    }
+
+    /// A command of WebDriver below the session.
+    pub(crate) async fn ask(&self, command: &str, body: &Value) -> Value {
+        post(&format!("{}/{command}", self.session), body).await
+    }
+
+    /// A command of the DevTools protocol.
+    pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
+        self.ask("goog/cdp/execute", &json!({"cmd": command, "params": parameters})).await
     }
 
     fn port(&self) -> Option<u16> {

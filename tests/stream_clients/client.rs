@@ -10,13 +10,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Whatever follows the stream and can be asked for what it holds.
-pub(super) trait Following {
+pub(crate) trait Following {
     /// The newest complete state; `None` before the first.
     async fn latest(&self) -> Option<Value>;
 }
 
 /// A running client, killed with all its children when dropped.
-pub(super) struct Client {
+pub(crate) struct Client {
     child: Child,
     /// Its output and errors, and free for files of its own.
     directory: TempDir,
@@ -24,7 +24,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Starts a command to which a directory of its own may matter.
-    pub(super) fn start(command: impl FnOnce(&Path) -> Command) -> Self {
+    pub(crate) fn start(command: impl FnOnce(&Path) -> Command) -> Self {
         let directory = tempfile::Builder::new().prefix("meshkeep-client-").tempdir().unwrap();
         let file = |name: &str| fs::File::create(directory.path().join(name)).unwrap();
         let mut command = command(directory.path());
@@ -34,7 +34,7 @@ impl Client {
     }
 
     /// A file in its directory.
-    pub(super) fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         // it may be caught in the middle of a character; only whole lines are used
         String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).unwrap()).into_owned()
     }
@@ -59,25 +59,25 @@ impl Drop for Client {
 }
 
 /// Kills a child that leads a process group, and the group.
-pub(super) fn end_group(child: &mut Child) {
+pub(crate) fn end_group(child: &mut Child) {
     // nothing can be done about a failure here, and a panic in drop would hide the test's own
     let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
     let _ = child.wait();
 }
 
 /// A file below `tests/clients`.
-pub(super) fn source(path: &str) -> PathBuf {
+pub(crate) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(path)
 }
 
 /// Installs what is missing, and says where the npm package and the Go client are.
-pub(super) fn installed() -> &'static Path {
+pub(crate) fn installed() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| script("scripts/stream-clients-setup"))
 }
 
 /// An interpreter of Python that has httpx.
-pub(super) fn python() -> PathBuf {
+pub(crate) fn python() -> PathBuf {
     script("scripts/python-client-setup")
 }
 

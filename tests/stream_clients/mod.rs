@@ -1,7 +1,7 @@
 //! Clients that people have, real ones, before the change stream: each must hold the truth whatever happens to its connection.
 
-mod chromium;
-mod client;
+pub(crate) mod chromium;
+pub(crate) mod client;
 mod contract;
 mod nginx;
 

@@ -1,12 +1,9 @@
-//! The OpenAPI document, in both forms and as a page, and the page at the root.
+//! The OpenAPI document, in both forms and as a page.
 
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::api::openapi;
-
-/// The page at the root: what runs here, with links.
-const INDEX: &str = include_str!("index.html");
 
 /// What the page may do: nothing comes from elsewhere, whatever stands in the document.
 const DOCS_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -19,11 +16,6 @@ pub(crate) async fn openapi_31() -> Response {
 /// The same in OpenAPI 3.0, for tools that know nothing newer.
 pub(crate) async fn openapi_30() -> Response {
     ([(CONTENT_TYPE, "application/json")], openapi::document_30()).into_response()
-}
-
-/// The page at the root.
-pub(crate) async fn index() -> Html<&'static str> {
-    Html(INDEX)
 }
 
 /// The document as a page.

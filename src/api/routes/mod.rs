@@ -11,6 +11,7 @@ pub(crate) mod global_services;
 pub(crate) mod ipcache;
 pub(crate) mod metrics;
 pub(crate) mod objects;
+pub(crate) mod page;
 pub(crate) mod probes;
 pub(crate) mod problem_pages;
 pub(crate) mod problems;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use axum::body::Body;
+use axum::http::Request;
 use serde_json::{Value, json};
 
 use super::fixture::Fixture;
@@ -101,5 +103,39 @@ async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_e
         assert_eq!(asset.header("content-type"), media_type);
         let text = String::from_utf8(asset.bytes).unwrap();
         assert!(!text.contains("//cdn") && !text.contains("http") && !text.contains("url("), "{text}");
+    }
+}
+
+/// The page is for who asks for HTML by name, and needs no token; its files are the same for good, and small.
+#[tokio::test]
+async fn browsers_get_the_page_and_curl_the_list_of_links() {
+    let fixture = Fixture::new();
+    let get = async |uri: &str, accept: &str| {
+        let request = Request::get(uri).header("accept", accept).header("accept-encoding", "gzip").body(Body::empty()).unwrap();
+        fixture.send(request).await
+    };
+    let links = fixture.get("/").await;
+    for accept in ["*/*", "text/*"] {
+        assert_eq!(
+            fixture.send(Request::get("/").header("accept", accept).body(Body::empty()).unwrap()).await.bytes,
+            links.bytes,
+            "{accept}"
+        );
+    }
+    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    let page = fixture.send(Request::get("/").header("accept", browser).body(Body::empty()).unwrap()).await;
+    assert!(page.header("content-security-policy").starts_with("default-src 'none';"));
+    assert_eq!((page.header("cache-control"), page.header("vary")), ("no-cache", "Accept, Accept-Encoding"));
+    assert_eq!(String::from_utf8(page.bytes).unwrap(), crate::page::index());
+    let mut transferred = get("/", browser).await.bytes.len();
+    for asset in &crate::page::ASSETS {
+        let answer = get(&format!("/assets/{}/{}", crate::page::version(), asset.name), "*/*").await;
+        assert_eq!((answer.status.as_u16(), answer.header("content-type")), (200, asset.media_type()), "{}", asset.name);
+        assert_eq!(answer.header("cache-control"), "public, max-age=31536000, immutable");
+        transferred += answer.bytes.len();
+    }
+    assert!(transferred < 150_000, "{transferred} B");
+    for gone in ["/assets/0123456789abcdef/main.js", "/assets/main.js", "/assets/", "/assets/../v1/nodes", "/assets/%2e%2e/v1/nodes"] {
+        assert_eq!(get(gone, "*/*").await.status.as_u16(), 404, "{gone}");
     }
 }

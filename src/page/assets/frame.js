@@ -1,0 +1,201 @@
+// What stands around each part: the bar with the search box, the places, whether the page follows; help and the sign-in.
+
+import { html } from "./vendor/preact.js";
+import { signIn } from "./api.js";
+import { again, mirror, summary } from "./mirror.js";
+import { hash } from "./route.js";
+import { Search } from "./search.js";
+import { age, clock, plural, tone } from "./words.js";
+
+/** What the frame itself remembers. `isRefused` says that a token is needed, `isWrong` that one was given. */
+export const frameState = { help: false, isRefused: false, isWrong: false, draw() {}, signedIn() {} };
+
+const PLACES = [
+  ["mesh", "Mesh"],
+  ["explain", "Explain"],
+  ["services", "Services"],
+  ["problems", "Problems"],
+  ["changes", "Changes"],
+];
+
+const KEYS = [
+  ["/", "search"],
+  ["g m  g e  g s  g p  g c", "Mesh, Explain, Services, Problems, Changes"],
+  ["j  k", "next and previous row"],
+  ["Enter", "open"],
+  ["Esc", "back"],
+  ["p", "pause, in Changes"],
+  ["?", "this"],
+];
+
+/** How the page looks: as the system wants until somebody says otherwise. */
+const THEME = "meshkeep.theme";
+
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function remember(theme) {
+  try {
+    if (theme) localStorage.setItem(THEME, theme);
+    return localStorage.getItem(THEME);
+  } catch {
+    return theme;
+  }
+}
+
+const remembered = remember();
+if (remembered === "dark" || remembered === "light") document.documentElement.dataset.theme = remembered;
+
+function toggleTheme() {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  remember(document.documentElement.dataset.theme);
+  frameState.draw();
+}
+
+/** The two facts that colour everything else. */
+function Facts() {
+  const { live, count, oldest, never } = summary();
+  if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
+  if (count === 0) return html`<p class="facts"><span class="quiet">no cluster yet</span></p>`;
+  const isWhole = live === count;
+  return html`<p class="facts">
+    <a href=${hash("mesh")} class=${isWhole ? "" : "amber"}>
+      <span class="dot ${isWhole ? "good" : "warn"}" aria-hidden="true"></span><b>${live}/${count}</b> live
+    </a>
+    <span class="tone-${never ? "unknown" : tone(oldest?.age)}" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
+      ${oldest ? html`oldest <b>${age(oldest.age)}</b>` : ""}${never ? `${oldest ? ", " : ""}${never} never read` : ""}
+    </span>
+  </p>`;
+}
+
+/** Whether the page follows, in words. */
+function linkWords() {
+  const { link, heardAt, status } = mirror;
+  const now = Date.now();
+  if (link.state === "lost") {
+    const wait = Math.max(0, Math.ceil((link.until - now) / 1000));
+    return { state: "lost", text: `lost at ${clock(link.since)}: again ${wait > 0 ? `in ${wait} s` : "now"}` };
+  }
+  if (status && !status.loaded) return { state: "busy", text: "meshkeep loads its store" };
+  if (link.state === "following") return { state: "following", text: `following, ${age((now - heardAt) / 1000)} ago` };
+  return { state: "busy", text: link.state === "catchingUp" ? "catching up" : "connecting" };
+}
+
+let saidState = "busy";
+let said = "";
+
+/** What a reader of screens is told: only that it is lost and that it is back. */
+function announcement(state) {
+  if (state !== saidState && (state === "lost" || (state === "following" && saidState === "lost") || said)) {
+    if (state === "lost") said = "meshkeep is lost. The page shows what it had.";
+    if (state === "following") said = said ? "meshkeep is back. The page follows again." : "";
+  }
+  if (state !== "busy") saidState = state;
+  return said;
+}
+
+function Link() {
+  const { state, text } = linkWords();
+  return html`<p class="link link-${state}">
+    <span class="dot ${{ following: "good", lost: "bad", busy: "busy" }[state]}" aria-hidden="true"></span>
+    <span>${text}</span>
+    ${state === "lost" && html`<button type="button" class="small" onClick=${again}>now</button>`}
+  </p>`;
+}
+
+function Lost() {
+  const { link, heardAt, isRead } = mirror;
+  if (link.state !== "lost") return null;
+  const kept = isRead ? `What you see is what it said at ${clock(heardAt)}.` : "";
+  return html`<div class="banner bad" id="lost">
+    <b>meshkeep does not answer</b> since ${clock(link.since)} (${link.why}). ${kept} The page goes on by itself where it stopped.
+  </div>`;
+}
+
+function Newer() {
+  const { status, firstVersion } = mirror;
+  if (!status || !firstVersion || status.version === firstVersion) return null;
+  return html`<div class="banner">meshkeep is now ${status.version}; this page is of ${firstVersion}.
+    <button type="button" class="small" onClick=${() => location.reload()}>reload</button></div>`;
+}
+
+function Help() {
+  return html`<div class="veil" onClick=${() => ((frameState.help = false), frameState.draw())}>
+    <div class="dialog" role="dialog" aria-modal="true" aria-labelledby="help-title">
+      <h2 id="help-title">Keys</h2>
+      <dl class="keys">${KEYS.map(([keys, what]) => html`<dt>${keys.split("  ").map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${what}</dd>`)}</dl>
+      <h2>Marks</h2>
+      <dl class="keys">
+        <dt><span class="mark">◌</span></dt><dd>restored from the store, not confirmed by its source since meshkeep started</dd>
+        <dt><span class="mark">◍</span></dt><dd>held: its source has lost it, kept until the source is back</dd>
+        <dt><span class="mark amber">▲</span></dt><dd>a certificate that ends within 30 days</dd>
+      </dl>
+      <p><a href="/docs">The API</a> · <a href="/metrics">metrics</a> · <a href="/openapi.json">OpenAPI</a></p>
+    </div>
+  </div>`;
+}
+
+/** Asks for the token, which stays in memory: a reload asks again. */
+function SignIn() {
+  const submit = (event) => {
+    event.preventDefault();
+    const token = event.target.elements.token.value.trim();
+    if (!token) return;
+    event.target.reset();
+    frameState.isRefused = false;
+    signIn(token);
+    frameState.signedIn();
+    frameState.draw();
+  };
+  return html`<div class="veil">
+    <form class="dialog" onSubmit=${submit} aria-labelledby="sign-in-title" role="dialog" aria-modal="true">
+      <h2 id="sign-in-title">meshkeep asks for a token</h2>
+      <p>It is what stands in the file of <code>--token-file</code>. The page keeps it in memory until it is closed or loaded again, and nowhere else.</p>
+      ${frameState.isWrong && html`<p class="red" role="alert">meshkeep does not know that token.</p>`}
+      <label>Token <input name="token" type="password" autocomplete="off" spellcheck="false" ref=${(box) => box && !box.value && box.focus()} /></label>
+      <button type="submit" class="main">Sign in</button>
+    </form>
+  </div>`;
+}
+
+/** Everything. */
+export function Frame({ route, part }) {
+  const { state } = linkWords();
+  const critical = (mirror.problems ?? []).filter((one) => one.severity !== "info").length;
+  const isCovered = frameState.isRefused;
+  return html`
+    <div class="sheet ${state === "lost" ? "is-lost" : ""}" inert=${isCovered}>
+      <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>to the content</a>
+      <header class="bar">
+        <a class="brand" href=${hash("mesh")}><${Logo} /> meshkeep${mirror.home && html`<span class="home">${mirror.home}</span>`}</a>
+        <${Search} draw=${frameState.draw} />
+        <${Facts} />
+        <div class="tools">
+          <button type="button" class="icon" onClick=${toggleTheme} aria-label=${isDark() ? "light colours" : "dark colours"} title="light or dark">${isDark() ? "☀" : "☾"}</button>
+          <button type="button" class="icon" onClick=${() => ((frameState.help = true), frameState.draw())} aria-label="help and keys" title="keys (?)">?</button>
+        </div>
+      </header>
+      <div class="places">
+        <nav aria-label="places">
+          ${PLACES.map(([name, title]) => html`<a key=${name} href=${hash(name)} aria-current=${route.part === name ? "page" : undefined}>
+            ${title}${name === "problems" && critical > 0 && html` <span class="badge" aria-label=${plural(critical, "problem")}>${critical}</span>`}
+          </a>`)}
+        </nav>
+        <${Link} />
+      </div>
+      <${Lost} /><${Newer} />
+      <main id="main" tabindex="-1" aria-label=${part?.title(route)}>${part?.view()}</main>
+      <p class="unseen" role="status" aria-live="polite">${announcement(state)}</p>
+    </div>
+    ${frameState.help && html`<${Help} />`}
+    ${isCovered && html`<${SignIn} />`}
+  `;
+}
+
+function Logo() {
+  return html`<svg class="logo" viewBox="0 0 32 32" aria-hidden="true">
+    <path d="M9 22 16 9l7 13z" /><circle cx="16" cy="9" r="3.4" /><circle cx="9" cy="22" r="3.4" /><circle cx="23" cy="22" r="3.4" />
+  </svg>`;
+}

@@ -1,0 +1,133 @@
+// The page: its frame, which part is shown, and the keyboard. A part is `{title, open(route, redraw)}`, which gives
+// `{view(), close(), key?(event)}`; it is drawn at most ten times a second, and only while it is seen.
+
+import { html, render } from "./vendor/preact.js";
+import { Frame, frameState } from "./frame.js";
+import { mirror, restart, start } from "./mirror.js";
+import { current, go, hash } from "./route.js";
+import { hasToken, signIn, whenRefused } from "./api.js";
+import { changes } from "./parts/changes.js";
+import { explain } from "./parts/explain.js";
+import { find } from "./parts/find.js";
+import { mesh } from "./parts/mesh.js";
+import { problems } from "./parts/problems.js";
+import { services } from "./parts/services.js";
+
+/** Ten times a second is as fluent as one reads. */
+const DRAW_EVERY_MS = 100;
+/** Ages go on while nothing happens. */
+const TICK_MS = 1_000;
+/** How long `g` waits for the letter of a place. */
+const CHORD_MS = 1_500;
+
+const parts = { mesh, explain, services, problems, changes, find };
+const places = { m: "mesh", e: "explain", s: "services", p: "problems", c: "changes" };
+const root = document.getElementById("page");
+
+let shown = null;
+let route = current();
+let isDirty = false;
+let drawnAt = 0;
+let drawn = 0;
+let hasArrived = false;
+let chordAt = 0;
+
+function draw() {
+  if (isDirty) return;
+  isDirty = true;
+  const wait = Math.max(0, DRAW_EVERY_MS - (performance.now() - drawnAt));
+  setTimeout(() => requestAnimationFrame(drawNow), wait);
+}
+
+function drawNow() {
+  isDirty = false;
+  drawnAt = performance.now();
+  drawn += 1;
+  render(html`<${Frame} route=${route} part=${shown} />`, root);
+  // a reader of screens begins where the new part begins
+  if (hasArrived) document.getElementById("main").focus({ preventScroll: true });
+  hasArrived = false;
+}
+
+/** Opens what the address names; a part that stays is told instead of opened anew. */
+function follow() {
+  const before = route;
+  route = current();
+  if (shown && before.part === route.part && shown.moved?.(route)) {
+    draw();
+    return;
+  }
+  shown?.close();
+  const part = parts[route.part];
+  shown = part.open(route, draw);
+  shown.title = part.title;
+  document.title = `${part.title(route)} · meshkeep`;
+  draw();
+  if (before.part !== route.part) {
+    scrollTo(0, 0);
+    hasArrived = true;
+  }
+}
+
+function isTyping(target) {
+  return target.closest?.("input, select, textarea, [contenteditable]");
+}
+
+function rows() {
+  return [...document.querySelectorAll("#main [data-row]")].filter((row) => row.offsetParent !== null);
+}
+
+/** `j` and `k`: from row to row, by focus, so that Enter opens what one sees. */
+function step(by) {
+  const all = rows();
+  if (all.length === 0) return;
+  const at = all.findIndex((row) => row === document.activeElement || row.contains(document.activeElement));
+  const next = all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + by))];
+  next.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || frameState.isRefused) return;
+  if (event.key === "Escape") {
+    if (frameState.help) frameState.help = false;
+    else if (isTyping(event.target)) event.target.blur();
+    else if (shown?.key?.(event) !== true) history.length > 1 && route.path.length > 0 && go(hash(route.part));
+    draw();
+    return;
+  }
+  if (isTyping(event.target)) return;
+  const isChord = performance.now() - chordAt < CHORD_MS;
+  chordAt = 0;
+  if (isChord && places[event.key]) go(hash(places[event.key]));
+  else if (event.key === "g") chordAt = performance.now();
+  else if (event.key === "/") document.getElementById("search").focus();
+  else if (event.key === "?") frameState.help = !frameState.help;
+  else if (event.key === "j") step(1);
+  else if (event.key === "k") step(-1);
+  else if (shown?.key?.(event) !== true) return;
+  event.preventDefault();
+  draw();
+});
+
+addEventListener("hashchange", follow);
+
+whenRefused(() => {
+  frameState.isWrong = hasToken() || frameState.isWrong;
+  signIn(null);
+  frameState.isRefused = true;
+  draw();
+});
+frameState.draw = draw;
+frameState.signedIn = restart;
+start(draw);
+follow();
+setInterval(() => document.hidden || draw(), TICK_MS);
+
+// for whoever looks into it, and the tests
+window.meshkeepPage = {
+  mirror,
+  get drawn() {
+    return drawn;
+  },
+};

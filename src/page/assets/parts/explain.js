@@ -1,0 +1,202 @@
+// Explain: one address, every entry that covers it from the most specific to the least, who wins and why. A miss says as much as a hit.
+
+import { html } from "../vendor/preact.js";
+import { ask, follow } from "../api.js";
+import { atMostEvery, whenMoved } from "../mirror.js";
+import { hash } from "../route.js";
+import { address, age, clock, labels, phase, tone } from "../words.js";
+
+/** An explanation is made anew at most so often: it looks at all clusters. */
+const AGAIN_EVERY_MS = 2_000;
+
+const LOST_AT = { shadowed: "shadowed", lessSpecific: "covered", outranked: "outranked" };
+
+function subject(entry) {
+  if (entry.podName) return `pod ${entry.namespace ? `${entry.namespace}/` : ""}${entry.podName}${entry.nodeName ? ` on ${entry.nodeName}` : ""}`;
+  if (entry.source === "node") return `${entry.host ? "address" : "pod range"} of ${entry.nodeName ?? "a node"}`;
+  return entry.host ? "no pod is named" : "a range";
+}
+
+function identity(entry) {
+  const name = Object.keys(entry.labels ?? {}).find((key) => key.startsWith("reserved:"));
+  return name ? `${name.slice(9)} (${entry.identity})` : `identity ${entry.identity}`;
+}
+
+/** The address is the line that goes through all; an entry is a bar as wide as its range is large, in steps of bits. */
+function Rung({ entry, length }) {
+  const bits = entry.prefix.includes(":") ? 128 : 32;
+  const half = (1 - length / bits) * 42;
+  const kind = `${entry.verdict === "wins" ? "wins" : ""} ${entry.origin === "restored" ? "restored" : ""}`;
+  return html`<svg aria-hidden="true">
+    <line class="line" x1="50%" x2="50%" y1="0" y2="100%" />
+    ${half > 0 && html`<rect class="range ${kind}" x=${`${50 - half}%`} width=${`${half * 2}%`} y="50%" height="14" rx="7" transform="translate(0 -7)" />`}
+    <circle class="hit ${kind}" cx="50%" cy="50%" r=${half > 0 ? 4 : 8} />
+    ${half === 0 && html`<circle class="core ${kind}" cx="50%" cy="50%" r="3" />`}
+  </svg>`;
+}
+
+function Ladder({ entries }) {
+  return html`<ol class="ladder" aria-label="every entry that covers the address, the strongest first">
+    ${entries.map((entry) => {
+      const length = Number(entry.prefix.split("/")[1]);
+      const wins = entry.verdict === "wins";
+      return html`<li key=${`${entry.cluster} ${entry.prefix} ${entry.host} ${entry.source}`} class="rung ${wins ? "wins" : ""}">
+        <span class="length">/${length}</span>
+        <div class="rung-picture"><${Rung} entry=${entry} length=${length} /></div>
+        <div class="rung-words">
+          <p><a class="chip" href=${hash("mesh", [entry.cluster])}>${entry.cluster}</a> <span class="mono">${entry.prefix}</span>
+            ${" "}<a href=${hash("find", [String(entry.identity)])}>${identity(entry)}</a> <span class="quiet">${subject(entry)}</span></p>
+          <p class="why"><b>${wins ? "wins" : (LOST_AT[entry.verdict] ?? entry.verdict)}</b>: ${entry.reason}${entry.origin === "restored" ? " · restored, its source has not confirmed it" : ""}</p>
+        </div>
+      </li>`;
+    })}
+  </ol>`;
+}
+
+/** Whether a prefix is one address. */
+function isWhole(prefix) {
+  return /\/(32|128)$/.test(prefix);
+}
+
+function Head({ answer }) {
+  const { ip, match, meta } = answer;
+  const aged = meta.ageSeconds ?? meta.oldestAgeSeconds;
+  const trust = match
+    ? html`<span class="tone-${tone(aged)}">${meta.origin === "live" ? "live" : "restored"}${meta.stale ? ", held: its source has lost it" : ""}, told ${age(aged)} ago${
+        meta.phase && meta.phase !== "live" ? `; the cluster is ${phase(meta.phase)}` : ""
+      }</span>`
+    : html`<span class="quiet">${
+        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} sources are live, the oldest told ${age(meta.oldestAgeSeconds)} ago` : "no cluster is mirrored yet"
+      }</span>`;
+  return html`<header class="answer">
+    <h1><span class="mono">${ip}</span> <span class="arrow" aria-label="is">→</span> ${
+      match
+        ? html`<a class="chip large" href=${hash("mesh", [match.cluster])}>${match.cluster}</a> <a href=${hash("find", [String(match.identity)])}>${identity(match)}</a>
+            ${match.podName && html` <span class="pod">${match.namespace}/${match.podName}</span>`}`
+        : html`<span class="miss">nobody's</span>`
+    }</h1>
+    <p>${trust}</p>
+    ${match && !match.host && !isWhole(match.prefix) && html`<p class="sentence">Nobody announces the address itself: the range around it decides.</p>`}
+    ${!match && html`<p class="sentence">No cluster announces this address or a range around it. To an agent it is <b>world</b>: policies by label do not match it, and traffic to it takes no tunnel.</p>`}
+  </header>`;
+}
+
+function Card({ title, children }) {
+  return html`<section class="card"><h2>${title}</h2>${children}</section>`;
+}
+
+function Labels({ match }) {
+  const all = labels(match.labels);
+  return html`<${Card} title="labels">
+    ${all.length === 0 && html`<p class="quiet">The identity's labels are not known.</p>`}
+    <ul class="labels">${all.map((one) => html`<li key=${one}><a href=${hash("find", [one.replace(/^reserved:/, "reserved:")])}>${one}</a></li>`)}</ul>
+    <p><a href=${hash("find", [String(match.identity)])}>all addresses of identity ${match.identity}</a></p>
+  <//>`;
+}
+
+function Node({ node, match }) {
+  const facts = [
+    ["addresses", node.addresses.map((one) => html`<div key=${one.ip}>${one.ip} <span class="quiet">${one.type}</span></div>`)],
+    ["pod ranges", [node.ipv4PodCIDR, node.ipv6PodCIDR, ...(node.secondaryPodCIDRs ?? [])].filter(Boolean).map((one) => html`<div key=${one}>${one}</div>`)],
+    ["encryption", [node.encryptionKey && `IPsec key ${node.encryptionKey}`, node.wireguardPublicKey && "WireGuard"].filter(Boolean).join(", ")],
+    ["zone", node.labels?.["topology.kubernetes.io/zone"]],
+    ["tunnel to", match?.hostIP],
+  ].filter(([, value]) => value?.length > 0);
+  return html`<${Card} title="node">
+    <p><a href=${hash("find", [`${node.cluster}/${node.name}`])}>${node.name}</a> <span class="quiet">in ${node.cluster}</span></p>
+    <dl class="facts-list">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+  <//>`;
+}
+
+function Services({ services, isComplete }) {
+  const names = [...new Set(services.map((one) => `${one.namespace}/${one.name}`))];
+  return html`<${Card} title="services">
+    ${names.length === 0 && html`<p class="quiet">${isComplete ? "No exported service has it behind it." : "Not all services were looked at yet."}</p>`}
+    <ul class="plain">${services.map((one) => html`<li key=${`${one.kind}${one.cluster}${one.namespace}${one.name}`}>
+      ${one.kind === "service" ? html`<a href=${hash("services", [one.namespace, one.name])}>${one.namespace}/${one.name}</a>` : html`${one.namespace}/${one.name} <span class="quiet">endpoint slice</span>`}
+      <span class="quiet"> exported by ${one.cluster}</span></li>`)}</ul>
+  <//>`;
+}
+
+function Wrong({ problems }) {
+  if (problems.length === 0) return null;
+  return html`<${Card} title="what looks wrong">
+    <ul class="plain">${problems.map((one) => html`<li key=${one.id} class="wrong"><span class="severity ${one.severity}">${one.severity}</span> ${one.detail}
+      ${one.advice && html`<span class="quiet"> ${one.advice}</span>`}</li>`)}</ul>
+  <//>`;
+}
+
+const HINTS = { podCIDR: "whose range", deleted: "was here", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
+
+function Hints({ hints }) {
+  if (!hints?.length) return null;
+  return html`<${Card} title="what may explain it">
+    <ul class="plain">${hints.map((one, index) => html`<li key=${index}><span class="tag">${HINTS[one.kind] ?? one.kind}</span> ${one.detail}
+      ${one.time && html` <span class="quiet">at ${clock(one.time)}</span>`}</li>`)}</ul>
+  <//>`;
+}
+
+function View({ answer }) {
+  const { match, entries, node, services, problems, hints, complete } = answer;
+  return html`<article class="explain">
+    <${Head} answer=${answer} />
+    ${entries.length > 0 && html`<${Ladder} entries=${entries} />`}
+    <div class="cards">
+      <${Hints} hints=${hints} />
+      <${Wrong} problems=${problems} />
+      ${match && html`<${Labels} match=${match} />`}
+      ${node && html`<${Node} node=${node} match=${match} />`}
+      ${match && html`<${Services} services=${services} isComplete=${complete} />`}
+    </div>
+  </article>`;
+}
+
+export const explain = {
+  title: (route) => (route.path[0] ? `${route.path[0]}, explained` : "Explain"),
+
+  open(route, draw) {
+    const ip = address(route.path[0] ?? "");
+    let answer = null;
+    let trouble = null;
+    let stop = new AbortController();
+    const read = atMostEvery(AGAIN_EVERY_MS, async () => {
+      try {
+        answer = await ask(`/v1/explain/${encodeURIComponent(ip)}`, stop.signal);
+        trouble = null;
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        trouble = error;
+      }
+      draw();
+    });
+    let stream = null;
+    let listening = () => {};
+    if (ip) {
+      read();
+      // its own entries; what covers it changes with nodes, whose clusters are told of by the page's own stream
+      stream = follow(
+        { kind: "ipcache", cidr: `${ip}/${ip.includes(":") ? 128 : 32}` },
+        { link() {}, event: (event) => ["upsert", "delete", "reset"].includes(event.type) && read() },
+      );
+      listening = whenMoved((what) => (what === "cluster" || what === "synced" || trouble) && read());
+    }
+
+    return {
+      view() {
+        if (!ip) {
+          return html`<div class="sentence"><h1>Who is this address?</h1>
+            <p>${route.path[0] ? html`<b class="mono">${route.path[0]}</b> is no address. ` : ""}Type one into the box above (<kbd>/</kbd>): every entry of every cluster that covers it, which one wins and why, whose pod it is, and how old that knowledge is.</p></div>`;
+        }
+        if (!answer) {
+          return html`<div class="sentence"><h1 class="mono">${ip}</h1><p class=${trouble ? "red" : "quiet"}>${trouble ? trouble.message : "Looking …"}</p></div>`;
+        }
+        return html`<${View} answer=${answer} />`;
+      },
+      close() {
+        stop.abort();
+        stream?.close();
+        listening();
+      },
+    };
+  },
+};

@@ -1,0 +1,139 @@
+// What the search found, on a page of its own: an identity with its addresses, what lies in a prefix, what has a label, a node, a pod.
+
+import { html } from "../vendor/preact.js";
+import { ask, askMaybe, query } from "../api.js";
+import { form, readNames } from "../meant.js";
+import { mirror } from "../mirror.js";
+import { hash } from "../route.js";
+import { labels, number, phase } from "../words.js";
+
+/** Addresses of a page. */
+const PAGE = 100;
+
+function Addresses({ list, title }) {
+  if (!list) return null;
+  return html`<section class="card wide"><h2>${title ?? "addresses"}</h2>
+    ${list.items.length === 0 && html`<p class="quiet">${list.next ? "none in the part that was looked at" : "none"}</p>`}
+    ${list.items.length > 0 && html`<div class="scroll"><table class="plain-table"><thead><tr><th scope="col">prefix</th><th scope="col">cluster</th><th scope="col">identity</th><th scope="col">pod</th><th scope="col">host</th></tr></thead>
+      <tbody>${list.items.map((one) => html`<tr key=${`${one.cluster}${one.prefix}${one.host}${one.source}`}>
+        <td><a data-row class="mono" href=${hash("explain", [one.prefix.split("/")[0]])}>${one.prefix}</a></td><td>${one.cluster}</td><td><a href=${hash("find", [String(one.identity)])}>${one.identity}</a></td>
+        <td>${one.podName ? `${one.namespace}/${one.podName}` : html`<span class="quiet">${one.source === "node" ? (one.nodeName ?? "node") : ""}</span>`}</td><td class="mono">${one.hostIP ?? ""}</td></tr>`)}</tbody></table></div>`}
+    ${list.next && html`<button type="button" onClick=${list.more}>more</button>`}
+  </section>`;
+}
+
+function Identity({ one }) {
+  return html`<section class="card"><h2>identity ${one.id}</h2>
+    <p>${one.reserved ? html`reserved: <b>${one.reserved}</b>` : html`of <a class="chip" href=${hash("mesh", [one.cluster])}>${one.cluster}</a>`} <span class="quiet">${one.scope}</span></p>
+    <ul class="labels">${labels(one.labels).map((text) => html`<li key=${text}><a href=${hash("find", [text])}>${text}</a></li>`)}</ul></section>`;
+}
+
+function Node({ node }) {
+  const facts = [
+    ["addresses", node.addresses.map((one) => html`<div key=${one.ip}>${one.ip} <span class="quiet">${one.type}</span></div>`)],
+    ["pod ranges", [node.ipv4PodCIDR, node.ipv6PodCIDR, ...(node.secondaryPodCIDRs ?? [])].filter(Boolean).map((one) => html`<div key=${one}>${one}</div>`)],
+    ["health", node.healthIPs?.join(", ")],
+    ["ingress", node.ingressIPs?.join(", ")],
+    ["encryption", [node.encryptionKey && `IPsec key ${node.encryptionKey}`, node.wireguardPublicKey && "WireGuard"].filter(Boolean).join(", ")],
+    ["boot id", node.bootID],
+  ].filter(([, value]) => value?.length > 0);
+  return html`<section class="card"><h2>node ${node.name}</h2><p>in <a class="chip" href=${hash("mesh", [node.cluster])}>${node.cluster}</a></p>
+    <dl class="facts-list">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <ul class="labels">${labels(node.labels).map((text) => html`<li key=${text}>${text}</li>`)}</ul></section>`;
+}
+
+function Links({ title, items }) {
+  if (!items?.length) return null;
+  return html`<section class="card"><h2>${title}</h2><ul class="plain">${items.map(([text, href, note]) => html`<li key=${href}><a data-row href=${href}>${text}</a> <span class="quiet">${note}</span></li>`)}</ul></section>`;
+}
+
+/** Addresses by a filter, page by page. */
+async function pages(filter, signal, draw) {
+  const list = { items: [], next: undefined };
+  list.more = async () => {
+    const answer = await ask(`/v1/ipcache${query({ ...filter, limit: PAGE, meta: "none", pageToken: list.next })}`, signal);
+    list.items.push(...answer.items);
+    list.next = answer.nextPageToken;
+    draw();
+  };
+  await list.more();
+  return list;
+}
+
+async function look(text, signal, draw) {
+  switch (form(text)) {
+    case "prefix":
+      return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}` };
+    case "number": {
+      const [identity, list] = await Promise.all([askMaybe(`/v1/identities/${text}`, signal), pages({ identity: text }, signal, draw)]);
+      return { identities: identity ? [identity, ...(identity.others ?? [])] : [], list, title: `addresses of identity ${text}`, none: identity ? "" : `No cluster announces identity ${text}.` };
+    }
+    case "labels": {
+      const [identities, services] = await Promise.all([
+        ask(`/v1/identities${query({ labelSelector: text, limit: PAGE, meta: "none" })}`, signal),
+        ask(`/v1/global-services${query({ labelSelector: text, limit: PAGE, fields: "namespace,name", meta: "none" })}`, signal),
+      ]);
+      const links = services.items.map((one) => [`${one.namespace}/${one.name}`, hash("services", [one.namespace, one.name]), ""]);
+      return { identities: identities.items, more: identities.nextPageToken, services: links };
+    }
+    default:
+      return byName(text, signal, draw);
+  }
+}
+
+async function byName(text, signal, draw) {
+  const [before, after] = text.includes("/") ? text.split("/", 2) : [undefined, text];
+  const holds = (name) => name.toLowerCase().includes(text.toLowerCase());
+  const [known, node, list] = await Promise.all([
+    readNames(),
+    before && mirror.clusters.has(before) ? ask(`/v1/nodes${query({ cluster: before, name: after, limit: 1, meta: "none" })}`, signal).then((answer) => answer.items[0]) : null,
+    pages({ namespace: before, pod: after }, signal, draw).catch(() => null),
+  ]);
+  const nodes = known.nodes.filter(holds).slice(0, PAGE);
+  const hosted = node ? await pages({ node: node.name, cluster: node.cluster }, signal, draw).catch(() => null) : null;
+  return {
+    node,
+    list: hosted ?? list,
+    title: hosted ? `addresses that ${node.name} hosts` : `addresses of pod ${text}`,
+    nodes: node ? [] : nodes.map((name) => [name, hash("find", [name]), ""]),
+    services: known.services.filter(holds).slice(0, PAGE).map((name) => [name, hash("services", name.split("/")), ""]),
+    clusters: [...mirror.clusters.values()].filter(({ object }) => holds(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
+  };
+}
+
+export const find = {
+  title: (route) => route.path.join("/") || "Search",
+
+  open(route, draw) {
+    const text = route.path.join("/");
+    const stop = new AbortController();
+    let found = null;
+    let trouble = null;
+    if (text) {
+      look(text, stop.signal, draw)
+        .then((answer) => (found = answer))
+        .catch((error) => (trouble = stop.signal.aborted ? null : error))
+        .finally(draw);
+    }
+    return {
+      view() {
+        if (trouble) return html`<div class="sentence"><h1>${text}</h1><p class="red">${trouble.message}</p></div>`;
+        if (!found) return html`<p class="sentence quiet">Looking …</p>`;
+        const { identities = [], node, list, nodes, services, clusters, title, none, more } = found;
+        const isEmpty = !identities.length && !node && !list?.items.length && !list?.next && !nodes?.length && !services?.length && !clusters?.length;
+        return html`<article class="find"><h1>${text}</h1>
+          ${none && html`<p>${none}</p>`}
+          ${isEmpty && html`<p class="sentence">Nothing in this mesh is called <b>${text}</b> or has it. A pod is found by its whole name, with or without its namespace before it.</p>`}
+          <div class="cards">
+            ${node && html`<${Node} node=${node} />`}
+            ${identities.map((one) => html`<${Identity} key=${`${one.id}${one.cluster}`} one=${one} />`)}
+            <${Links} title="clusters" items=${clusters} /><${Links} title="services" items=${services} /><${Links} title="nodes" items=${nodes} />
+            ${(list?.items.length > 0 || list?.next) && html`<${Addresses} list=${list} title=${title} />`}
+          </div>
+          ${more && html`<p class="quiet">The first ${number(identities.length)} identities are shown.</p>`}
+        </article>`;
+      },
+      close: () => stop.abort(),
+    };
+  },
+};

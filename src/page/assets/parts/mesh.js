@@ -1,0 +1,274 @@
+// Mesh: a row for each cluster, worst first; what is stale is seen before anything is read.
+
+import { Component, html } from "../vendor/preact.js";
+import { follow } from "../api.js";
+import { ageOf, mirror, readClusters } from "../mirror.js";
+import { go, hash } from "../route.js";
+import { age, daysUntil, number, phase, plural, since, tone } from "../words.js";
+
+const KINDS = [
+  ["node", "nodes"],
+  ["service", "services"],
+  ["identity", "identities"],
+  ["ipcache", "addresses"],
+  ["serviceExport", "exports"],
+  ["endpointSlice", "slices"],
+];
+
+/** The worst first: what was never read, then what is lost, then what is on its way. */
+const PHASE_RANKS = { sourceLost: 1, backingOff: 1, waitingForFiles: 2, connecting: 3, readingConfig: 3, waitingForCanary: 3, draining: 3, listing: 4 };
+
+/** From here on an age counts as old, in the order of rows. */
+const OLD_S = 60;
+
+/** Of the certificate, in days. */
+const CERTIFICATE_DAYS = { red: 7, amber: 30 };
+
+/** Seconds of changes that an opened row draws. */
+const BEAT_S = 120;
+
+function rank(known) {
+  const { object } = known;
+  if (object.origin === "neverRead" || object.ageSeconds === undefined) return 0;
+  const own = PHASE_RANKS[object.phase];
+  if (own !== undefined) return own;
+  return ageOf(known) > OLD_S ? 5 : object.origin === "live" ? 6 : 5;
+}
+
+function sorted() {
+  const rows = [...mirror.clusters.values()].map((known) => ({ known, rank: rank(known) }));
+  return rows.sort((one, other) => one.rank - other.rank || (one.known.object.name < other.known.object.name ? -1 : 1)).map((row) => row.known);
+}
+
+/** How a cluster looks in one square: by its age, or that it was never read. */
+function look(known) {
+  const { object } = known;
+  if (object.origin === "neverRead" || object.ageSeconds === undefined) return "never";
+  const own = tone(ageOf(known));
+  if (own === "amber" || own === "red") return own;
+  return object.phase === "live" && object.origin === "live" ? "fresh" : "busy";
+}
+
+function Resource({ object, kind }) {
+  const resource = object.resources.find((one) => one.kind === kind);
+  if (!resource || resource.origin === "neverRead") {
+    return html`<td class="count none">${resource && object.phase === "listing" ? html`<${Bar} resource=${resource} />` : "—"}</td>`;
+  }
+  if (object.phase === "listing" && !resource.synced && resource.expected > resource.entries) {
+    return html`<td class="count"><${Bar} resource=${resource} /></td>`;
+  }
+  const isRestored = resource.restored > 0 || resource.origin === "restored";
+  const marks = [
+    isRestored && html`<span class="mark" title=${`${plural(resource.restored, "entry", "entries")} restored, not confirmed`}>◌</span>`,
+    resource.held > 0 && html`<span class="mark" title=${`${plural(resource.held, "entry", "entries")} held: its source has lost them`}>◍</span>`,
+  ];
+  return html`<td class="count ${isRestored ? "restored" : ""} ${resource.entries === 0 ? "zero" : ""}">${number(resource.entries)}${marks}</td>`;
+}
+
+function Bar({ resource }) {
+  const { entries, expected } = resource;
+  if (!expected) return entries ? number(entries) : "—";
+  const words = `${number(entries)} of ${number(expected)}`;
+  return html`<progress max=${expected} value=${entries} aria-label=${words} title=${words}></progress>`;
+}
+
+function Certificate({ expiry }) {
+  if (expiry === undefined) return html`<td class="cert none">—</td>`;
+  const days = daysUntil(expiry);
+  const own = days <= CERTIFICATE_DAYS.red ? "red" : days <= CERTIFICATE_DAYS.amber ? "amber" : "";
+  return html`<td class="cert ${own}" title=${`until ${expiry}`}>${own && html`<span class="mark">▲ </span>`}${days < 0 ? "ended" : `${number(days)} d`}</td>`;
+}
+
+function note(object) {
+  const retry = object.nextRetrySeconds > 0 ? `, again in ${age(object.nextRetrySeconds)}` : "";
+  if (object.phase === "live") return object.origin === "live" ? "" : "not all confirmed yet";
+  return object.lastError ? `${object.lastError}${retry}` : "";
+}
+
+/** A row is drawn again only if something of it is new: there may be 511, and every second an age. */
+class Row extends Component {
+  shouldComponentUpdate(next) {
+    return next.object !== this.props.object || next.seconds !== this.props.seconds || next.isOpen !== this.props.isOpen || next.time !== this.props.time;
+  }
+
+  render({ object, seconds, isOpen, time }) {
+    const address = isOpen ? hash("mesh") : hash("mesh", [object.name]);
+    const isLive = object.phase === "live";
+    return html`<tr class=${isOpen ? "open" : ""} data-cluster=${object.name}>
+      <th scope="row"><a data-row href=${address} aria-expanded=${isOpen}>${object.name}</a>${object.local && html` <span class="tag">local</span>`}</th>
+      <td class="phase"><span class="dot ${isLive ? (object.origin === "live" ? "good" : "busy") : object.phase === "listing" ? "busy" : "bad"}" aria-hidden="true"></span>${phase(object.phase)}
+        ${!isLive && time && html` <span class="quiet">${time}</span>`}</td>
+      <td class="age tone-${tone(seconds === "" ? undefined : Number(seconds))}">${seconds === "" ? "never read" : age(Number(seconds))}</td>
+      ${KINDS.map(([kind]) => html`<${Resource} key=${kind} object=${object} kind=${kind} />`)}
+      <${Certificate} expiry=${object.certificateExpiry} />
+      <td class="note" title=${note(object)}>${note(object)}</td>
+    </tr>`;
+  }
+}
+
+/** An age as it is shown, so that equal ones are equal: tenths below ten seconds. */
+function rounded(seconds) {
+  if (seconds === undefined) return "";
+  return seconds < 9.95 ? seconds.toFixed(1) : String(Math.round(seconds));
+}
+
+function Strip({ rows }) {
+  if (rows.length < 2) return null;
+  const worst = rows.filter((known) => look(known) !== "fresh").length;
+  const words = worst === 0 ? "every cluster is live and young" : `${worst} of ${plural(rows.length, "cluster")} need a look`;
+  return html`<div class="strip" role="img" aria-label=${words}>
+    ${rows.map((known) => html`<a key=${known.object.name} tabindex="-1" class="square look-${look(known)}" href=${hash("mesh", [known.object.name])}
+      title=${`${known.object.name}: ${phase(known.object.phase)}, ${known.object.ageSeconds === undefined ? "never read" : age(ageOf(known))}`}></a>`)}
+  </div>`;
+}
+
+function Totals() {
+  const counts = mirror.status?.counts;
+  if (!counts) return null;
+  const parts = [
+    [counts.nodes, "nodes"],
+    [counts.services, "services"],
+    [counts.identities, "identities"],
+    [counts.ipcache, "addresses"],
+  ];
+  return html`<dl class="totals">${parts.map(([count, name]) => html`<div key=${name}><dt>${name}</dt><dd>${number(count)}</dd></div>`)}
+    ${counts.rejected > 0 && html`<div><dt>rejected</dt><dd class="amber">${number(counts.rejected)}</dd></div>`}</dl>`;
+}
+
+/** The changes of the opened cluster, counted by second while it is open. */
+class Beat {
+  constructor(cluster, draw) {
+    this.counts = new Map();
+    this.since = Date.now();
+    this.stream = follow(
+      { cluster, kind: ["node", "service", "identity", "ipcache", "serviceExport", "endpointSlice"], patch: true },
+      {
+        link() {},
+        event: (event) => {
+          if (!["upsert", "patch", "delete"].includes(event.type)) return;
+          const second = Math.floor(Date.now() / 1000);
+          this.counts.set(second, (this.counts.get(second) ?? 0) + 1);
+          this.counts.delete(second - BEAT_S - 1);
+          draw();
+        },
+      },
+    );
+  }
+
+  view() {
+    const now = Math.floor(Date.now() / 1000);
+    const values = Array.from({ length: BEAT_S }, (_, index) => this.counts.get(now - BEAT_S + 1 + index) ?? 0);
+    const top = Math.max(4, ...values);
+    const total = values.reduce((sum, value) => sum + value, 0);
+    const bars = values.map((value, index) => (value ? `M${index * 3 + 1.5} 32v${-Math.max(1.5, (value / top) * 30)}` : "")).join("");
+    const seconds = Math.min(BEAT_S, Math.max(1, Math.round((Date.now() - this.since) / 1000)));
+    return html`<figure class="beat">
+      <svg viewBox="0 0 ${BEAT_S * 3} 32" preserveAspectRatio="none" role="img" aria-label=${`${plural(total, "change")} in ${seconds} s`}>
+        <path class="ground" d="M0 31.5H${BEAT_S * 3}" /><path d=${bars} />
+      </svg>
+      <figcaption>${plural(total, "change")} in the last ${seconds} s · <a href=${hash("changes", [], { cluster: this.cluster })}>see them</a></figcaption>
+    </figure>`;
+  }
+
+  close() {
+    this.stream.close();
+  }
+}
+
+function Detail({ object, beat }) {
+  const facts = [
+    ["endpoint", object.endpoint],
+    ["cluster id", object.clusterID],
+    ["etcd cluster", object.etcdClusterID],
+    ["in this phase", object.phaseSeconds === undefined ? undefined : age(object.phaseSeconds)],
+    ["last contact", object.lastContact && `${age(since(object.lastContact))} ago`],
+    ["failed attempts", object.failures || undefined],
+    ["last error", object.lastError && `${object.lastError}${object.lastErrorTime ? ` (${age(since(object.lastErrorTime))} ago)` : ""}`],
+    ["certificate until", object.certificateExpiry],
+    ["source", object.config && (object.config.cached ? "a copy, made by a KVStoreMesh: its own age cannot be known" : "the cluster's own etcd")],
+    ["canaries", object.config && (object.config.syncedCanaries ? "announced" : "none: a list is complete when it ends")],
+    ["unknown prefixes", object.unknownPrefixes?.length ? object.unknownPrefixes.join(", ") : undefined],
+  ].filter(([, value]) => value !== undefined && value !== "");
+  return html`<div class="detail">
+    <dl class="facts-list">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <table class="inner"><caption class="unseen">what is held of ${object.name}</caption>
+      <thead><tr><th scope="col">kind</th><th scope="col" class="count">entries</th><th scope="col" class="count">expected</th><th scope="col">state</th><th scope="col">last change</th><th scope="col" class="count">revision</th></tr></thead>
+      <tbody>${object.resources.map((one) => html`<tr key=${one.kind}>
+        <th scope="row">${KINDS.find(([kind]) => kind === one.kind)?.[1] ?? one.kind}</th>
+        <td class="count">${number(one.entries)}</td><td class="count">${one.expected === undefined ? "" : number(one.expected)}</td>
+        <td>${state(one)}</td><td>${one.lastEvent ? `${age(since(one.lastEvent))} ago` : ""}</td><td class="count">${one.revision ?? ""}</td></tr>`)}</tbody>
+    </table>
+    ${beat?.view()}
+    <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a></p>
+  </div>`;
+}
+
+function state(resource) {
+  if (resource.origin === "neverRead") return "never read";
+  const parts = [resource.synced ? "complete and watched" : "not complete"];
+  if (resource.restored > 0) parts.push(`${number(resource.restored)} restored, not confirmed`);
+  if (resource.held > 0) parts.push(`${number(resource.held)} held`);
+  return parts.join(", ");
+}
+
+function Empty() {
+  if (!mirror.isRead) return html`<p class="sentence quiet">Reading the clusters …</p>`;
+  return html`<div class="sentence"><h2>No cluster yet</h2>
+    <p>meshkeep mirrors each cluster that has a file in the directory of <code>--clustermesh-config</code>, as Cilium's agents do. It sees a new file at once.</p>
+    ${mirror.status?.directory.error && html`<p class="red">${mirror.status.directory.error}</p>`}</div>`;
+}
+
+export const mesh = {
+  title: (route) => (route.path[0] ? `${route.path[0]}, mesh` : "Mesh"),
+
+  open(route, draw) {
+    let opened = route.path[0];
+    let beat = null;
+    let isShown = false;
+    const show = (row) => {
+      if (!row || isShown) return;
+      isShown = true;
+      row.scrollIntoView({ block: "center" });
+    };
+    const openBeat = () => {
+      beat?.close();
+      beat = opened ? new Beat(opened, draw) : null;
+      if (beat) beat.cluster = opened;
+    };
+    openBeat();
+    readClusters();
+
+    return {
+      view() {
+        const rows = sorted();
+        if (rows.length === 0) return html`<h1 class="unseen">Mesh</h1><${Empty} />`;
+        return html`<h1 class="unseen">Mesh</h1>
+          <div class="over"><${Strip} rows=${rows} /><${Totals} /></div>
+          <table class="mesh">
+            <caption class="unseen">clusters, those that need a look first</caption>
+            <thead><tr><th scope="col">cluster</th><th scope="col">phase</th><th scope="col" class="age">age</th>
+              ${KINDS.map(([kind, name]) => html`<th key=${kind} scope="col" class="count">${name}</th>`)}<th scope="col" class="count">certificate</th><th scope="col"></th></tr></thead>
+            <tbody>${rows.map((known) => {
+              const { object, at } = known;
+              const isOpen = object.name === opened;
+              const time = object.phaseSeconds === undefined ? "" : age(object.phaseSeconds + (Date.now() - at) / 1000);
+              const row = html`<${Row} key=${object.name} object=${object} seconds=${rounded(ageOf(known))} time=${time} isOpen=${isOpen} />`;
+              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan="11"><${Detail} object=${object} beat=${beat} /></td></tr>`] : row;
+            })}</tbody>
+          </table>
+          ${opened && !mirror.clusters.has(opened) && mirror.isRead && html`<p class="sentence">There is no cluster <b>${opened}</b> in this mesh.</p>`}`;
+      },
+      moved(next) {
+        opened = next.path[0];
+        openBeat();
+        return true;
+      },
+      key(event) {
+        if (event.key !== "Escape" || !opened) return false;
+        go(hash("mesh"));
+        return true;
+      },
+      close: () => beat?.close(),
+    };
+  },
+};

@@ -1,0 +1,230 @@
+// Services: which backends a cluster would use, and why not the others.
+
+import { html } from "../vendor/preact.js";
+import { ask, follow, query } from "../api.js";
+import { atMostEvery, mirror, whenMoved } from "../mirror.js";
+import { go, hash } from "../route.js";
+import { age, number, phase, plural, spaced, tone } from "../words.js";
+
+/** The list is read again at most so often while the position moves. */
+const LIST_EVERY_MS = 5_000;
+/** One service is read again at most so often while its own events come. */
+const ONE_EVERY_MS = 1_000;
+/** Names of a page of the list, and how many pages a search may read. */
+const PAGE = 500;
+/** Backends of one cluster that are drawn. */
+const BACKENDS_MAX = 100;
+
+/** What the list shows of each: the backends themselves would be most of the answer. */
+const FIELDS = "namespace,name,clusters.cluster,clusters.backendCount,clusters.origin,clusters.stale,exports.type,conflicts.reason";
+
+const AFFINITIES = ["none", "local", "remote"];
+
+function key(one) {
+  return `${one.namespace}/${one.name}`;
+}
+
+function Item({ one, isOpen }) {
+  const backends = one.clusters.reduce((sum, cluster) => sum + cluster.backendCount, 0);
+  const isStale = one.clusters.some((cluster) => cluster.origin !== "live" || cluster.stale);
+  return html`<li><a data-row class="item ${isOpen ? "open" : ""}" href=${hash("services", [one.namespace, one.name])} aria-current=${isOpen ? "true" : undefined}>
+    <span class="item-name"><span class="quiet">${one.namespace}/</span>${one.name}</span>
+    <span class="item-tags">${isStale && html`<span class="mark" title="not confirmed, or held">◌</span>`}
+      ${one.exports && html`<span class="tag" title="exported by MCS">mcs</span>`}${one.conflicts?.length > 0 && html`<span class="tag warn">conflict</span>`}</span>
+    <span class="item-count ${backends === 0 ? "amber" : ""}">${plural(one.clusters.length, "cluster")} · ${plural(backends, "backend")}</span>
+  </a></li>`;
+}
+
+const REASONS = {
+  terminating: "is ending, takes no new connections while others are there",
+  terminatingNotServing: "is ending and serves nothing more",
+  maintenance: "is not ready",
+};
+
+/** Why a cluster's backends are not used, as a person would say it; nothing where they are. */
+function whyNot(cluster, selection) {
+  if (!selection) return "";
+  const isOwn = cluster === selection.from;
+  if (isOwn ? selection.local : selection.remote) return "";
+  if (!isOwn && selection.rule === "notGlobal") return `not used: the service of ${selection.from} takes no others`;
+  return isOwn ? "not used: affinity remote prefers those of others" : `not used: affinity local prefers those of ${selection.from}`;
+}
+
+function Backend({ backend, isUsed, selection }) {
+  return html`<li class="backend ${selection ? (isUsed ? "used" : "unused") : ""} ${backend.state}">
+    <svg class="spot" viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><circle cx="6" cy="6" r="4.5" /></svg>
+    <div><a class="mono" href=${hash("explain", [backend.ip])}>${backend.ip}</a>
+      <span class="where">${[backend.hostname, backend.zone, backend.nodeName].filter(Boolean).join(" · ")}</span>
+      <span class="ports">${backend.ports.map((port) => `${port.name ? `${port.name} ` : ""}${port.port}/${port.protocol}`).join(", ")}</span>
+      ${backend.state !== "active" && html`<span class="why">${REASONS[backend.state] ?? backend.state}</span>`}</div>
+  </li>`;
+}
+
+function Column({ cluster, backends, used, selection }) {
+  const isLive = cluster.origin === "live" && (cluster.phase ?? "live") === "live" && !cluster.stale;
+  const shown = backends.slice(0, BACKENDS_MAX);
+  const why = backends.length > 0 ? whyNot(cluster.cluster, selection) : "";
+  return html`<section class="column ${selection?.from === cluster.cluster ? "own" : ""}">
+    <h3><a class="chip" href=${hash("mesh", [cluster.cluster])}>${cluster.cluster}</a>
+      <span class="tone-${tone(cluster.ageSeconds)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(cluster.phase) : cluster.origin}, ${age(cluster.ageSeconds)}</span></h3>
+    <p class="quiet">${cluster.source === "endpointSlice" ? "by endpoint slices" : `${cluster.includeExternal === false ? "takes no others' backends" : "takes others' backends too"}`}${
+      cluster.frontends?.length ? `, at ${cluster.frontends.map((one) => one.ip).join(", ")}` : ""
+    }</p>
+    ${backends.length === 0 && html`<p class="none">no backend</p>`}
+    ${why && html`<p class="all">${why}</p>`}
+    <ul class="backends">${shown.map((one) => html`<${Backend} key=${one.ip} backend=${one} isUsed=${used?.has(`${one.cluster} ${one.ip}`)} selection=${selection} />`)}</ul>
+    ${backends.length > shown.length && html`<p class="quiet">and ${number(backends.length - shown.length)} more</p>`}
+  </section>`;
+}
+
+function Choice({ route, service, chosen, from, affinity }) {
+  const names = [...new Set([...service.clusters.map((one) => one.cluster), ...mirror.clusters.keys()])].sort();
+  const to = (change) => go(hash("services", route.path, { from, affinity, ...change }), true);
+  return html`<div class="choice">
+    <label>seen from <select value=${from} onChange=${(event) => to({ from: event.target.value })}>
+      <option value="">nobody</option>${names.map((name) => html`<option key=${name} value=${name} selected=${name === from}>${name}</option>`)}</select></label>
+    <fieldset disabled=${!from}><legend class="unseen">affinity</legend><span>with affinity</span>
+      ${AFFINITIES.map((one) => html`<label key=${one} class="pill"><input type="radio" name="affinity" value=${one} checked=${affinity === one} onChange=${() => to({ affinity: one })} />${one}</label>`)}</fieldset>
+    ${chosen && html`<p class="verdict">${plural(chosen.backends.length, "backend")} would be used: ${chosen.reason}${chosen.selection?.localKnown === false ? " (the services of that cluster are not mirrored)" : ""}</p>`}
+  </div>`;
+}
+
+function Exports({ service }) {
+  const { exports, conflicts = [] } = service;
+  if (!exports) return null;
+  return html`<section class="card"><h2>exported (MCS)</h2>
+    <p>${exports.type}, by ${exports.clusters.join(", ")}; ports ${exports.ports.map((port) => `${port.name ? `${port.name} ` : ""}${port.port}/${port.protocol}`).join(", ") || "none"}.</p>
+    ${conflicts.length === 0 && html`<p class="quiet">The exports agree.</p>`}
+    <ul class="plain">${conflicts.map((one) => html`<li key=${one.reason + one.clusters}><span class="severity warning">${spaced(one.reason)}</span> ${one.clusters.join(", ")}: ${one.message}</li>`)}</ul>
+  </section>`;
+}
+
+function One({ route, service, chosen, from, affinity }) {
+  const selection = chosen?.selection;
+  const used = chosen && new Set(chosen.backends.map((one) => `${one.cluster} ${one.ip}`));
+  return html`<article class="service">
+    <h2><span class="quiet">${service.namespace}/</span>${service.name}</h2>
+    <${Choice} route=${route} service=${service} chosen=${chosen} from=${from} affinity=${affinity} />
+    <div class="columns">${service.clusters.map((cluster) => html`<${Column} key=${cluster.cluster} cluster=${cluster} used=${used} selection=${selection}
+      backends=${service.backends.filter((one) => one.cluster === cluster.cluster)} />`)}</div>
+    <${Exports} service=${service} />
+  </article>`;
+}
+
+class Open {
+  constructor(route, draw) {
+    this.route = route;
+    this.draw = draw;
+    this.stop = new AbortController();
+    this.service = undefined;
+    this.read = atMostEvery(ONE_EVERY_MS, () => this.readNow());
+    const [namespace, name] = route.path;
+    this.stream = follow(
+      { kind: ["service", "serviceExport"], namespace, name, patch: true },
+      { link() {}, event: (event) => ["upsert", "patch", "delete", "reset"].includes(event.type) && this.read() },
+    );
+    this.end = whenMoved((what) => what !== "position" && this.read());
+    this.read();
+  }
+
+  get from() {
+    return this.route.params.get("from") ?? "";
+  }
+
+  get affinity() {
+    const asked = this.route.params.get("affinity");
+    return AFFINITIES.includes(asked) ? asked : "none";
+  }
+
+  async readNow() {
+    const [namespace, name] = this.route.path;
+    // as a list of one: a service that is not there is an empty list and no error
+    const one = async (more) => (await ask(`/v1/global-services${query({ namespace, name, limit: 1, meta: "none", ...more })}`, this.stop.signal)).items[0] ?? null;
+    const { from, affinity } = this;
+    try {
+      const [service, chosen] = await Promise.all([one({}), from ? one({ affinity, from }) : null]);
+      Object.assign(this, { service, chosen, trouble: null });
+    } catch (error) {
+      if (this.stop.signal.aborted) return;
+      this.trouble = error;
+    }
+    this.draw();
+  }
+
+  view() {
+    const { service, chosen, route, from, affinity, trouble } = this;
+    if (service) return html`<${One} route=${route} service=${service} chosen=${from ? chosen : null} from=${from} affinity=${affinity} />`;
+    if (trouble) return html`<p class="sentence red">${trouble.message}</p>`;
+    if (service === undefined) return html`<p class="sentence quiet">Looking …</p>`;
+    return html`<div class="sentence"><h2>${route.path.join("/")}</h2><p>No cluster shares or exports a service of this name.</p></div>`;
+  }
+
+  close() {
+    this.stop.abort();
+    this.stream.close();
+    this.end();
+  }
+}
+
+export const services = {
+  title: (route) => (route.path.length === 2 ? `${route.path.join("/")}, services` : "Services"),
+
+  open(route, draw) {
+    let items = null;
+    let pages = 1;
+    let hasMore = false;
+    let words = "";
+    let open = route.path.length === 2 ? new Open(route, draw) : null;
+    const stop = new AbortController();
+
+    const read = atMostEvery(LIST_EVERY_MS, async () => {
+      const found = [];
+      let pageToken;
+      for (let page = 0; page < pages; page += 1) {
+        const answer = await ask(`/v1/global-services${query({ fields: FIELDS, limit: PAGE, meta: "none", pageToken })}`, stop.signal);
+        found.push(...answer.items);
+        pageToken = answer.nextPageToken;
+        if (!pageToken) break;
+      }
+      items = found;
+      hasMore = pageToken !== undefined;
+      draw();
+    });
+    read();
+    const end = whenMoved(read);
+
+    return {
+      view() {
+        const found = (items ?? []).filter((one) => key(one).includes(words));
+        return html`<h1 class="unseen">Services</h1><div class="panes ${open ? "has-one" : ""}">
+          <aside class="list" aria-label="services">
+            <input type="search" class="filter" placeholder="filter by name" aria-label="filter by name" value=${words} onInput=${(event) => ((words = event.target.value.trim()), draw())} />
+            ${items === null && html`<p class="quiet">Reading …</p>`}
+            ${items?.length === 0 && html`<p class="sentence">No cluster shares a service. One is shared by the annotation <code>service.cilium.io/global</code>, or exported by a ServiceExport.</p>`}
+            <ul class="items">${found.map((one) => html`<${Item} key=${key(one)} one=${one} isOpen=${open?.route.path.join("/") === key(one)} />`)}</ul>
+            ${items?.length > 0 && found.length === 0 && html`<p class="quiet">none of the ${number(items.length)} that were read is called so</p>`}
+            ${hasMore && html`<button type="button" onClick=${() => ((pages += 1), read())}>more than ${number(items.length)}: read on</button>`}
+          </aside>
+          <div class="pane">${open ? html`<p class="back"><a href=${hash("services")}>‹ all services</a></p>${open.view()}` : items?.length > 0 && html`<p class="sentence quiet">Choose a service: its backends by cluster, and which of them each affinity would use.</p>`}</div>
+        </div>`;
+      },
+      moved(next) {
+        const isSame = open && next.path.join("/") === open.route.path.join("/");
+        route = next;
+        if (isSame) {
+          open.route = next;
+          open.readNow();
+        } else {
+          open?.close();
+          open = next.path.length === 2 ? new Open(next, draw) : null;
+        }
+        return true;
+      },
+      close() {
+        stop.abort();
+        open?.close();
+        end();
+      },
+    };
+  },
+};

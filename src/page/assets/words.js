@@ -1,0 +1,122 @@
+// What is said in words: ages, numbers, phases, keys. No state.
+
+const numbers = new Intl.NumberFormat("en");
+
+/** How far meshkeep's clock is ahead of the browser's, in milliseconds. */
+let ahead = 0;
+
+/** Learns meshkeep's clock: what it calls now. */
+export function setClock(now) {
+  if (Number.isFinite(now)) ahead = now - Date.now();
+}
+
+/** A number with commas. */
+export function number(value) {
+  return numbers.format(value);
+}
+
+/** `1 backend`, `2 backends`. */
+export function plural(count, one, many = `${one}s`) {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+/** How long something takes or is ago: two digits that matter, no more. */
+export function age(seconds) {
+  if (seconds === undefined || seconds === null) return "—";
+  if (seconds < 9.95) return `${Math.max(0, seconds).toFixed(1)} s`;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 36 * 3600) return `${Math.round(seconds / 3600)} h`;
+  return `${number(Math.round(seconds / 86_400))} d`;
+}
+
+/** How an age looks: up to 5 s as it should be, up to 60 s, up to 15 min, and above. */
+export function tone(seconds) {
+  if (seconds === undefined || seconds === null) return "unknown";
+  if (seconds <= 5) return "fresh";
+  if (seconds <= 60) return "faint";
+  return seconds <= 900 ? "amber" : "red";
+}
+
+/** Seconds since a time that meshkeep named, by its own clock. */
+export function since(time) {
+  return time === undefined ? undefined : Math.max(0, (Date.now() + ahead - Date.parse(time)) / 1000);
+}
+
+/** The time of day. */
+export function clock(time) {
+  const date = new Date(time);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
+}
+
+const PHASES = {
+  waitingForFiles: "waiting for files",
+  connecting: "connecting",
+  readingConfig: "reading config",
+  waitingForCanary: "waiting for canary",
+  listing: "listing",
+  live: "live",
+  sourceLost: "source lost",
+  backingOff: "backing off",
+  draining: "draining",
+};
+
+/** A phase in words. */
+export function phase(name) {
+  return PHASES[name] ?? name ?? "unknown";
+}
+
+/** `certificateExpiring` as `certificate expiring`, with what is an abbreviation left as it is. */
+export function spaced(name) {
+  return name.replace(/([a-z])([A-Z])/g, (_, before, after) => `${before} ${after}`).replace(/\b[A-Z](?![A-Z])/g, (one) => one.toLowerCase());
+}
+
+/** Days until a time; negative once it is over. */
+export function daysUntil(time) {
+  return Math.floor((Date.parse(time) - Date.now() - ahead) / 86_400_000);
+}
+
+const KEY = /^cilium\/cache\/([a-z]+)\/v1\/([^/]+)\/(.+)$/;
+
+/** What a key in cache form is about: `{kind, cluster, name}`. */
+export function ofKey(key) {
+  const [, kind, cluster, rest] = KEY.exec(key ?? "") ?? [];
+  if (!kind) return null;
+  const derived = kind === "nodes" && rest.includes("#");
+  if (derived) return { kind: "ipcache", cluster, name: rest.slice(rest.indexOf("#") + 1) };
+  const name = kind === "identities" ? rest.replace(/^id\//, "") : rest;
+  const kinds = { nodes: "node", services: "service", identities: "identity", ip: "ipcache", serviceexports: "serviceExport", endpointslices: "endpointSlice" };
+  return { kind: kinds[kind] ?? kind, cluster, name };
+}
+
+/** Where in the page a key is looked at. */
+export function linkOfKey(key) {
+  const of = ofKey(key);
+  if (!of) return null;
+  switch (of.kind) {
+    case "ipcache":
+      return `#/explain/${encodeURIComponent(of.name.split("/")[0])}`;
+    case "service":
+    case "serviceExport":
+      return `#/services/${of.name.split("/").map(encodeURIComponent).join("/")}`;
+    case "node":
+      return `#/find/${encodeURIComponent(`${of.cluster}/${of.name}`)}`;
+    case "identity":
+      return `#/find/${of.name}`;
+    default:
+      return null;
+  }
+}
+
+/** An address as a reader writes it, or null: IPv4, or IPv6 with at least two colons. */
+export function address(text) {
+  const four = /^(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(text);
+  if (four) return four.slice(1).every((part) => Number(part) < 256) ? text : null;
+  return /^[0-9a-f:]*:[0-9a-f.:]*:[0-9a-f.:]*$/i.test(text) && text.length < 46 ? text.toLowerCase() : null;
+}
+
+/** Labels as `key=value`, those that say who it is first. */
+export function labels(of) {
+  const texts = Object.entries(of ?? {}).map(([key, value]) => (value === "" ? key : `${key}=${value}`));
+  return texts.sort((one, other) => /io\.(cilium|kubernetes)/.test(one) - /io\.(cilium|kubernetes)/.test(other) || (one < other ? -1 : 1));
+}

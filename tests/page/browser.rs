@@ -1,0 +1,146 @@
+//! The page in a browser: what is seen, which keys are pressed, what the console says, and pictures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::harness::eventually;
+use crate::stream_clients::chromium::Chromium;
+
+/// The widths that are looked at: a desk's and a phone's.
+pub(super) const WIDTHS: [u32; 2] = [1_440, 390];
+
+/// The themes, as the system says which is wanted.
+pub(super) const THEMES: [&str; 2] = ["light", "dark"];
+
+/// What a text and what is behind it may look like at least (WCAG 2.2, 1.4.3), computed over all texts that are seen.
+const CONTRAST: &str = include_str!("contrast.js");
+
+/// An open page.
+pub(super) struct Page {
+    pub(super) chromium: Chromium,
+    url: String,
+}
+
+impl Page {
+    /// Opens the page of a meshkeep.
+    pub(super) async fn open(url: &str) -> Self {
+        let page = Self { chromium: Chromium::open(&format!("{url}/")).await, url: url.to_owned() };
+        page.looks("light", WIDTHS[0]).await;
+        page
+    }
+
+    /// Goes to a part, `#/mesh` and so on.
+    pub(super) async fn go(&self, hash: &str) {
+        self.chromium.run(&format!("location.hash = {}", json!(hash))).await;
+    }
+
+    /// Loads it anew.
+    pub(super) async fn reload(&self) {
+        self.chromium.ask("refresh", &json!({})).await;
+    }
+
+    /// A theme, and a width.
+    pub(super) async fn looks(&self, theme: &str, width: u32) {
+        let features =
+            json!({"features": [{"name": "prefers-color-scheme", "value": theme}, {"name": "prefers-reduced-motion", "value": "reduce"}]});
+        self.chromium.devtools("Emulation.setEmulatedMedia", features).await;
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.chromium.devtools("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// All that is read on it.
+    pub(super) async fn text(&self) -> String {
+        self.chromium.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until all of these are read on it.
+    pub(super) async fn says(&self, words: &[&str]) {
+        let mut last = String::new();
+        let deadline = std::time::Instant::now() + crate::harness::PATIENCE;
+        loop {
+            let text = self.text().await;
+            if words.iter().all(|word| text.contains(word)) {
+                return;
+            }
+            if text != last {
+                last = text;
+            }
+            assert!(std::time::Instant::now() < deadline, "the page does not say {words:?}:\n{last}");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What a script in it returns, once it is true.
+    pub(super) async fn becomes(&self, what: &str, script: &str) -> Value {
+        eventually(what, || async {
+            let value = self.chromium.run(script).await;
+            let is_there = !matches!(value, Value::Null | Value::Bool(false)) && value != json!(0) && value != json!("");
+            is_there.then_some(value)
+        })
+        .await
+    }
+
+    /// Presses keys one after the other, as on a keyboard.
+    pub(super) async fn press(&self, keys: &[&str]) {
+        let each = keys.iter().flat_map(|key| {
+            let value = match *key {
+                "Enter" => "\u{e007}",
+                "Escape" => "\u{e00c}",
+                "ArrowDown" => "\u{e015}",
+                key => key,
+            };
+            [json!({"type": "keyDown", "value": value}), json!({"type": "keyUp", "value": value})]
+        });
+        self.chromium.ask("actions", &json!({"actions": [{"type": "key", "id": "keys", "actions": each.collect::<Vec<_>>()}]})).await;
+    }
+
+    /// Types a text into what has the focus.
+    pub(super) async fn types(&self, text: &str) {
+        let keys: Vec<String> = text.chars().map(String::from).collect();
+        self.press(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+
+    /// Nothing sticks out at the side, and every text can be read.
+    pub(super) async fn is_readable(&self, what: &str) {
+        let beyond = self.chromium.run("return document.documentElement.scrollWidth - innerWidth").await;
+        assert!(beyond.as_i64().is_some_and(|pixels| pixels <= 0), "{what}: {beyond} pixels beyond the edge");
+        let pale = self.chromium.run(CONTRAST).await;
+        assert_eq!(pale, json!([]), "{what}: these texts have too little contrast");
+    }
+
+    /// A picture, in target/page.
+    pub(super) async fn picture(&self, name: &str) {
+        let directory = pictures();
+        let answer = self.chromium.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
+        let bytes = STANDARD.decode(answer["data"].as_str().unwrap()).unwrap();
+        fs::write(directory.join(format!("{name}.png")), bytes).unwrap();
+    }
+
+    /// Errors and warnings of the console since the last call, but for requests that failed for a reason that the test knows.
+    pub(super) async fn complaints(&self, known: &[&str]) -> Vec<String> {
+        let log = self.chromium.ask("se/log", &json!({"type": "browser"})).await;
+        let lines = log.as_array().into_iter().flatten();
+        let bad = lines.filter(|line| matches!(line["level"].as_str(), Some("SEVERE" | "WARNING")));
+        let texts = bad.map(|line| line["message"].as_str().unwrap_or_default().to_owned());
+        texts.filter(|text| !known.iter().any(|known| text.contains(known))).collect()
+    }
+
+    /// No request went anywhere else than to the page's own server.
+    pub(super) async fn asked_nobody_else(&self) {
+        let names = self.chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)").await;
+        for name in names.as_array().unwrap() {
+            assert!(name.as_str().unwrap().starts_with(&self.url), "{name}");
+        }
+    }
+}
+
+/// Where pictures go.
+fn pictures() -> PathBuf {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/page");
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
