@@ -242,10 +242,11 @@ async fn start(settings: Settings, reread: &Reread, served: Served, opened: Open
     });
     tracing::info!(entries = restored.restored_count, took_ms = started.elapsed().as_millis(), "store loaded");
     let (publisher, mirror) = publication(restored.published.clone());
+    let log = Arc::clone(store.log());
     let (persist, worker) = persister(store, persistence);
     let worker = worker.owing(restored.owed);
     let (commands, queue) = command_queue();
-    let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_journal(restored.journal);
+    let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_log(log);
     let (fold, fold_worker) = folder();
     let committer = committer.with_folder(fold, tokio::runtime::Handle::current());
     let folder = spawn_blocking(move || fold_worker.run());

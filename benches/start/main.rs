@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use meshkeep::model::{Change, Command as Order, Epoch, EpochSpan, Kind, Record, Scope, Sequence};
-use meshkeep::store::{Group, Journal, Store};
+use meshkeep::store::{Group, Store};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -193,25 +193,22 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     let loaded = store.load()?;
     let mut sequence = loaded.sequence_reserved.0;
     let epoch = Epoch(0xc0de);
-    let (mut journal, begun) = Journal::begin(directory, epoch, Sequence(sequence));
-    begun?;
+    store.log().begin_epoch(epoch);
     let mut epochs = loaded.epochs;
     epochs.push(EpochSpan { epoch, began: Sequence(sequence), vouched: None });
     let reserved = Some(Sequence(sequence + (1 << 40)));
     store.apply(&Group { epochs: Some(epochs), covered: Some(Sequence(sequence)), sequence_reserved: reserved, ..Group::default() })?;
-    journal.remove_earlier()?;
     let (mut random, mut due) = (StdRng::seed_from_u64(1), Instant::now());
     println!("ready");
     loop {
         due += WINDOW;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let (mut group, mut announced) = (Group::default(), Vec::new());
+        let mut group = Group::default();
         for _ in 0..CHANGES_PER_GROUP {
             let Order::Apply { changes, .. } = data::change(&mut random, i64::try_from(sequence)?, clusters) else { continue };
             for change in changes {
                 let Change::Put { key, value, decoded, source } = change else { continue };
                 sequence += 1;
-                announced.push((Sequence(sequence), key.clone()));
                 let (create_sequence, last_sequence) = (Sequence(1), Sequence(sequence));
                 let (object, good_value, rejection) = (decoded.ok(), None, None);
                 let record =
@@ -223,9 +220,8 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
             }
         }
         group.covered = Some(Sequence(sequence));
-        journal.append(announced.iter().map(|(sequence, key)| (*sequence, Some(key))));
+        store.log().append(&mut group);
         store.apply(&group)?;
-        journal.cut(Sequence(sequence));
         store.tend(due + WINDOW)?;
     }
 }

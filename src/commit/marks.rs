@@ -44,8 +44,8 @@ pub struct QueueMarks {
     pub commit: Histogram,
     changes_counted: Mutex<BTreeMap<Scope, ChangeCounts>>,
     stored: OnceLock<Arc<Histogram>>,
-    /// Whether the announce journal could not be written when it was tried last.
-    pub journal_fails: AtomicBool,
+    /// Whether the newest changes could not be written to the log at once.
+    pub log_fails: AtomicBool,
 }
 
 impl QueueMarks {

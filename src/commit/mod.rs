@@ -3,8 +3,8 @@
 //! Receives [`Command`]s through one bounded queue. Emits a new [`Published`] snapshot for each batch, then hands the batch's
 //! effects to the `persist` half, which stores them in groups. Both halves run on threads of their own, because sled blocks.
 //! Invariants kept here: entries and cursors of one command are stored in one atomic group (1); a sequence is handed out once,
-//! from blocks that were reserved in the store ahead, and every
-//! announcement is in the journal before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
+//! from blocks that were reserved in the store ahead, and everything
+//! is in the log before anybody hears of it (6). Deliberately lacks: knowledge of formats, of etcd, and of HTTP.
 
 mod decoded;
 mod folding;
@@ -12,7 +12,6 @@ mod gathered;
 mod marks;
 mod persist;
 mod queue;
-mod vouch;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::feed::Feed;
 use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, Sequence};
-use crate::store::{Group, Journal};
+use crate::store::{Group, Log};
 use crate::view::{Effects, Live, View};
 
 pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
@@ -33,7 +32,6 @@ pub use marks::{ChangeCounts, HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
 use queue::Batch;
 pub use queue::{CommandQueue, CommandSender, QUEUE_BYTES_MAX, QUEUE_LENGTH_MAX, QueuePlace, WriterGone, command_queue};
-pub use vouch::{Vouched, vouch};
 
 /// Between two snapshots, where commands come one by one: each costs some 40 µs, and readers of streams are woken less often anyway. A
 /// change that comes alone is shown at once.
@@ -183,7 +181,7 @@ pub struct Committer {
     state: Published,
     publisher: Publisher,
     persister: Persister,
-    journal: Option<Journal>,
+    log: Option<Arc<Log>>,
     /// With the runtime whose clock wakes the writer while there is something to fold and no command comes.
     folder: Option<(Folder, Handle)>,
     reserved: Sequence,
@@ -194,13 +192,13 @@ impl Committer {
     #[must_use]
     pub fn new(state: Published, publisher: Publisher, persister: Persister, reserved: Sequence) -> Self {
         publisher.marks.stored_in(persister.times());
-        Self { state, publisher, persister, journal: None, folder: None, reserved }
+        Self { state, publisher, persister, log: None, folder: None, reserved }
     }
 
-    /// Notes every announcement in a journal before anybody hears of it.
+    /// Writes everything to the log before anybody hears of it.
     #[must_use]
-    pub fn with_journal(self, journal: Journal) -> Self {
-        Self { journal: Some(journal), ..self }
+    pub fn with_log(self, log: Arc<Log>) -> Self {
+        Self { log: Some(log), ..self }
     }
 
     /// Packs what changed again and again, so that the mirror stays small. `runtime` must have its clock enabled, and [`Committer::run`]
@@ -253,16 +251,11 @@ impl Committer {
         self.folder.as_mut().is_some_and(|(folder, _)| folder.attend(&mut self.state.view, &self.state.feed))
     }
 
-    /// Notes, shows, announces and hands over a batch of commands, in that order.
+    /// Applies a batch of commands, writes what changed to the log, shows and announces it, and hands it over to be stored, in that order.
     fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
         let Effects { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
         let mut group = Group { records: records.into_iter().collect(), cursors, clusters, ..Group::default() };
-        if let Some(journal) = &mut self.journal {
-            journal.append(announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
-            journal.cut(self.persister.durable());
-            self.publisher.marks.journal_fails.store(journal.is_failing(), Ordering::Relaxed);
-        }
         self.publisher.marks.count(announcements.iter());
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
@@ -274,6 +267,10 @@ impl Committer {
         if self.state.feed.head().0 + RESERVED_BLOCK / 2 > self.reserved.0 {
             self.reserved = Sequence(self.reserved.0 + RESERVED_BLOCK);
             group.sequence_reserved = Some(self.reserved);
+        }
+        if let Some(log) = self.log.as_ref().filter(|_| !group.is_empty()) {
+            log.append(&mut group);
+            self.publisher.marks.log_fails.store(log.is_failing(), Ordering::Relaxed);
         }
         self.fold();
         self.publisher.publish(self.state.clone());
@@ -290,3 +287,6 @@ impl Committer {
 pub fn first_reservation(stored: Sequence) -> Sequence {
     Sequence(stored.0 + RESERVED_BLOCK)
 }
+
+#[cfg(test)]
+mod tests;

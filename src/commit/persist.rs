@@ -1,17 +1,16 @@
-//! The half of the writer that stores: groups of effects, each in one atomic batch, in order.
+//! The half of the writer that stores: syncs what is in the log in groups, and lets the store take it in.
 //!
 //! What waits to be stored is kept merged by key, so it is never more than the newest state of what changed. A store that fails
 //! (a full disk) is tried again with everything that waits; serving goes on meanwhile. What is stored is always the state of one
 //! moment, so a loss only means that the remotes are read again from an older cursor.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, Sequence};
+use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders};
 use crate::store::{Group, Store, StoreError};
 
 /// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
@@ -57,14 +56,19 @@ static TOLD: Causes = Causes::new();
 
 /// Something that stores groups: the store, or a failing one in tests.
 pub trait Persistence: Send + 'static {
-    /// Stores a group in one atomic batch that survives a kill of the process when this returns.
+    /// Stores a group, all of it or none, durably.
     ///
     /// # Errors
     /// Whatever the disk says; nothing of the group is stored then.
     fn persist(&self, group: &Group) -> Result<(), StoreError>;
 
     /// Does what is due after a group was stored, before the next one, which may come then.
-    fn tend(&self, _until: Instant) {}
+    ///
+    /// # Errors
+    /// Whatever the disk says; nothing that was stored is lost.
+    fn tend(&self, _until: Instant) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Does what is due each second while nothing comes, for a minute.
     fn rest(&self) {}
@@ -80,10 +84,8 @@ impl Persistence for Store {
         self.apply(group)
     }
 
-    fn tend(&self, until: Instant) {
-        if let Err(error) = Self::tend(self, until) {
-            tell_unmoved(&error);
-        }
+    fn tend(&self, until: Instant) -> Result<(), StoreError> {
+        Self::tend(self, until).inspect_err(tell_unmoved)
     }
 
     fn rest(&self) {
@@ -103,7 +105,7 @@ impl Persistence for Store {
 
 fn tell_unmoved(error: &StoreError) {
     if let Some(Due { more }) = TOLD.due(&format!("unmoved {error}")) {
-        tracing::error!(%error, more, "cannot move changes within the store: it is opened anew");
+        tracing::error!(%error, more, "cannot move changes from the log to where they stay: the engine is opened anew");
     }
 }
 
@@ -112,12 +114,13 @@ fn tell_unmoved(error: &StoreError) {
 pub enum PersistState {
     /// The last group was stored.
     Healthy,
-    /// The last try failed; it is tried again.
+    /// The last try failed, or what is stored stays in the log alone; it is tried again.
     Failing {
         /// What the store said.
         error: String,
     },
-    /// Too much waited; nothing is stored until the next start, which begins with what was stored before.
+    /// The log is full, and nothing is stored until the engine takes changes again; or too much waited, and nothing is stored until the next
+    /// start, which begins with what was stored before.
     Stopped {
         /// What the store said last.
         error: String,
@@ -155,8 +158,6 @@ struct Waiting {
 struct Shared {
     waiting: Mutex<Waiting>,
     changed: Condvar,
-    /// The newest sequence that is stored durably with all before it.
-    durable: AtomicU64,
     /// From when the first change of a group came until all of it is stored.
     times: Arc<Histogram>,
 }
@@ -245,12 +246,6 @@ impl Persister {
         (waiting.gathered.len(), waiting.gathered.bytes())
     }
 
-    /// The newest sequence of this start that is stored durably with all before it; 0 before the first.
-    #[must_use]
-    pub fn durable(&self) -> Sequence {
-        Sequence(self.shared.durable.load(Ordering::Acquire))
-    }
-
     /// From when the first change of a group came until all of it is stored.
     pub(super) fn times(&self) -> Arc<Histogram> {
         Arc::clone(&self.shared.times)
@@ -290,6 +285,7 @@ impl<P: Persistence> PersistWorker<P> {
     pub fn run(self) -> P {
         let mut untidy = true;
         let (mut calm_since, mut rested) = (Instant::now(), Instant::now());
+        let mut tend_from = calm_since;
         loop {
             let rest_at = (rested < calm_since + REST_TIME_MAX).then(|| rested + REST_INTERVAL);
             let quiet_at = untidy.then(|| calm_since + QUIET);
@@ -313,11 +309,15 @@ impl<P: Persistence> PersistWorker<P> {
             let next_at = Instant::now() + GROUP_WINDOW;
             match self.persistence.persist(&group) {
                 Ok(()) => {
-                    self.succeeded(&group);
+                    self.succeeded();
                     if let Some(since) = since {
                         self.shared.times.note(since.elapsed());
                     }
-                    self.persistence.tend(next_at);
+                    if Instant::now() >= tend_from {
+                        let outcome = self.persistence.tend(next_at);
+                        tend_from = Instant::now() + outcome.as_ref().map_or(RETRY_INTERVAL, |()| Duration::ZERO);
+                        self.tended(outcome);
+                    }
                 }
                 Err(error) => self.failed(group, &error),
             }
@@ -363,17 +363,23 @@ impl<P: Persistence> PersistWorker<P> {
         Next::Group { group: group.into(), since, last: false }
     }
 
-    fn succeeded(&self, group: &Group) {
-        if let Some(covered) = group.covered {
-            self.shared.durable.store(covered.0, Ordering::Release);
-        }
+    fn succeeded(&self) {
         if std::mem::take(&mut self.shared.lock().failing) {
             self.remind(false);
             if let Some(Due { more }) = TOLD.due("works") {
                 tracing::info!(more, "storing works again");
             }
-            self.state.send_replace(PersistState::Healthy);
         }
+    }
+
+    /// Says how it goes, where a group was stored and that is how the store was tended.
+    fn tended(&self, outcome: Result<(), StoreError>) {
+        let state = outcome.map_or_else(|error| PersistState::Failing { error: error.to_string() }, |()| PersistState::Healthy);
+        self.state.send_if_modified(|current| {
+            let differs = *current != state;
+            *current = state;
+            differs
+        });
     }
 
     /// For how long it is failing, where somebody should be reminded of it.
@@ -401,8 +407,9 @@ impl<P: Persistence> PersistWorker<P> {
             waiting.stopped = true;
             waiting.since = None;
         }
+        let is_full = matches!(error, StoreError::LogFull { .. });
         let error = error.to_string();
-        self.state.send_replace(if waiting.stopped { PersistState::Stopped { error } } else { PersistState::Failing { error } });
+        self.state.send_replace(if waiting.stopped || is_full { PersistState::Stopped { error } } else { PersistState::Failing { error } });
         self.shared.changed.notify_all();
     }
 }

@@ -289,11 +289,11 @@ impl Handle {
         Self { disk: Some(disk), ..self }
     }
 
-    /// Whether the announce journal could not be written when it was tried last.
+    /// Whether the newest changes could not be written to the log at once.
     #[must_use]
-    pub fn is_journal_failing(&self) -> bool {
+    pub fn is_log_failing(&self) -> bool {
         let loaded = self.about.loaded.borrow();
-        loaded.as_ref().is_some_and(|subscriber| subscriber.marks().journal_fails.load(Ordering::Relaxed))
+        loaded.as_ref().is_some_and(|subscriber| subscriber.marks().log_fails.load(Ordering::Relaxed))
     }
 
     /// How many lines of the log were lost: they could not be written, or too many waited for a reader that sleeps.

@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::model::MaxConnectedClusters;
 
-/// What the store has open: sled's files, lock, witness, manifest and journal with one of each being replaced, and the directories that are synced.
+/// What the store has open: sled's files, lock and log with one of each being replaced, and the directories that are synced.
 /// A running one has 9.
 const STORE_FILES: usize = 24;
 

@@ -4,16 +4,14 @@
 //! that (the store knows).
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
 
 use super::plan::{Begun, Plan};
-use super::restore::{Decoder, begin_epoch, restore_changed};
+use super::restore::{Decoder, restore_changed};
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::{Early, Question};
 use crate::model::{ClusterName, Epoch, MaxConnectedClusters, Object, Record};
-use crate::store::{Cold, JournalRun, Wanted};
+use crate::store::{Cold, Wanted};
 use crate::view::{DERIVATION, View};
 
 /// A mirror that is made for each question.
@@ -29,25 +27,18 @@ pub(super) struct EarlyMirror {
 }
 
 /// Begins a start by what is known so early. `None` where something has to be made of all entries first.
-pub(super) fn begin(
-    cold: Cold,
-    data_directory: &Path,
-    max: MaxConnectedClusters,
-    retention: Retention,
-    runs: Vec<JournalRun>,
-) -> Option<(EarlyMirror, Begun)> {
+pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Begun)> {
     let known = cold.known();
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
     if known.derived != Some(DERIVATION) || !cold.clusters().is_subset(&clusters) {
         return None;
     }
-    let plan = Plan::new(known, &runs, clusters);
-    let (epoch, journal) = begin_epoch(data_directory, plan.head);
+    let (plan, epoch) = (Plan::new(known, clusters), Epoch(rand::random()));
     let mut feed = Feed::starting_at(plan.head, retention);
     feed.restore_floor(known.floor);
     let (decoder, view) = (Decoder::new(known, max), plan.view(known));
-    let begun = Begun { plan: plan.clone(), runs, epoch, journal };
+    let begun = Begun { plan: plan.clone(), epoch };
     Some((EarlyMirror { cold, decoder, plan, view, feed, epoch }, begun))
 }
 
@@ -65,23 +56,13 @@ impl Early for EarlyMirror {
             wanted.extend(named);
             view = self.read(&wanted)?;
         }
-        Some(Published { view, feed: self.feed.clone(), epoch: self.epoch, earlier: self.plan.vouched.epochs.clone().into() })
+        Some(Published { view, feed: self.feed.clone(), epoch: self.epoch, earlier: self.plan.earlier.clone().into() })
     }
 }
 
 impl EarlyMirror {
     fn read(&self, wanted: &[Wanted]) -> Option<View> {
         let mut found = self.cold.read(wanted)?;
-        for (key, sequence) in &self.plan.announced {
-            let record = match found.changed.get(key) {
-                Some(changed) => changed.clone(),
-                None => found.chunks.iter().find_map(|chunk| chunk.get(key)).map(Arc::new),
-            };
-            if let Some(record) = record {
-                let record = Record { last_sequence: *sequence, ..Arc::unwrap_or_clone(record) };
-                found.changed.insert(key.clone(), Some(Arc::new(record)));
-            }
-        }
         self.decoder.decode_all(&mut found.changed);
         let mut view = self.view.clone();
         view.restore_chunks(found.chunks);

@@ -1,9 +1,7 @@
-//! From the store and the journal to the mirror: chunks as they are, what changed since decoded again, nothing confirmed, and announced anew what the
-//! process that ended had announced and not stored (docs/invariants.md, 6).
+//! From the store to the mirror: chunks as they are, what changed since decoded again, nothing confirmed. Positions of the process that ended go
+//! on, for all that it announced is there (docs/invariants.md, 6).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
@@ -11,11 +9,9 @@ use std::time::SystemTime;
 use super::plan::{Begun, Plan};
 use crate::commit::{Published, first_reservation};
 use crate::feed::{Feed, Retention};
-use crate::model::{
-    ClusterId, ClusterName, DeleteReason, EntryKey, Epoch, EpochSpan, MaxConnectedClusters, Record, Rejection, Sequence, Tombstone,
-};
+use crate::model::{ClusterId, ClusterName, EntryKey, Epoch, EpochSpan, MaxConnectedClusters, Record, Rejection, Sequence};
 use crate::pack::Chunk;
-use crate::store::{Group, Journal, JournalRun, Loaded, Store, StoreError, read_journals};
+use crate::store::{Group, Loaded, Store, StoreError};
 use crate::view::{DERIVATION, View};
 use crate::wire::{self, Context};
 
@@ -25,7 +21,6 @@ const DERIVED_NODES_MAX: usize = 1_024;
 /// What the store gave.
 pub(super) struct Restored {
     pub(super) published: Published,
-    pub(super) journal: Journal,
     /// No sequence above this one may be handed out before more are reserved.
     pub(super) reserved: Sequence,
     /// Records that the store has in its log, decoded.
@@ -36,8 +31,8 @@ pub(super) struct Restored {
     pub(super) owed: Option<(Group, StoreError)>,
 }
 
-/// Loads everything, draws this start's epoch, reserves its first block of sequences and announces anew what must be. Goes on from what early
-/// answers were given by, if that was right.
+/// Loads everything, draws this start's epoch and reserves its first block of sequences. Goes on from what early answers were given by, if that
+/// was right.
 pub(super) fn restore(
     store: &Store,
     max: MaxConnectedClusters,
@@ -49,66 +44,50 @@ pub(super) fn restore(
     let decoder = Decoder::new(&loaded, max);
     decoder.decode_all(&mut loaded.changed);
     let known: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
-    let (runs, begun) = match begun {
-        Some(begun) => (begun.runs, Some((begun.plan, begun.epoch, begun.journal))),
-        None => (runs(store.data_directory()), None),
-    };
-    let plan = Plan::new(&loaded, &runs, known_clusters(&loaded));
-    let mut group = announce_anew(&mut loaded, &plan, &decoder);
-    let (epoch, mut journal) = match begun.filter(|(begun, ..)| plan.goes_on(begun)) {
-        Some((_, epoch, journal)) => (epoch, journal),
-        None => begin_epoch(store.data_directory(), plan.head),
-    };
-    let mut epochs = plan.vouched.epochs.clone();
+    let plan = Plan::new(&loaded, known_clusters(&loaded));
+    let begun = begun.filter(|begun| plan.goes_on(&begun.plan));
+    let epoch = begun.map_or_else(|| Epoch(rand::random()), |begun| begun.epoch);
+    store.log().begin_epoch(epoch);
+    let mut epochs = plan.earlier.clone();
     epochs.push(EpochSpan { epoch, began: plan.head, vouched: None });
     let reserved = first_reservation(plan.head);
-    group.epochs = Some(epochs);
-    group.covered = Some(plan.head);
-    group.sequence_reserved = Some(reserved);
-    let owed = match store.apply(&group) {
-        Ok(()) => {
-            report("remove the journals of earlier starts", journal.remove_earlier());
-            None
-        }
-        Err(error) => Some((group, error)),
-    };
+    let group = Group { epochs: Some(epochs), covered: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
+    let mut owed = None;
+    keep(store, group, &mut owed);
     let derived = loaded.derived == Some(DERIVATION);
     let mut published = publish(loaded, plan, epoch, retention);
-    let reserved = if derived { reserved } else { derive_again(store, &mut published, &mut journal) };
-    Ok(Restored { published, journal, reserved, known, restored_count, damaged_count, owed })
+    let reserved = if derived { reserved } else { derive_again(store, &mut published, &mut owed) };
+    Ok(Restored { published, reserved, known, restored_count, damaged_count, owed })
 }
 
-/// What the announce journals of earlier starts say.
-pub(super) fn runs(data_directory: &Path) -> Vec<JournalRun> {
-    read_journals(data_directory).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the announce journal cannot be read: some streams begin anew");
-        Vec::new()
-    })
-}
-
-/// Draws the epoch of a start, and begins its journal.
-pub(super) fn begin_epoch(data_directory: &Path, head: Sequence) -> (Epoch, Journal) {
-    let epoch = Epoch(rand::random());
-    let (journal, begun) = Journal::begin(data_directory, epoch, head);
-    report("begin the announce journal", begun);
-    (epoch, journal)
+/// Stores a group. Once one could not be stored, all that follow go with it: the log has no gaps.
+fn keep(store: &Store, mut group: Group, owed: &mut Option<(Group, StoreError)>) {
+    store.log().append(&mut group);
+    let outcome = match owed.take() {
+        Some((before, error)) => {
+            group.merge_older(before);
+            Err(error)
+        }
+        None => store.apply(&group),
+    };
+    if let Err(error) = outcome {
+        *owed = Some((group, error));
+    }
 }
 
 /// Brings the entries derived from nodes up to date, where the store has none (of an earlier version), ones by other rules, or has lost some:
-/// as changes like any others, noted in the journal and stored. Returns the end of the sequences that may be handed out then.
-fn derive_again(store: &Store, published: &mut Published, journal: &mut Journal) -> Sequence {
+/// as changes like any others. Returns the end of the sequences that may be handed out then.
+fn derive_again(store: &Store, published: &mut Published, owed: &mut Option<(Group, StoreError)>) -> Sequence {
     let keys = published.view.nodes_to_derive();
     if !keys.is_empty() {
         tracing::info!(nodes = keys.len(), "deriving ipcache entries from nodes");
     }
     let now = SystemTime::now();
     let mut pieces = keys.chunks(DERIVED_NODES_MAX).peekable();
-    let mut stored = Ok(());
     loop {
         let piece = pieces.next().unwrap_or_default();
         let effects = published.view.derive_again(piece, now);
         let mut group = Group { records: effects.records.into_iter().collect(), ..Group::default() };
-        journal.append(effects.announcements.iter().map(|announcement| (announcement.sequence, Some(&announcement.key))));
         for announcement in effects.announcements {
             let of_feed = published.feed.announce(announcement, now);
             group.tombstones.extend(of_feed.tombstones);
@@ -118,11 +97,10 @@ fn derive_again(store: &Store, published: &mut Published, journal: &mut Journal)
         group.covered = Some(published.feed.head());
         group.sequence_reserved = Some(reserved);
         let last = pieces.peek().is_none();
-        group.derived = last.then_some(DERIVATION);
         // without the mark, which comes last, everything is derived again at the next start
-        stored = stored.and_then(|()| store.apply(&group));
+        group.derived = last.then_some(DERIVATION);
+        keep(store, group, owed);
         if last {
-            report("store the entries derived from nodes", stored.map_err(io::Error::other));
             return reserved;
         }
     }
@@ -148,37 +126,6 @@ fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
     known
 }
 
-fn report(what: &str, outcome: io::Result<()>) {
-    if let Err(error) = outcome {
-        tracing::error!(%error, "cannot {what}");
-    }
-}
-
-/// Gives every key that was announced and not stored its new sequence: its recovered value, or a tombstone. Returns what to store.
-fn announce_anew(loaded: &mut Loaded, plan: &Plan, decoder: &Decoder) -> Group {
-    let mut group = Group::default();
-    let now = SystemTime::now();
-    loaded.tombstones.retain(|(sequence, tombstone)| {
-        let replaced = plan.vouched.keys.contains(&tombstone.key);
-        if replaced {
-            group.tombstones.insert(*sequence, None);
-        }
-        !replaced
-    });
-    for (key, sequence) in &plan.announced {
-        if let Some(record) = loaded.record(key) {
-            let record = decoder.decode(Record { last_sequence: *sequence, ..Arc::unwrap_or_clone(record) });
-            loaded.changed.insert(key.clone(), Some(Arc::clone(&record)));
-            group.records.insert(key.clone(), Some(record));
-        } else {
-            let tombstone = Tombstone { key: key.clone(), reason: DeleteReason::Deleted, time: now };
-            group.tombstones.insert(*sequence, Some(tombstone.clone()));
-            loaded.tombstones.push((*sequence, tombstone));
-        }
-    }
-    group
-}
-
 fn publish(loaded: Loaded, plan: Plan, epoch: Epoch, retention: Retention) -> Published {
     let mut view = plan.view(&loaded);
     view.restore_chunks(loaded.chunks);
@@ -188,7 +135,7 @@ fn publish(loaded: Loaded, plan: Plan, epoch: Epoch, retention: Retention) -> Pu
         feed.restore_tombstone(sequence, tombstone);
     }
     feed.restore_floor(loaded.floor);
-    Published { view, feed, epoch, earlier: plan.vouched.epochs.into() }
+    Published { view, feed, epoch, earlier: plan.earlier.into() }
 }
 
 /// Takes in what changed since the chunks.

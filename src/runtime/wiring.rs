@@ -1,14 +1,13 @@
 //! From the settings to what each room wants to know.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::signals::Reread;
-use super::{OpenedStore, early, restore};
+use super::{OpenedStore, early};
 use crate::api::{ApiOptions, ConnectionLimits, TlsFiles};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::commit::DecodedBudget;
@@ -17,7 +16,7 @@ use crate::feed::Retention;
 use crate::handle::{DiskBytes, Early, StoreReport};
 use crate::kvstore::ClientOptions;
 use crate::model::MaxConnectedClusters;
-use crate::store::{Cold, JournalRun, Opened, Store, StoreError, disk_bytes as measure};
+use crate::store::{Cold, Opened, Store, StoreError, disk_bytes as measure};
 
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.
 const DIRECTORY_DEBOUNCE: Duration = Duration::from_millis(100);
@@ -120,37 +119,17 @@ pub(super) fn opening(settings: &Settings) -> Opening {
     }
 }
 
-fn read_journals_in_background(directory: &Path) -> JoinHandle<Vec<JournalRun>> {
-    let directory = directory.to_owned();
-    std::thread::spawn(move || restore::runs(&directory))
-}
-
 impl Opening {
     /// Opens the store; meanwhile whatever can be answered early is sent.
     pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn Early>>>) -> Result<OpenedStore, StoreError> {
         let Self { directory, wait, max_connected_clusters, retention } = self;
-        let (mut begun, mut journals) = (None, None);
+        let mut begun = None;
         let mut offer = |cold: Option<Cold>| {
-            let begin = match cold {
-                // the directory is ours from now on: its journals are read while the engine opens, which takes one core
-                None => {
-                    journals.get_or_insert_with(|| read_journals_in_background(&directory));
-                    None
-                }
-                Some(cold) => {
-                    let read = journals.take().and_then(|reading| reading.join().ok());
-                    let runs = read.unwrap_or_else(|| restore::runs(&directory));
-                    early::begin(cold, &directory, max_connected_clusters, retention, runs)
-                }
-            };
-            let (mirror, start) = begin.unzip();
+            let (mirror, start) = cold.and_then(|cold| early::begin(cold, max_connected_clusters, retention)).unzip();
             begun = start;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn Early>));
         };
-        let outcome = Store::open_offering(&directory, wait, &mut offer);
-        // where nothing could be answered early: they are read again once the store is there, with what it knows
-        drop(journals.map(JoinHandle::join));
-        let (store, opened) = outcome?;
+        let (store, opened) = Store::open_offering(&directory, wait, &mut offer)?;
         Ok(OpenedStore { store, opened, begun, early })
     }
 }

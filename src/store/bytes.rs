@@ -78,6 +78,11 @@ impl Writer {
         self.raw(bytes);
     }
 
+    /// How long it is so far.
+    pub(super) fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The fields alone, without an envelope.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes

@@ -21,6 +21,16 @@ pub(super) enum Value {
 }
 
 impl Value {
+    /// About how long the form is that `codec` gives it.
+    pub(super) fn length(&self) -> usize {
+        /// What a record has beside its bytes.
+        const NUMBERS: usize = 25;
+        match self {
+            Self::Record(record) => NUMBERS + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len()),
+            Self::Item(body) => body.len(),
+        }
+    }
+
     /// The form that `codec` gives it.
     pub(super) fn body(&self) -> Cow<'_, [u8]> {
         match self {

@@ -16,19 +16,17 @@
 //! | `mfloor` | `u64` sequence below which tombstones are gone |
 //! | `mcovered` | `u64` newest sequence that is stored, with all before it |
 //! | `mformat` | `u64` number of the layout |
-//! | `mgroup` | `u64` number of the last group |
 //! | `msequence` | `u64` highest sequence that may have been handed out |
 //!
 //! The name of a key is its cache form; of an entry that is derived from a node it is `cilium/cache/node-ips/v1/<cluster>/<node>#<address>`, which
 //! sorts as keys do.
 //!
-//! The file `witness` beside the engine's holds one such value with the key `witness`: suspect (0 or 1) · `u64` last group · `u64` sequence.
+//! In layout 2 the file `witness` beside the engine's held one such value with the key `witness`: suspect (0 or 1) · `u64` last group · `u64` sequence.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::bytes::{Malformed, Reader, Writer, unseal};
-use super::witness::Testimony;
 use crate::model::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
     Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
@@ -46,8 +44,6 @@ pub(super) const TOMBSTONE: u8 = b't';
 
 /// The key of the layout's number.
 pub(super) const FORMAT_KEY: &[u8] = b"mformat";
-/// The key of the last group's number.
-pub(super) const GROUP_KEY: &[u8] = b"mgroup";
 /// The key of the highest sequence that may have been handed out.
 pub(super) const SEQUENCE_KEY: &[u8] = b"msequence";
 
@@ -96,10 +92,6 @@ pub(super) enum StoredKey {
     Cursor(Scope),
     /// What a cluster says about itself.
     Cluster(ClusterName),
-    /// The layout's number.
-    Format,
-    /// The last group's number.
-    Group,
     /// The highest sequence that may have been handed out.
     Sequence,
     /// What is left of a key that went at this sequence.
@@ -117,8 +109,6 @@ pub(super) enum StoredKey {
 /// Reads a stored key; `None` for anything that version 1 does not write.
 pub(super) fn read_key(stored: &[u8]) -> Option<StoredKey> {
     match stored {
-        FORMAT_KEY => return Some(StoredKey::Format),
-        GROUP_KEY => return Some(StoredKey::Group),
         SEQUENCE_KEY => return Some(StoredKey::Sequence),
         EPOCHS_KEY => return Some(StoredKey::Epochs),
         FLOOR_KEY => return Some(StoredKey::Floor),
@@ -440,16 +430,18 @@ pub(super) fn read_format(stored: &[u8]) -> Result<u64, Malformed> {
     read_number(unseal(FORMAT_KEY, stored)?)
 }
 
-/// Writes the witness file; always of the same length.
-pub(super) fn write_witness(testimony: Testimony) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.byte(bit(testimony.suspect, 1));
-    writer.fixed(testimony.group_number);
-    writer.fixed(testimony.sequence.0);
-    writer.seal(WITNESS_KEY)
+/// What the witness of layout 2 said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Testimony {
+    /// Whether part of a group may be on disk.
+    pub(super) suspect: bool,
+    /// The number of the last group that is durable.
+    pub(super) group_number: u64,
+    /// The highest sequence that may have been handed out.
+    pub(super) sequence: Sequence,
 }
 
-/// Reads the witness file back.
+/// Reads the witness file of layout 2.
 pub(super) fn read_witness(stored: &[u8]) -> Result<Testimony, Malformed> {
     let mut reader = Reader::open(WITNESS_KEY, stored, FORM)?;
     let suspect = reader.flags(1)? == 1;

@@ -16,14 +16,14 @@ use super::bytes::Malformed;
 use super::change::{Key, Value};
 use super::codec;
 use super::engine::Engine;
+use super::frames::LogRun;
 use super::load::{Loaded, Scan};
 use super::manifest::Entry;
 use super::object;
 use super::packing::{self, Content};
-use super::recover::{Early, LogRun};
+use super::recover::Early;
 use super::slots::Slots;
 use super::summary::Element;
-use super::witness::Testimony;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
 use crate::pack::Chunk;
 
@@ -73,10 +73,10 @@ pub struct Cold {
 
 impl Cold {
     /// `None` where not even the beginning is whole.
-    pub(super) fn new(engine: &Arc<Engine>, early: Early, testimony: Testimony) -> Option<Self> {
+    pub(super) fn new(engine: &Arc<Engine>, early: Early) -> Option<Self> {
         let (known, clusters) = thread::scope(|scope| {
             let clusters = scope.spawn(|| early.clusters());
-            (early.known(&**engine, testimony).ok(), clusters.join().ok())
+            (early.known(&**engine).ok(), clusters.join().ok())
         });
         Some(Self { engine: Arc::downgrade(engine), known: known?, clusters: clusters?, early })
     }
@@ -103,7 +103,7 @@ impl Cold {
 
 impl Early {
     /// The cursors, clusters and marks.
-    pub(super) fn known<S: Slots>(&self, slots: &S, testimony: Testimony) -> Result<Loaded, Malformed> {
+    pub(super) fn known<S: Slots>(&self, slots: &S) -> Result<Loaded, Malformed> {
         let is_known = |key: &[u8]| !packing::holds_entries(key) && key.first() != Some(&codec::TOMBSTONE);
         let mut items = BTreeMap::new();
         for (low, entry) in self.entries.iter() {
@@ -123,7 +123,6 @@ impl Early {
         }
         let mut scan = Scan::default();
         items.iter().filter(|(key, _)| is_known(key)).for_each(|(key, value)| scan.take(key, value));
-        scan.reserve(testimony.sequence);
         if scan.is_whole() { Ok(scan.loaded) } else { Err(Malformed::Field("key")) }
     }
 
@@ -218,7 +217,7 @@ impl Early {
 impl LogRun {
     /// The changes of keys from one on and below another.
     fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Change<'_>> + use<'_> {
-        self.pairs.within(low, high).map(|(key, value)| Change { key, group: self.group, value })
+        self.pairs.within(low, high).map(|(key, value)| Change { key, group: self.last, value })
     }
 }
 

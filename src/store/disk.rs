@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{BLOCK_BYTES, ENGINE_DIRECTORY};
 
 /// The classes, in the order of what they take.
-const CLASSES: [&str; 4] = ["store", "journal", "setAside", "other"];
+const CLASSES: [&str; 4] = ["store", "log", "setAside", "other"];
 
 /// The bytes of each class; what cannot be looked at counts for nothing. Blocks.
 #[must_use]
@@ -25,7 +25,7 @@ pub fn disk_bytes(directory: &Path) -> Vec<(&'static str, u64)> {
 fn class_of(name: &str) -> &'static str {
     match name {
         ENGINE_DIRECTORY => "store",
-        super::journal::JOURNAL_DIRECTORY => "journal",
+        super::files::LOG_DIRECTORY => "log",
         _ if name.starts_with(super::recovery::SET_ASIDE) => "setAside",
         _ => "other",
     }
@@ -55,7 +55,7 @@ mod tests {
         write("set-aside-damaged-1/db", 2 << 20);
         write("reserve", 4 << 20);
         let bytes: Vec<(&str, u64)> = disk_bytes(directory.path()).into_iter().map(|(class, bytes)| (class, bytes >> 20)).collect();
-        assert_eq!(bytes, [("store", 1), ("journal", 0), ("setAside", 2), ("other", 4)]);
+        assert_eq!(bytes, [("store", 1), ("log", 0), ("setAside", 2), ("other", 4)]);
         assert_eq!(disk_bytes(&directory.path().join("none")).iter().map(|(_, bytes)| bytes).sum::<u64>(), 0);
     }
 }

@@ -126,15 +126,9 @@ impl Engine {
         Ok(guarded(|| self.map().get(key))?.map(|value| value.to_vec()))
     }
 
-    /// Every key of the default tree and its value, in order.
-    pub(super) fn scan_plain(&self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), EngineError> {
-        guarded(|| {
-            for pair in self.map().iter() {
-                let (key, value) = pair?;
-                visit(&key, &value);
-            }
-            Ok(())
-        })
+    /// Whether the default tree has anything.
+    pub(super) fn has_plain(&self) -> Result<bool, EngineError> {
+        guarded(|| self.map().iter().next().transpose()).map(|first| first.is_some())
     }
 
     /// Writes a value to the default tree, without syncing.

@@ -32,6 +32,14 @@ pub enum StoreError {
         /// The data directory.
         directory: PathBuf,
     },
+    /// The engine has taken nothing for so long that the log has reached its bound.
+    #[error("the log in {directory} has reached its bound, for the engine takes nothing: {cause}", directory = directory.display())]
+    LogFull {
+        /// The data directory.
+        directory: PathBuf,
+        /// What the engine said last.
+        cause: String,
+    },
     /// The engine failed. After such an error [`super::Store::apply`] opens it anew and may be tried again.
     #[error("the store in {directory} failed: {cause}", directory = directory.display())]
     Engine {
@@ -51,6 +59,9 @@ pub enum EngineError {
     /// The system refused a read or a write.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The system refused to read, write or sync the log.
+    #[error("its log cannot be written: {0}")]
+    Log(io::Error),
     /// The files do not hold what the engine expects.
     #[error("its files are damaged: {0}")]
     Damaged(String),
@@ -74,8 +85,10 @@ impl StoreError {
     /// Whether there is no room, which may pass.
     pub(super) fn is_full(&self) -> bool {
         match self {
-            Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause), .. } => is_full(cause),
-            Self::Locked { .. } | Self::Nothing { .. } | Self::Engine { .. } => false,
+            Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause) | EngineError::Log(cause), .. } => {
+                is_full(cause)
+            }
+            Self::Locked { .. } | Self::Nothing { .. } | Self::LogFull { .. } | Self::Engine { .. } => false,
         }
     }
 }
@@ -86,6 +99,7 @@ impl From<StoreError> for EngineError {
             StoreError::Locked { holder, .. } => Self::Busy(format!("the data directory is in use by {holder}")),
             StoreError::NotWritable { cause, .. } => Self::Io(cause),
             StoreError::Nothing { directory } => Self::Damaged(format!("nothing is stored in {}", directory.display())),
+            StoreError::LogFull { cause, .. } => Self::Log(io::Error::other(cause)),
             StoreError::Engine { cause, .. } => cause,
         }
     }
@@ -102,7 +116,7 @@ impl EngineError {
         /// `ENFILE` and `EMFILE`: no file descriptors left.
         const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];
         match self {
-            Self::Busy(_) | Self::Replaced | Self::Oversized { .. } => true,
+            Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => true,
             Self::Damaged(_) | Self::Panicked(_) => false,
             Self::Io(error) => {
                 error.raw_os_error().is_some_and(|code| DESCRIPTORS_EXHAUSTED.contains(&code))

@@ -10,9 +10,14 @@ use super::change::{Key, Value};
 use super::codec;
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 
+/// What groups do to stored keys; `None` deletes.
+pub(super) type Changes = BTreeMap<Key, Option<Value>>;
+
 /// Changes that become durable as one: entries and the cursors that claim them (docs/invariants.md, 1). `None` deletes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
+    /// The number of the newest of the groups that it is made of, which the log gives; 0 where it has none yet.
+    pub number: u64,
     /// Entries by key.
     pub records: BTreeMap<EntryKey, Option<Arc<Record>>>,
     /// How far scopes are mirrored.
@@ -50,6 +55,7 @@ impl Group {
 
     /// Takes in a group from before this one. Where both change the same thing, this one stands.
     pub fn merge_older(&mut self, older: Self) {
+        self.number = self.number.max(older.number);
         merge_missing(&mut self.records, older.records);
         merge_missing(&mut self.cursors, older.cursors);
         merge_missing(&mut self.clusters, older.clusters);
@@ -62,9 +68,9 @@ impl Group {
     }
 
     /// What the group does to stored keys.
-    pub(super) fn changes(&self) -> BTreeMap<Key, Option<Value>> {
+    pub(super) fn changes(&self) -> Changes {
         let item = |body: Vec<u8>| Value::Item(body.into());
-        let mut changes: BTreeMap<Key, Option<Value>> = BTreeMap::new();
+        let mut changes = Changes::new();
         let records = self.records.iter().map(|(key, record)| (codec::entry_key(key), record.clone().map(Value::Record)));
         let cursors =
             self.cursors.iter().map(|(scope, cursor)| (codec::cursor_key(scope), cursor.as_ref().map(codec::write_cursor).map(item)));

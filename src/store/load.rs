@@ -8,16 +8,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::bytes::Malformed;
-use super::change::{Key, Value};
+use super::change::Key;
 use super::codec::{self, StoredKey};
 use super::error::EngineError;
+use super::files::Files;
+use super::frames::Run;
+use super::group::Changes;
 use super::losses::losses;
 use super::packing::Content;
 use super::recover::Found;
 use super::slots::Slots;
 use super::unpack::Body;
 use super::warm::Warm;
-use super::witness::Witness;
 use crate::model::{Causes, ClusterName, ClusterRecord, Cursor, Due, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
 
@@ -96,36 +98,52 @@ impl Loaded {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) loaded: Loaded,
-    repairs: BTreeMap<Key, Option<Value>>,
+    repairs: Changes,
     suspect_everywhere: bool,
 }
 
-/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk. Says what is lost, too.
+/// Reads everything; removes what cannot be read, and the cursors that may claim it, also from the disk. Says what is lost, too. What the log is to
+/// go on from is cleaned, or begun anew where something was removed.
 pub(super) fn load_and_repair<S: Slots>(
     warm: &mut Warm<S>,
     mut found: Found,
-    witness: &mut Witness,
-) -> Result<(Loaded, Vec<String>), EngineError> {
-    let testimony = witness.testimony();
-    let (stored, expected) = (warm.group_number, testimony.group_number);
-    let mut scan = read(warm, std::mem::take(&mut found.bodies))?;
-    let losses = losses(&found, testimony, stored, scan.loaded.damaged_count);
-    scan.suspect_everywhere |= testimony.suspect || found.suspect_everywhere;
-    scan.loaded.damaged_count += found.damaged_count;
-    if stored < expected {
-        tracing::warn!("the store went back from group {expected} to {stored}: all clusters will be listed anew");
-        scan.suspect_everywhere = true;
+    mut run: Run,
+    files: &dyn Files,
+) -> Result<(Loaded, Vec<String>, Run), EngineError> {
+    let (loaded, losses, repairs) = judge(warm, &mut found)?;
+    if repairs.is_empty() && found.is_whole() {
+        run.clean(files).map_err(EngineError::Log)?;
+    } else {
+        // until the end nobody believes the cursors
+        warm.adopt(0)?;
+        run = begin_log(warm, &repairs, files)?;
     }
-    scan.reserve(testimony.sequence);
+    Ok((loaded, losses, run))
+}
+
+/// Reads everything, without what cannot be read and what may be ahead of it. Says in words what is lost, and what must be removed.
+pub(super) fn judge<S: Slots>(warm: &Warm<S>, found: &mut Found) -> Result<(Loaded, Vec<String>, Changes), EngineError> {
+    let mut scan = read(warm, std::mem::take(&mut found.bodies))?;
+    let losses = losses(found, scan.loaded.damaged_count);
+    scan.suspect_everywhere |= found.suspect_everywhere || !found.doubts.is_empty();
+    scan.loaded.damaged_count += found.damaged_count;
     scan.drop_suspect_cursors(&found.lost);
     scan.drop_suspect_epochs(!found.lost.is_empty());
-    if !scan.repairs.is_empty() || testimony.suspect || stored < expected || !found.is_whole() {
-        witness.suspect()?;
-        let void_from = found.void_from.unwrap_or(u64::MAX).min(stored + 1);
-        warm.repair(void_from, stored.max(expected) + 1, scan.repairs)?;
-        witness.confirm(warm.group_number, scan.loaded.sequence_reserved)?;
+    Ok((scan.loaded, losses, scan.repairs))
+}
+
+/// Folds everything that was found, and some repairs, and begins a log behind that in place of all that there is.
+pub(super) fn begin_log<S: Slots>(warm: &mut Warm<S>, repairs: &Changes, files: &dyn Files) -> Result<Run, EngineError> {
+    if !repairs.is_empty() {
+        warm.take_in(warm.group_number + 1, repairs);
     }
-    Ok((scan.loaded, losses))
+    warm.fold_all()?;
+    // 0 is none, and 1 what an upgrade writes meanwhile
+    let id = rand::random_range(2..=u64::MAX);
+    let mut run = Run::begin(id, warm.group_number + 1, files).map_err(EngineError::Log)?;
+    warm.adopt(id)?;
+    run.clean(files).map_err(EngineError::Log)?;
+    Ok(run)
 }
 
 /// Reads everything; `bodies` are those of chunks that were read already.
@@ -164,8 +182,6 @@ impl Scan {
             StoredKey::Entry(_) => return Err(Malformed::Field("key")),
             StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::read_cursor(body)?)),
             StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::read_cluster(body)?)),
-            // of layout 1
-            StoredKey::Format | StoredKey::Group => {}
             StoredKey::Sequence => self.reserve(Sequence(codec::read_number(body)?)),
             StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::read_tombstone(body)?)),
             StoredKey::Epochs => self.loaded.epochs = codec::read_epochs(body)?,

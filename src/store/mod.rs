@@ -14,13 +14,15 @@ mod dirty;
 mod disk;
 mod engine;
 mod error;
+mod files;
+mod frames;
 mod group;
-mod journal;
+mod layout2;
 mod load;
 mod lock;
+mod log;
 mod losses;
 mod manifest;
-mod migrate;
 mod object;
 mod offline;
 mod pace;
@@ -32,13 +34,11 @@ mod recover;
 mod recovery;
 mod slots;
 mod summary;
-mod tail;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod unpack;
 mod warm;
-mod witness;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,16 +51,16 @@ pub use cold::{Cold, Found, Wanted};
 pub use disk::disk_bytes;
 pub use error::{EngineError, StoreError};
 pub use group::Group;
-pub use journal::{Journal, JournalRun, read_journals};
 pub use load::Loaded;
+pub use log::Log;
 pub use offline::{Inspection, Share, inspect};
 
 use engine::Engine;
+use files::{Directory, Files, LOG_DIRECTORY};
 use lock::DirectoryLock;
 use recovery::Recovered;
 use slots::Slots;
 use warm::Warm;
-use witness::Witness;
 
 use crate::model::Record;
 
@@ -78,17 +78,21 @@ const BLOCK_BYTES: u64 = 512;
 pub struct Store {
     /// The engine's files.
     directory: PathBuf,
+    log: Arc<Log>,
+    files: Arc<dyn Files>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` after an error, until the next group opens it anew.
+    /// `None` after an error, until it is opened anew.
     warm: Option<Warm<Arc<Engine>>>,
-    /// `None` until there is room for a first store.
-    witness: Option<Witness>,
-    /// The number of the last group that was applied.
-    group_number: u64,
+    /// False until there is room for a first store.
+    begun: bool,
+    /// The last group that is synced in the log, and in `warm` if there is one.
+    taken_in: u64,
+    /// What the engine said last, while it fails.
+    trouble: Option<String>,
     /// What opening has read, until it is asked for.
     loaded: Option<Loaded>,
     /// Dropped last: nobody else may come in before the engine is closed. `None` until there is room for its file.
@@ -144,22 +148,27 @@ impl Store {
             Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, Some(lock))),
             outcome => outcome?,
         };
-        let inner = Inner {
-            group_number: recovered.warm.group_number,
-            warm: Some(recovered.warm),
-            witness: Some(recovered.witness),
-            loaded: Some(recovered.loaded),
-            lock: Some(lock),
-        };
-        let store = Self { directory: directory.join(ENGINE_DIRECTORY), inner: Mutex::new(inner) };
-        Ok((store, recovered.opened))
+        let Recovered { warm, run, files, loaded, opened } = recovered;
+        let log = Arc::new(Log::closed(Arc::clone(&files)));
+        log.open(&run);
+        let (taken_in, loaded, lock) = (warm.group_number, Some(loaded), Some(lock));
+        let inner = Inner { warm: Some(warm), begun: true, taken_in, trouble: None, loaded, lock };
+        Ok((Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) }, opened))
     }
 
     /// A store that is begun by the first group that finds room.
     fn without_room(directory: &Path, lock: Option<DirectoryLock>) -> (Self, Opened) {
-        let inner = Inner { warm: None, witness: None, group_number: 0, loaded: Some(Loaded::default()), lock };
-        let store = Self { directory: directory.join(ENGINE_DIRECTORY), inner: Mutex::new(inner) };
+        let files: Arc<dyn Files> = Arc::new(Directory::of(directory));
+        let inner = Inner { warm: None, begun: false, taken_in: 0, trouble: None, loaded: Some(Loaded::default()), lock };
+        let log = Arc::new(Log::closed(Arc::clone(&files)));
+        let store = Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) };
         (store, Opened { set_aside: None, created: true, losses: Vec::new() })
+    }
+
+    /// The log, to which the writer appends before anybody hears of what it writes.
+    #[must_use]
+    pub const fn log(&self) -> &Arc<Log> {
+        &self.log
     }
 
     /// Everything that is stored. Opening has read it already, so the first call only hands it over; later ones read again.
@@ -171,32 +180,43 @@ impl Store {
         if let Some(loaded) = inner.loaded.take() {
             return Ok(loaded);
         }
-        let warm = inner.take(&self.directory).map_err(|source| self.failed(source))?;
-        let scan = load::read(&warm, BTreeMap::new()).map_err(|source| self.failed(source))?;
-        inner.warm = Some(warm);
-        Ok(scan.loaded)
+        drop(inner);
+        self.with_warm(|warm| load::read(warm, BTreeMap::new()).map(|scan| scan.loaded))
     }
 
-    /// Stores a group: all of it or, if the process is killed or the disk is full meanwhile, none; durable when this returns.
+    /// Stores a group, all of it or none: durable in the log when this returns. One that was not appended to the log before is.
     ///
     /// # Errors
-    /// [`StoreError::Engine`], for instance on a full disk. The group must then be tried again, alone or merged into a newer one
-    /// ([`Group::merge_older`]), before any other: it may be stored all the same.
+    /// [`StoreError::Engine`] where the log cannot be written, for instance on a full disk; [`StoreError::LogFull`] after the engine took
+    /// nothing for long. The group must then be tried again merged into newer ones ([`Group::merge_older`]): it may be stored all the same.
     pub fn apply(&self, group: &Group) -> Result<(), StoreError> {
         if group.is_empty() {
             return Ok(());
         }
+        let changes = group.changes();
+        let number = if group.number == 0 { self.log.append_changes(&changes) } else { group.number };
+        self.begin()?;
+        if self.log.is_full() {
+            // only the engine can make room
+            drop(self.with_warm(Warm::fold_all));
+            if self.log.is_full() {
+                let (directory, cause) = (self.data_directory().to_owned(), self.inner().trouble.clone().unwrap_or_default());
+                return Err(StoreError::LogFull { directory, cause });
+            }
+        }
+        self.log.persist(number, &changes).map_err(|error| self.failed(EngineError::Log(error)))?;
         let mut inner = self.inner();
         inner.loaded = None;
-        let mut warm = inner.take(&self.directory).map_err(|source| self.failed(source))?;
-        // on an error the engine goes, for it fails every call until it is opened anew
-        warm.commit(group.changes()).map_err(|source| self.failed(source))?;
-        inner.group_number = warm.group_number;
-        inner.warm = Some(warm);
-        let number = inner.group_number;
-        let confirmed = inner.witness.as_mut().map(|witness| witness.confirm(number, group.sequence_reserved.unwrap_or_default()));
-        if let Some(Err(error)) = confirmed {
-            tracing::warn!(%error, "could not note that the store is whole up to group {number}");
+        inner.taken_in = number;
+        if let Some(mut warm) = inner.warm.take() {
+            match warm.make_room() {
+                Ok(()) => {
+                    warm.take_in(number, &changes);
+                    inner.warm = Some(warm);
+                }
+                // it goes, for it fails every call until it is opened anew; the log has the group
+                Err(error) => inner.trouble = Some(error.to_string()),
+            }
         }
         Ok(())
     }
@@ -220,7 +240,7 @@ impl Store {
     /// the next group may come, but takes up to 20 ms in any case, the longer the more waits to be moved.
     ///
     /// # Errors
-    /// [`StoreError::Engine`]. Nothing that was stored is lost; the next group opens the engine anew.
+    /// [`StoreError::Engine`]. Nothing that was stored is lost: the log has it, and the next call opens the engine anew.
     pub fn tend(&self, until: Instant) -> Result<(), StoreError> {
         self.with_warm(|warm| {
             warm.tend(Instant::now(), until)?;
@@ -234,7 +254,11 @@ impl Store {
     /// # Errors
     /// As [`Store::tend`].
     pub fn settle(&self, time_max: Duration) -> Result<bool, StoreError> {
-        self.with_warm(|warm| warm.settle(Instant::now() + time_max))
+        let settled = self.with_warm(|warm| warm.settle(Instant::now() + time_max))?;
+        if settled {
+            self.trim_log();
+        }
+        Ok(settled)
     }
 
     /// Whether there is nothing for [`Store::settle`] to do.
@@ -244,11 +268,43 @@ impl Store {
     }
 
     fn with_warm<T>(&self, work: impl FnOnce(&mut Warm<Arc<Engine>>) -> Result<T, EngineError>) -> Result<T, StoreError> {
+        self.begin()?;
         let mut inner = self.inner();
-        let mut warm = inner.take(&self.directory).map_err(|source| self.failed(source))?;
-        let outcome = work(&mut warm).map_err(|source| self.failed(source))?;
-        inner.warm = Some(warm);
-        Ok(outcome)
+        let outcome = inner.take(&self.directory, &*self.files).and_then(|mut warm| {
+            let outcome = work(&mut warm)?;
+            self.log.cut(warm.folded);
+            inner.warm = Some(warm);
+            Ok(outcome)
+        });
+        // on an error the engine goes, for it fails every call until it is opened anew
+        inner.trouble = outcome.as_ref().err().map(ToString::to_string);
+        outcome.map_err(|source| self.failed(source))
+    }
+
+    /// Begins the store that there was no room for at the start. One that somebody else has put there meanwhile is left alone.
+    fn begin(&self) -> Result<(), StoreError> {
+        let mut inner = self.inner();
+        if inner.begun {
+            return Ok(());
+        }
+        if inner.lock.is_none() {
+            inner.lock = Some(DirectoryLock::take(self.data_directory(), Duration::ZERO)?);
+        }
+        let Recovered { warm, run, loaded, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
+        // groups have numbers already, from 1 on
+        let is_used = warm.group_number > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
+        if is_used {
+            return Err(self.failed(EngineError::Replaced));
+        }
+        self.log.open(&run);
+        (inner.taken_in, inner.warm, inner.begun) = (warm.group_number, Some(warm), true);
+        Ok(())
+    }
+
+    fn trim_log(&self) {
+        if let Err(error) = self.log.trim() {
+            tracing::warn!(%error, "the next start reads more than it needs: the log cannot be begun anew");
+        }
     }
 
     /// Closes the store and lets go of the directory.
@@ -260,23 +316,26 @@ impl Store {
             return Ok(());
         };
         let outcome = warm.settle(Instant::now() + SETTLE_AT_CLOSE_MAX).and_then(|_| warm.slots.sync());
+        self.log.cut(warm.folded);
         drop(warm);
+        if outcome.is_ok() {
+            self.trim_log();
+        }
         if let Err(error) = outcome.as_ref().map_or(Ok(()), |()| Engine::note_pages(&self.directory)) {
             tracing::warn!(%error, "the next start takes longer: the engine could not note where its pages are");
         }
         outcome.map_err(|source| self.failed(source))
     }
 
-    /// The data directory, which this store has to itself: the announce journal is beside it.
-    #[must_use]
-    pub fn data_directory(&self) -> &Path {
+    fn data_directory(&self) -> &Path {
         self.directory.parent().unwrap_or(&self.directory)
     }
 
-    /// How much room the engine's files take, in bytes; `None` if they cannot be looked at.
+    /// How much room the engine's files and the log take, in bytes; `None` if they cannot be looked at.
     #[must_use]
     pub fn bytes_on_disk(&self) -> Option<u64> {
-        directory_bytes(&self.directory).ok()
+        let log = directory_bytes(&self.data_directory().join(LOG_DIRECTORY)).unwrap_or(0);
+        directory_bytes(&self.directory).ok().map(|bytes| bytes + log)
     }
 
     /// A panic inside the lock leaves at worst no engine, and then the next group opens one: no reason to stop.
@@ -299,35 +358,15 @@ impl Drop for Store {
 impl Inner {
     /// The open store, opened anew if an error closed it. Never begins one, nor one that lost anything: cursors without the entries
     /// before them would be ahead.
-    fn take(&mut self, directory: &Path) -> Result<Warm<Arc<Engine>>, EngineError> {
+    fn take(&mut self, directory: &Path, files: &dyn Files) -> Result<Warm<Arc<Engine>>, EngineError> {
         if let Some(warm) = self.warm.take() {
             return Ok(warm);
-        }
-        if self.witness.is_none() {
-            return self.begin(directory);
         }
         if !Engine::exists(directory) {
             return Err(EngineError::Replaced);
         }
-        let (warm, found) = recovery::reopen(directory)?;
-        if found.is_whole() && warm.group_number >= self.group_number { Ok(warm) } else { Err(EngineError::Replaced) }
-    }
-}
-
-impl Inner {
-    /// Begins the store that there was no room for at the start. One that somebody else has put there meanwhile is left alone.
-    fn begin(&mut self, directory: &Path) -> Result<Warm<Arc<Engine>>, EngineError> {
-        let data_directory = directory.parent().unwrap_or(directory);
-        if self.lock.is_none() {
-            self.lock = Some(DirectoryLock::take(data_directory, Duration::ZERO)?);
-        }
-        let Recovered { warm, witness, loaded, .. } = recovery::open(data_directory, &mut |_| ())?;
-        if loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty() {
-            return Err(EngineError::Replaced);
-        }
-        self.group_number = warm.group_number;
-        self.witness = Some(witness);
-        Ok(warm)
+        let (warm, found) = recovery::reopen(directory, files, self.taken_in)?;
+        if found.is_whole() && warm.group_number == self.taken_in { Ok(warm) } else { Err(EngineError::Replaced) }
     }
 }
 

@@ -12,6 +12,8 @@ use super::ENGINE_DIRECTORY;
 use super::codec;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
+use super::files::{Directory, LOG_DIRECTORY};
+use super::frames;
 use super::load::{self, Loaded};
 use super::lock::DirectoryLock;
 use super::losses::losses;
@@ -19,7 +21,6 @@ use super::object;
 use super::recover::recover;
 use super::recovery::{FORMAT, read_mark};
 use super::slots::{SlotKind, Slots};
-use super::witness::Witness;
 
 /// What is stored, and what is wrong with it.
 #[derive(Debug)]
@@ -65,11 +66,12 @@ pub fn inspect(data_directory: &Path) -> Result<Inspection, StoreError> {
         return Err(StoreError::Nothing { directory: data_directory.to_owned() });
     }
     let _lock = DirectoryLock::take(data_directory, Duration::ZERO)?;
-    let copy = Copy::of(&directory).map_err(|error| failed(error.into()))?;
+    let copy = Copy::of(data_directory).map_err(|error| failed(error.into()))?;
     look(&copy.0).map_err(failed)
 }
 
-fn look(directory: &Path) -> Result<Inspection, EngineError> {
+fn look(data_directory: &Path) -> Result<Inspection, EngineError> {
+    let directory = &data_directory.join(ENGINE_DIRECTORY);
     let engine = Engine::open(directory)?;
     let layout = read_mark(&engine)?.unwrap_or_default();
     if layout != FORMAT {
@@ -77,12 +79,13 @@ fn look(directory: &Path) -> Result<Inspection, EngineError> {
             "it has layout {layout}, and only {FORMAT} can be looked at: a start upgrades older ones"
         )));
     }
-    let shares = shares(&engine)?;
-    let testimony = Witness::open(directory, true)?.testimony();
-    let (warm, found) = recover(engine)?;
+    let mut shares = shares(&engine)?;
+    let (warm, found, run) = recover(engine, frames::read_all(&Directory::of(data_directory))?, u64::MAX)?;
     let scan = load::read(&warm, BTreeMap::new())?;
-    let findings = losses(&found, testimony, warm.group_number, scan.loaded.damaged_count);
-    let disk_bytes = super::directory_bytes(directory)?;
+    let findings = losses(&found, scan.loaded.damaged_count);
+    let (objects, stored_bytes) = run.size();
+    shares.push(Share { name: "log".to_owned(), objects, keys: 0, raw_bytes: warm.log.raw_bytes(), stored_bytes });
+    let disk_bytes = super::directory_bytes(data_directory)?;
     Ok(Inspection { layout, group_number: warm.group_number, disk_bytes, shares, findings, loaded: scan.loaded })
 }
 
@@ -96,8 +99,7 @@ fn shares(engine: &Engine) -> Result<Vec<Share>, EngineError> {
         let name = match (slot.kind, &part) {
             (_, None) => "unreadable".to_owned(),
             (SlotKind::Chunk, Some(part)) => format!("chunks of {}", sort_of(&part.head.low)),
-            (SlotKind::Segment, Some(_)) => "log segments".to_owned(),
-            (SlotKind::Hot, Some(_)) => "log windows".to_owned(),
+            (SlotKind::Segment | SlotKind::Hot, Some(_)) => "log of layout 2".to_owned(),
             (SlotKind::Mark, Some(_)) => "mark".to_owned(),
             (SlotKind::Manifest, Some(_)) => "manifest".to_owned(),
         };
@@ -121,13 +123,16 @@ fn sort_of(low: &[u8]) -> &'static str {
     }
 }
 
-/// A copy of the engine's files, removed when it is dropped.
+/// A copy of the engine's files and the log, removed when it is dropped.
 struct Copy(PathBuf);
 
 impl Copy {
-    fn of(directory: &Path) -> std::io::Result<Self> {
+    fn of(data_directory: &Path) -> std::io::Result<Self> {
         let copy = Self(std::env::temp_dir().join(format!("meshkeep-inspect-{}-{:016x}", std::process::id(), rand::random::<u64>())));
-        copy_files(directory, &copy.0)?;
+        fs::create_dir(&copy.0)?;
+        for part in [ENGINE_DIRECTORY, LOG_DIRECTORY].map(Path::new).into_iter().filter(|part| data_directory.join(part).exists()) {
+            copy_files(&data_directory.join(part), &copy.0.join(part))?;
+        }
         Ok(copy)
     }
 }

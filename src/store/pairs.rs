@@ -37,6 +37,11 @@ impl PairsWriter {
         self.previous.extend_from_slice(key);
     }
 
+    /// How long they are so far.
+    pub(super) fn raw_bytes(&self) -> usize {
+        self.writer.length()
+    }
+
     /// The bytes to store.
     pub(super) fn finish(self) -> Vec<u8> {
         compress(&self.writer.into_bytes())
@@ -65,6 +70,29 @@ struct Row {
 pub(super) type Pair<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl Pairs {
+    /// Several as one: of a key the last counts.
+    pub(super) fn merged(mut all: Vec<Self>) -> Self {
+        if all.len() == 1 {
+            return all.pop().unwrap_or_default();
+        }
+        let mut merged = Self::default();
+        for Self { raw, keys, rows } in all {
+            let (key_start, value_start) = (merged.keys.len(), merged.raw.len());
+            let moved = |range: Range<usize>, start: usize| range.start + start..range.end + start;
+            let rows =
+                rows.into_iter().map(|row| Row { key: moved(row.key, key_start), value: row.value.map(|value| moved(value, value_start)) });
+            merged.rows.extend(rows);
+            merged.keys.extend(keys);
+            merged.raw.extend(raw);
+        }
+        // the last of each key first
+        merged.rows.reverse();
+        let keys = &merged.keys;
+        merged.rows.sort_by(|left, right| keys[left.key.clone()].cmp(&keys[right.key.clone()]));
+        merged.rows.dedup_by(|next, kept| keys[next.key.clone()] == keys[kept.key.clone()]);
+        merged
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = Pair<'_>> {
         self.at(0..self.rows.len())

@@ -3,23 +3,26 @@
 //! Owns: which objects count, and what damage is noticed. Emits: a [`Warm`] store, and in [`Found`] what is in doubt. Deliberately lacks:
 //! what doubt costs (`load`), damage that the engine itself notices (`recovery`).
 //!
-//! Of each key the chunk with the highest stamp counts; a damaged one leaves its range empty. Then the log is applied, each object
-//! to the chunks that are not folded past it. From the newest object's floor on, no group may be missing.
+//! Of each key the chunk with the highest stamp counts; a damaged one leaves its range empty. Then the log is applied, each run of groups
+//! to the chunks that are not folded past it.
+//!
+//! The cursors are believed only if the log goes with the store (the mark has its id), the chunks have at least what the log says, and groups
+//! follow each other without a gap from the first that not all chunks have to at least the last that any has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::bytes::Malformed;
-use super::change::Key;
+use super::change::{Key, Value};
 use super::error::EngineError;
+use super::frames::{FileRead, LogRun, Run};
 use super::manifest::{Entry, Manifest, Noted};
 use super::object::{self, Head, Part};
 use super::packing::{self, Content};
-use super::pairs::{Pairs, read_pairs};
+use super::pairs::Pairs;
 use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
-use super::tail::LogRead;
 use super::threads::in_threads;
 use super::unpack::Body;
 use super::warm::{Chunk, Warm};
@@ -38,15 +41,6 @@ pub(super) struct Early {
     pub(super) log: Vec<LogRun>,
 }
 
-/// The changes of some groups.
-#[derive(Debug)]
-pub(super) struct LogRun {
-    /// The last group in which any of them had happened: a chunk that has this group has the changes.
-    pub(super) group: u64,
-    /// The last of each key, in key order.
-    pub(super) pairs: Arc<Pairs>,
-}
-
 /// What is in doubt.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
@@ -54,18 +48,18 @@ pub(super) struct Found {
     pub(super) damaged_count: u64,
     /// Anything may be missing.
     pub(super) suspect_everywhere: bool,
+    /// Why the log and the chunks do not go together, in words; nothing where they do.
+    pub(super) doubts: Vec<String>,
     /// Ranges of which anything may be missing.
     pub(super) lost: Vec<(Key, Option<Key>)>,
     /// What whole chunks hold, by where they begin: they were read already.
     pub(super) bodies: BTreeMap<Key, Body>,
-    /// The first group that may be missing or stand for nothing; what is stored next must stand for all from this one on.
-    pub(super) void_from: Option<u64>,
 }
 
 impl Found {
     /// Whether all that was stored is there.
     pub(super) fn is_whole(&self) -> bool {
-        self.damaged_count == 0 && !self.suspect_everywhere && self.lost.is_empty() && self.void_from.is_none()
+        self.damaged_count == 0 && !self.suspect_everywhere && self.lost.is_empty() && self.doubts.is_empty()
     }
 }
 
@@ -75,21 +69,12 @@ pub(super) struct Object {
     pub(super) head: Head,
     part_count: u64,
     parts: BTreeMap<u64, (Slot, Option<Vec<u8>>)>,
-    /// The body, taken apart, in place of that of its only part.
-    unpacked: Option<Unpacked>,
-}
-
-/// A body, taken apart in the thread that read it.
-#[derive(Debug)]
-enum Unpacked {
-    /// Entries of a chunk.
-    Entries(Vec<pack::Chunk>),
-    /// Changes of the log, and how long they are as they are stored.
-    Changes { pairs: Pairs, stored_bytes: usize },
+    /// Entries, in place of the body of its only part: taken apart in the thread that read it.
+    unpacked: Option<Vec<pack::Chunk>>,
 }
 
 impl Object {
-    fn take(&mut self, slot: Slot, part: Part) {
+    pub(super) fn take(&mut self, slot: Slot, part: Part) {
         self.head = part.head;
         self.part_count = part.count;
         self.parts.insert(part.number, (slot, part.body));
@@ -97,40 +82,30 @@ impl Object {
 
     fn content(&self, low: &[u8]) -> Result<Content, Malformed> {
         match &self.unpacked {
-            Some(Unpacked::Entries(chunks)) => Ok(Content::entries(chunks.clone())),
-            Some(Unpacked::Changes { .. }) | None => Content::read(low, &self.body()),
+            Some(chunks) => Ok(Content::entries(chunks.clone())),
+            None => Content::read(low, &self.body()),
         }
     }
 
     fn take_content(&mut self) -> Body {
         match self.unpacked.take() {
-            Some(Unpacked::Entries(chunks)) => Body::Unpacked(chunks),
-            Some(Unpacked::Changes { .. }) | None => Body::Stored(self.take_body()),
+            Some(chunks) => Body::Unpacked(chunks),
+            None => Body::Stored(self.take_body()),
         }
     }
 
     fn summary(&self, low: &[u8]) -> Summary {
         match &self.unpacked {
-            Some(Unpacked::Entries(chunks)) => Summary::of(chunks),
-            Some(Unpacked::Changes { .. }) | None => Summary::of_body(low, &self.body()),
+            Some(chunks) => Summary::of(chunks),
+            None => Summary::of_body(low, &self.body()),
         }
-    }
-
-    /// The changes of an object of the log that was not taken apart. `None` where it is damaged or was never finished.
-    fn changes(&self) -> Option<Pairs> {
-        if self.is_complete() && !self.is_damaged() { read_pairs(&self.body()).ok() } else { None }
-    }
-
-    /// Lets go of the body. Returns how long it was.
-    fn drop_body(&mut self) -> usize {
-        self.parts.values_mut().filter_map(|(_, body)| body.as_mut()).map(|body| std::mem::take(body).len()).sum()
     }
 
     pub(super) fn is_complete(&self) -> bool {
         self.parts.len() as u64 == self.part_count
     }
 
-    fn is_damaged(&self) -> bool {
+    pub(super) fn is_damaged(&self) -> bool {
         self.parts.values().any(|(_, body)| body.is_none())
     }
 
@@ -138,7 +113,7 @@ impl Object {
         self.parts.values().map(|(slot, _)| *slot).collect()
     }
 
-    fn body(&self) -> Vec<u8> {
+    pub(super) fn body(&self) -> Vec<u8> {
         self.parts.values().filter_map(|(_, body)| body.as_deref()).collect::<Vec<_>>().concat()
     }
 
@@ -174,6 +149,17 @@ impl End {
 /// A range and the stamp of the chunk that counts there; `None`: no chunk is known of.
 type Piece = (Key, End, Option<u64>);
 
+/// What the mark says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mark {
+    /// The chunks have everything up to this group; in layout 2, the last group there was.
+    pub(super) group: u64,
+    /// In layout 2, the first group for which the log was needed.
+    pub(super) floor: u64,
+    /// That of the log; none in layout 2.
+    pub(super) id: Option<u64>,
+}
+
 /// What a start has read so far.
 #[derive(Debug)]
 pub(super) struct Reading<S> {
@@ -181,21 +167,29 @@ pub(super) struct Reading<S> {
     /// Not read yet.
     chunk_slots: Vec<Slot>,
     chunks: BTreeMap<u64, Object>,
-    /// By last group.
-    pub(super) log: Vec<LogRead>,
-    pub(super) floor: u64,
-    pub(super) group_number: u64,
-    pub(super) garbage: Vec<Slot>,
+    pub(super) mark: Option<Mark>,
+    /// Slots of the log of layout 2.
+    pub(super) old_log: Vec<Slot>,
+    /// What the log has, oldest first.
+    pub(super) log: Vec<LogRun>,
+    /// The last group that the log has.
+    pub(super) last: u64,
+    /// Whether the log is one of files, as in the present layout.
+    pub(super) has_files: bool,
+    garbage: Vec<Slot>,
     pub(super) found: Found,
 }
 
-/// Reads all slots. Fails where nothing at all is stored, since even an empty store has its ranges.
-pub(super) fn recover<S: Slots>(slots: S) -> Result<(Warm<S>, Found), EngineError> {
-    Reading::begin(slots)?.finish()
+/// Reads all slots, and what the log has up to a group. Fails where nothing at all is stored, since even an empty store has its ranges.
+pub(super) fn recover<S: Slots>(slots: S, files: Vec<FileRead>, upto: u64) -> Result<(Warm<S>, Found, Run), EngineError> {
+    let mut reading = Reading::begin(slots)?;
+    let run = reading.take_log(files, upto)?;
+    let (warm, found) = reading.finish()?;
+    Ok((warm, found, run))
 }
 
 /// A slot, and what is in it.
-type ReadSlot = (Slot, Option<Result<Part, Malformed>>, Option<Unpacked>);
+type ReadSlot = (Slot, Option<Result<Part, Malformed>>, Option<Vec<pack::Chunk>>);
 
 /// Reads a slot. What is whole in it is taken apart at once, though a newer object may be in its place: as a rule none is.
 fn read_slot<S: Slots>(slots: &S, slot: Slot) -> Result<ReadSlot, EngineError> {
@@ -203,11 +197,9 @@ fn read_slot<S: Slots>(slots: &S, slot: Slot) -> Result<ReadSlot, EngineError> {
     let mut part = object::read_part(slot, value);
     let mut unpacked = None;
     if let Ok(Part { head, count: 1, body: Some(body), .. }) = &mut part {
-        unpacked = match slot.kind {
-            SlotKind::Chunk if packing::holds_entries(&head.low) => packing::read_chunks(body).ok().map(Unpacked::Entries),
-            SlotKind::Segment | SlotKind::Hot => read_pairs(body).ok().map(|pairs| Unpacked::Changes { pairs, stored_bytes: body.len() }),
-            SlotKind::Chunk | SlotKind::Mark | SlotKind::Manifest => None,
-        };
+        if slot.kind == SlotKind::Chunk && packing::holds_entries(&head.low) {
+            unpacked = packing::read_chunks(body).ok();
+        }
         if unpacked.is_some() {
             *body = Vec::new();
         }
@@ -216,40 +208,69 @@ fn read_slot<S: Slots>(slots: &S, slot: Slot) -> Result<ReadSlot, EngineError> {
 }
 
 impl<S: Slots> Reading<S> {
-    /// Reads everything but the chunks.
+    /// Reads everything but the chunks and the log.
     pub(super) fn begin(slots: S) -> Result<Self, EngineError> {
         let mut warm = Warm::bare(slots);
-        let (mut chunk_slots, mut others) = (Vec::new(), Vec::new());
+        let (mut chunk_slots, mut old_log, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for slot in warm.slots.slots()? {
             let next = warm.room.next.entry(slot.kind).or_default();
             *next = (*next).max(slot.number + 1);
-            if slot.kind == SlotKind::Chunk { chunk_slots.push(slot) } else { others.push(slot) }
+            match slot.kind {
+                SlotKind::Chunk => chunk_slots.push(slot),
+                SlotKind::Segment | SlotKind::Hot => old_log.push(slot),
+                SlotKind::Mark | SlotKind::Manifest => others.push(slot),
+            }
         }
-        let (floor, group_number, garbage, found) = (0, 0, Vec::new(), Found::default());
-        let mut reading = Self { warm, chunk_slots, chunks: BTreeMap::new(), log: Vec::new(), floor, group_number, garbage, found };
-        let (mut log, mut manifest, mut manifest_damaged) = (BTreeMap::new(), BTreeMap::new(), false);
+        let (chunks, mark, log, garbage, found) = (BTreeMap::new(), None, Vec::new(), Vec::new(), Found::default());
+        let mut reading = Self { warm, chunk_slots, chunks, mark, old_log, log, last: 0, has_files: false, garbage, found };
+        let (mut manifest, mut manifest_damaged) = (BTreeMap::new(), false);
         for outcome in in_threads(&others, |slot| read_slot(&reading.warm.slots, *slot))? {
-            let (slot, part, unpacked) = outcome?;
+            let (slot, part, _) = outcome?;
             let Some(part) = reading.take_part(slot, part, slot.kind != SlotKind::Manifest) else {
                 manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.room.free.contains(&slot);
                 continue;
             };
-            match slot.kind {
-                SlotKind::Manifest => manifest.entry(part.head.stamp).or_insert_with(Object::default).take(slot, part),
-                SlotKind::Mark => {
-                    reading.floor = reading.floor.max(part.head.floor);
-                    reading.group_number = reading.group_number.max(part.head.last_group);
-                }
-                kind @ (SlotKind::Chunk | SlotKind::Segment | SlotKind::Hot) => {
-                    let object: &mut Object = log.entry((kind, part.head.stamp)).or_default();
-                    object.unpacked = unpacked;
-                    object.take(slot, part);
-                }
+            if slot.kind == SlotKind::Manifest {
+                manifest.entry(part.head.stamp).or_insert_with(Object::default).take(slot, part);
+            } else {
+                let id = part.body.as_deref().and_then(|body| body.try_into().ok()).map(u64::from_le_bytes);
+                reading.mark = Some(Mark { group: part.head.last_group, floor: part.head.floor, id });
             }
         }
         reading.take_manifest(manifest, manifest_damaged);
-        reading.take_log(log)?;
         Ok(reading)
+    }
+
+    /// Takes in what the log has up to a group, and judges whether it goes with the store.
+    pub(super) fn take_log(&mut self, files: Vec<FileRead>, upto: u64) -> Result<Run, EngineError> {
+        let (folded, id) = self.mark.map_or((0, 0), |mark| (mark.group, mark.id.unwrap_or(0)));
+        let run = Run::of(id, folded, files);
+        self.has_files = true;
+        self.last = run.last.min(upto);
+        self.warm.marked(id, folded);
+        let doubts = &mut self.found.doubts;
+        if id == 0 {
+            doubts.push("its mark is missing or damaged, or a repair was broken off".to_owned());
+        } else if run.is_missing() {
+            doubts.push("its log is missing, or is that of another store".to_owned());
+        } else if run.folded > folded {
+            doubts.push(format!("it went back from group {} to {folded}: its end is lost", run.folded));
+        } else if run.first > folded + 1 {
+            doubts.push(format!("its log begins with group {}: those from {} on are lost", run.first, folded + 1));
+        } else if run.last < folded {
+            doubts.push(format!("its log ends with group {}: those up to {folded} are lost", run.last));
+        }
+        let (log, unreadable) = run.changes(folded, upto)?;
+        self.found.damaged_count += unreadable;
+        self.found.suspect_everywhere |= unreadable > 0;
+        self.log = log;
+        // those of layout 2 are in the chunks
+        for slot in std::mem::take(&mut self.old_log) {
+            if self.warm.slots.get(slot)?.is_some() {
+                self.garbage.push(slot);
+            }
+        }
+        Ok(run)
     }
 
     /// Notes what is in a slot.
@@ -290,34 +311,12 @@ impl<S: Slots> Reading<S> {
         self.garbage.extend(garbage);
     }
 
-    fn take_log(&mut self, objects: BTreeMap<(SlotKind, u64), Object>) -> Result<(), EngineError> {
-        // those of several slots, as a list that was being read leaves
-        let whole: Vec<&Object> = objects.values().filter(|object| object.unpacked.is_none()).collect();
-        let mut apart = in_threads(&whole, |object| object.changes())?.into_iter();
-        for ((kind, _), mut object) in objects {
-            let (pairs, stored_bytes) = match object.unpacked.take() {
-                Some(Unpacked::Changes { pairs, stored_bytes }) => (Some(pairs), stored_bytes),
-                Some(Unpacked::Entries(_)) | None => (apart.next().flatten(), object.drop_body()),
-            };
-            if pairs.is_some() {
-                self.floor = self.floor.max(object.head.floor);
-                self.group_number = self.group_number.max(object.head.last_group);
-            }
-            self.log.push(LogRead { kind, object, stored_bytes, pairs: pairs.map(Arc::new) });
-        }
-        self.log.sort_by_key(|read| (read.groups().1, std::cmp::Reverse(read.groups().0)));
-        Ok(())
-    }
-
-    /// What lookups need, where the manifest and the log are whole, and reach up to a group.
-    pub(super) fn early(&self, group_number: u64) -> Option<Early> {
-        let whole = self.found.is_whole() && self.lost_group().is_none() && self.group_number >= group_number;
-        if !whole || !self.warm.manifest.is_valid() {
+    /// What lookups need, where the manifest and the log are whole.
+    pub(super) fn early(&self) -> Option<Early> {
+        if !self.found.is_whole() || !self.warm.manifest.is_valid() {
             return None;
         }
-        let run = |read: &LogRead| Some(LogRun { group: read.groups().1, pairs: Arc::clone(read.pairs.as_ref()?) });
-        let log = self.log.iter().filter_map(run).collect();
-        Some(Early { entries: Arc::clone(self.warm.manifest.entries()), log })
+        Some(Early { entries: Arc::clone(self.warm.manifest.entries()), log: self.log.clone() })
     }
 
     /// Reads the chunks, too, and finds which of everything count.
@@ -332,19 +331,42 @@ impl<S: Slots> Reading<S> {
         if self.chunks.is_empty() {
             return Err(EngineError::Damaged("its content is gone".to_owned()));
         }
-        self.restore_chunks()?;
+        let highest = self.restore_chunks()?;
+        if self.has_files && self.last < highest && self.found.doubts.is_empty() {
+            self.found.doubts.push(format!("its log ends with group {}: those up to {highest} are lost", self.last));
+        }
         self.restore_log()?;
-        self.warm.group_number = self.group_number;
+        let folded = self.mark.map_or(0, |mark| mark.group);
+        self.warm.group_number = highest.max(self.last).max(folded);
         self.warm.room.soon.append(&mut self.garbage);
         Ok((self.warm, self.found))
     }
 
-    fn restore_chunks(&mut self) -> Result<(), EngineError> {
+    /// Applies what the log has.
+    fn restore_log(&mut self) -> Result<(), EngineError> {
+        let log = std::mem::take(&mut self.log);
+        let values = in_threads(&log, |run| read_values(&run.pairs))?;
+        for (run, (values, damaged_count)) in log.into_iter().zip(values) {
+            self.found.damaged_count += damaged_count;
+            self.found.suspect_everywhere |= damaged_count > 0;
+            let mut raw_bytes = 0;
+            for (key, value) in values {
+                raw_bytes += (key.len() + value.as_ref().map_or(0, Value::length)) as u64;
+                self.warm.note(run.first, run.last, &key, value);
+            }
+            self.warm.log.keep(run.last, raw_bytes);
+        }
+        self.warm.retire();
+        Ok(())
+    }
+
+    /// Finds which chunks count. Returns the last group that any of them has.
+    fn restore_chunks(&mut self) -> Result<u64, EngineError> {
         // writes that were not finished, or deletes
         let (complete, partial) = std::mem::take(&mut self.chunks).into_iter().partition(|(_, object)| object.is_complete());
         self.chunks = complete;
         self.garbage.extend(partial.values().flat_map(Object::slots));
-        self.group_number = self.chunks.values().map(|object| object.head.last_group).max().unwrap_or_default().max(self.group_number);
+        let highest = self.chunks.values().map(|object| object.head.last_group).max().unwrap_or_default();
         let (mut kept, mut whole) = (BTreeSet::new(), Vec::new());
         for (low, end, stamp) in self.pieces() {
             let object = stamp.and_then(|stamp| self.chunks.get(&stamp));
@@ -355,6 +377,10 @@ impl<S: Slots> Reading<S> {
                 }
                 Some(object) if !object.is_damaged() => cut(&mut self.warm, object, low, &end)?,
                 Some(_) | None => {
+                    // from now on it looks as if nothing had been there
+                    if self.found.lost.is_empty() {
+                        self.warm.adopt(0)?;
+                    }
                     self.found.lost.push((low.clone(), end.high()));
                     let folded = object.map_or(0, |object| object.head.last_group);
                     self.warm.place(low, end.high(), folded, Vec::new(), packing::empty())?;
@@ -364,7 +390,7 @@ impl<S: Slots> Reading<S> {
         self.keep(whole)?;
         let dead = self.chunks.iter().filter(|(stamp, _)| !kept.contains(*stamp));
         self.garbage.extend(dead.flat_map(|(_, object)| object.slots()));
-        Ok(())
+        Ok(highest)
     }
 
     /// Takes in chunks that count as they are. What the manifest does not say of one is made anew.
@@ -450,4 +476,20 @@ fn untaken(taken: &BTreeMap<Key, (End, Option<u64>)>, low: Key, end: End) -> Vec
         free.push((from, end));
     }
     free
+}
+
+/// The values of some of the log, and how many cannot be read.
+fn read_values(pairs: &Pairs) -> (Vec<(Key, Option<Value>)>, u64) {
+    let mut damaged_count = 0;
+    let read = pairs.iter().filter_map(|(key, body)| match body.map(|body| packing::read_value(key, body)).transpose() {
+        Ok(value) => Some((key.into(), value)),
+        Err(_) => {
+            if let Some(Due { more }) = DAMAGED.due("change") {
+                tracing::warn!(key = %key.escape_ascii(), more, "a change in the log cannot be read");
+            }
+            damaged_count += 1;
+            None
+        }
+    });
+    (read.collect(), damaged_count)
 }

@@ -13,16 +13,24 @@ use super::codec;
 use super::cold::Cold;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
-use super::load::{Loaded, load_and_repair};
+use super::files::{Directory, Files, LOG_DIRECTORY};
+use super::frames::{self, FileRead, Run};
+use super::group::Changes;
+use super::load::{Loaded, begin_log, load_and_repair};
 use super::packing::RANGES;
 use super::recover::{Found, Reading, recover};
 use super::slots::Slots;
 use super::warm::Warm;
-use super::witness::{Testimony, Witness};
-use super::{ENGINE_DIRECTORY, Opened, SetAside, migrate};
+use super::{ENGINE_DIRECTORY, Opened, SetAside, layout2};
 
-/// The layout that this version writes: `migrations/0002-packed`.
-pub(super) const FORMAT: u64 = 2;
+/// The layout that this version writes: `migrations/0003-one-log`.
+pub(super) const FORMAT: u64 = 3;
+
+/// The first layout, which no release wrote.
+const FIRST_FORMAT: u64 = 1;
+
+/// A new store has a chunk for each range, the mark, and the manifest.
+const BEGUN_SLOTS: usize = RANGES.len() + 2;
 
 /// Names the layout for those who must not open the engine to learn it. The record inside the engine has the same number.
 const FORMAT_FILE: &str = "format";
@@ -55,7 +63,9 @@ const DAMAGED_KEPT_MAX: usize = 3;
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) warm: Warm<Arc<Engine>>,
-    pub(super) witness: Witness,
+    /// What the log goes on from.
+    pub(super) run: Run,
+    pub(super) files: Arc<dyn Files>,
     pub(super) loaded: Loaded,
     pub(super) opened: Opened,
 }
@@ -64,8 +74,8 @@ pub(super) struct Recovered {
 enum Failure {
     /// It is fine, as far as anybody can tell, but this version cannot read it.
     Newer(u64),
-    /// It has layout 1.
-    Older,
+    /// It has the first layout.
+    First,
     /// It cannot be read.
     Damaged(String),
     /// The machine does not let us.
@@ -90,7 +100,6 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
     let not_writable = |cause| StoreError::NotWritable { directory: data_directory.to_owned(), cause };
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
-    migrate::finish(data_directory).map_err(not_writable)?;
     // a start that goes well needs no more; whatever goes wrong is judged anew once there is certainly room
     if has_reserve(data_directory)
         && let Ok(recovered) = attempt(&directory, offer)
@@ -98,16 +107,14 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
         return Ok(recovered);
     }
     probe(data_directory).map_err(not_writable)?;
-    let outcome = match attempt_twice(&directory, offer) {
-        Err(Failure::Older) => migrate::migrate(data_directory).map_err(Failure::from).and_then(|()| attempt_twice(&directory, offer)),
-        outcome => outcome,
-    };
-    let (slug, reason) = match outcome {
+    let (slug, reason) = match attempt_twice(&directory, offer) {
         Ok(recovered) => {
             keep_reserve(data_directory);
             return Ok(recovered);
         }
-        Err(Failure::Older) => ("damaged", "it stayed in an old format when it was upgraded".to_owned()),
+        Err(Failure::First) => {
+            ("first-layout", format!("it has format {FIRST_FORMAT}, which no release wrote and this version does not read"))
+        }
         Err(Failure::Environment(source)) => return Err(failed(source)),
         Err(Failure::Newer(format)) => {
             ("newer-version", format!("it has format {format} of a newer version; this one reads up to {FORMAT}"))
@@ -123,26 +130,30 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
         }
         Err(Failure::Environment(source)) => Err(failed(source)),
         Err(Failure::Damaged(reason)) => Err(failed(EngineError::Damaged(reason))),
-        Err(Failure::Newer(_) | Failure::Older) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
+        Err(Failure::Newer(_) | Failure::First) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
     }
 }
 
 /// Opens the engine anew after an error, and reads everything: from its whole log where its snapshot does not fit, as after a write that found
-/// no room.
-pub(super) fn reopen(directory: &Path) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
-    match Engine::open(directory).and_then(read_slots) {
+/// no room; and our log up to the last group that was taken in.
+pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+    match Engine::open(directory).and_then(|engine| read_slots(engine, files, upto)) {
         Err(error) if !error.is_environment() => {
             tracing::warn!(%error, "the store did not open anew: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
-            Engine::open(directory).and_then(read_slots)
+            Engine::open(directory).and_then(|engine| read_slots(engine, files, upto))
         }
         outcome => outcome,
     }
 }
 
 /// Reads everything behind the mark of the layout, from an engine that has the present one.
-fn read_slots(engine: Engine) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
-    if read_mark(&engine)? == Some(FORMAT) { recover(Arc::new(engine)) } else { Err(EngineError::Replaced) }
+fn read_slots(engine: Engine, files: &dyn Files, upto: u64) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+    if read_mark(&engine)? != Some(FORMAT) {
+        return Err(EngineError::Replaced);
+    }
+    let (warm, found, _) = recover(Arc::new(engine), frames::read_all(files)?, upto)?;
+    Ok((warm, found))
 }
 
 /// The number of the layout as the engine has it.
@@ -174,50 +185,74 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Reco
         Some(_) | None => {}
     }
     let existed = Engine::exists(directory);
-    let mut witness = Witness::open(directory, existed)?;
-    let engine = Engine::open(directory)?;
+    let files: Arc<dyn Files> = Arc::new(Directory::of(directory.parent().unwrap_or(directory)));
+    // while the engine opens, which takes one core
+    let reading = std::thread::spawn({
+        let files = Arc::clone(&files);
+        move || frames::read_all(&*files)
+    });
+    let engine = Engine::open(directory);
+    let log = reading.join().map_err(|_| EngineError::Damaged("reading the log panicked".to_owned()))?;
+    let engine = Arc::new(engine?);
     let format = read_mark(&engine)?;
     let format_file = read_format_file(directory);
-    let created = format.is_none();
-    let (mut warm, found) = match format {
-        Some(FORMAT) => recover_offering(Arc::new(engine), witness.testimony(), offer)?,
-        Some(migrate::OLD_FORMAT) => return Err(Failure::Older),
+    let (mut warm, found, run) = match format {
+        Some(FORMAT) => {
+            layout2::remove_leftovers(directory)?;
+            recover_offering(engine, log?, offer)?
+        }
+        Some(layout2::OLD_FORMAT) => {
+            layout2::upgrade(&engine, directory, &*files)?;
+            drop(engine);
+            return attempt(directory, offer);
+        }
+        Some(FIRST_FORMAT) => return Err(Failure::First),
         Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
         Some(format) => return Err(Failure::Damaged(format!("there never was a format {format}"))),
         None if format_file.is_some() => return Err(Failure::Damaged("its content is gone".to_owned())),
-        None => (begin(engine)?, Found::default()),
+        None => {
+            let (warm, run) = begin(engine, &*files)?;
+            (warm, Found::default(), run)
+        }
     };
-    if format_file.is_none() {
+    if format_file != Some(FORMAT) {
         write_format_file(directory)?;
     }
-    let (loaded, losses) = load_and_repair(&mut warm, found, &mut witness)?;
-    Ok(Recovered { warm, witness, loaded, opened: Opened { set_aside: None, created: created || !existed, losses } })
+    let (loaded, losses, run) = load_and_repair(&mut warm, found, run, &*files)?;
+    let opened = Opened { set_aside: None, created: format.is_none() || !existed, losses };
+    Ok(Recovered { warm, run, files, loaded, opened })
 }
 
 /// Reads everything, and offers what lookups need as soon as there is that much.
 fn recover_offering(
     engine: Arc<Engine>,
-    testimony: Testimony,
+    log: Vec<FileRead>,
     offer: &mut dyn FnMut(Option<Cold>),
-) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
-    let reading = Reading::begin(Arc::clone(&engine))?;
-    let early = if testimony.suspect { None } else { reading.early(testimony.group_number) };
-    offer(early.and_then(|early| Cold::new(&engine, early, testimony)));
-    reading.finish()
+) -> Result<(Warm<Arc<Engine>>, Found, Run), EngineError> {
+    let mut reading = Reading::begin(Arc::clone(&engine))?;
+    let run = reading.take_log(log, u64::MAX)?;
+    offer(reading.early().and_then(|early| Cold::new(&engine, early)));
+    let (warm, found) = reading.finish()?;
+    Ok((warm, found, run))
 }
 
-/// Starts the layout in an engine without any content. A kill meanwhile leaves one with empty chunks and without the mark.
-pub(super) fn begin(engine: Engine) -> Result<Warm<Arc<Engine>>, EngineError> {
-    let mut count = 0_usize;
-    engine.scan_plain(|_, _| count += 1)?;
-    count += engine.slots()?.len().saturating_sub(RANGES.len());
+/// Starts the layout in an engine without any content. A kill meanwhile leaves one with empty chunks, perhaps a mark, and without the number.
+fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(Warm<Arc<Engine>>, Run), EngineError> {
+    let mut count = usize::from(engine.has_plain()?);
+    count += engine.slots()?.len().saturating_sub(BEGUN_SLOTS);
     if count > 0 {
         return Err(EngineError::Damaged(format!("{count} values and no format")));
     }
-    let warm = Warm::begin(Arc::new(engine))?;
-    warm.slots.put_plain(codec::FORMAT_KEY, &codec::write_format(FORMAT))?;
-    warm.slots.sync()?;
-    Ok(warm)
+    let mut warm = Warm::begin(engine)?;
+    let run = begin_log(&mut warm, &Changes::new(), files)?;
+    set_format(&warm.slots)?;
+    Ok((warm, run))
+}
+
+/// Says in the engine that it has the present layout.
+pub(super) fn set_format(engine: &Engine) -> Result<(), EngineError> {
+    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(FORMAT))?;
+    engine.sync()
 }
 
 /// `None` where the file is missing or unreadable: then the record inside the engine decides.
@@ -229,7 +264,7 @@ fn read_format_file(directory: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.strip_prefix(FORMAT_FILE_HEAD)?.trim().parse().ok()
 }
 
-pub(super) fn write_format_file(directory: &Path) -> io::Result<()> {
+fn write_format_file(directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(FORMAT_FILE))?;
     writeln!(file, "{FORMAT_FILE_HEAD}{FORMAT}")?;
     file.sync_all()?;
@@ -275,6 +310,10 @@ fn set_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
         .find(|path| !path.exists())
         .unwrap_or_else(|| data_directory.join(SET_ASIDE));
     fs::rename(data_directory.join(ENGINE_DIRECTORY), &path)?;
+    // it says nothing of the store that is begun now
+    if path.is_dir() && data_directory.join(LOG_DIRECTORY).exists() {
+        fs::rename(data_directory.join(LOG_DIRECTORY), path.join(LOG_DIRECTORY))?;
+    }
     sync_directory(data_directory)?;
     if let Err(error) = remove_oldest_damaged(data_directory) {
         tracing::warn!(%error, directory = %data_directory.display(), "could not remove old damaged stores");
@@ -296,6 +335,6 @@ fn remove_oldest_damaged(data_directory: &Path) -> io::Result<()> {
     damaged.iter().take(excess).try_for_each(|(_, path)| fs::remove_dir_all(path))
 }
 
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,41 +1,47 @@
-//! The layout at work: groups go to the log, and from there, later and many at once, to the chunks that hold the state.
+//! The layout at work: what the log has for chunks, and how it gets into them.
 //!
 //! Owns: which slot holds what, what of the log is not in the chunks yet, when that is folded into them, and the order of writes that makes
-//! every moment safe. Receives: groups of changes. Deliberately lacks: how all of this is found again (`recover`), the engine
-//! (`slots`), and what keys and values mean (`load`).
+//! every moment safe. Receives: changes that are in the log and synced. Deliberately lacks: the log itself (`log`), how all of this is found again
+//! (`recover`), the engine (`slots`), and what keys and values mean (`load`).
 //!
 //! What is safe when:
-//! - A group is one object, so it is there as a whole or not at all; it is acknowledged once it is synced.
-//! - A chunk takes in only groups that are synced, and says up to which one, so a log object that is still there does no harm.
+//! - A chunk takes in only groups that are synced in the log, and says up to which one, so taking one in twice does no harm.
 //! - Of chunks that overlap, the one with the higher stamp counts. So a split, a merge or a move is: write the new, sync, delete
 //!   the old.
-//! - A log object is deleted only after a sync that follows the fold of all that is in it.
+//! - The mark says up to which group all chunks have everything, a sync later than they do: there is no order between slots. The log lets go of
+//!   a file only behind the sync that the mark was in.
 //! - Each sync has the manifest of what was written before it (`manifest`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::change::{Key, Value};
 use super::codec;
 use super::dirty::Dirty;
 use super::error::EngineError;
+use super::group::Changes;
 use super::manifest::{Entry, Manifest};
 use super::object::{self, Head};
 use super::pace::{LOG_FULL_BYTES, Pace, overtime};
 use super::packing::{self, Content, Packed};
-use super::pairs::PairsWriter;
 use super::pending::{GROWING_MAX, Pending};
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use crate::model::Record;
 
-/// Windows are merged into a segment when they reach this, in compressed bytes (docs/measurements.md §1.1).
-const HOT_BYTES_MAX: usize = 40 << 10;
+/// What is written to chunks is synced when it has so many bytes: at 20,000 changes/s some ten times a second, each for some milliseconds.
+const SYNC_BYTES: usize = 1 << 20;
 
-/// Or this many: more would make a start slower without need.
-const HOT_COUNT_MAX: usize = 64;
+/// The mark is written anew when so many bytes of the log are needed no longer, about one of its files.
+const MARK_BYTES: u64 = 4 << 20;
+
+/// No deadline.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Where the mark is.
+const MARK: Slot = Slot { kind: SlotKind::Mark, number: 0 };
 
 /// A group waits while the log has more than this, in bytes of keys and values, which bounds what a start reads of it: a quarter above full, so
 /// that the first round of folds, which lets nothing go before it ends, ends without. With groups that waited as it was full three in a row
@@ -64,25 +70,12 @@ pub(super) struct Chunk {
     pub(super) dirty_since: Option<u64>,
 }
 
-/// One object of the log.
-#[derive(Debug)]
-pub(super) struct LogObject {
-    pub(super) slots: Vec<Slot>,
-    pub(super) first_group: u64,
-    pub(super) last_group: u64,
-    pub(super) raw_bytes: u64,
-    pub(super) stored_bytes: usize,
-}
-
-/// The part of the log that is needed.
+/// What the log has that not all chunks have.
 #[derive(Debug, Default)]
-pub(super) struct Log {
-    /// Merged groups, oldest first.
-    pub(super) segments: Vec<LogObject>,
-    /// Single groups behind them.
-    pub(super) hot: Vec<LogObject>,
-    /// What the single groups say together.
-    pub(super) merged: BTreeMap<Key, Option<Value>>,
+pub(super) struct Unfolded {
+    /// The last group of some, and how many bytes of keys and values these have, oldest first.
+    groups: VecDeque<(u64, u64)>,
+    raw_bytes: u64,
 }
 
 /// Which slots are free.
@@ -94,20 +87,32 @@ pub(super) struct FreeSlots {
     pub(super) soon: Vec<Slot>,
 }
 
-/// An open store of layout 2.
+/// An open store.
 #[derive(Debug)]
 pub(super) struct Warm<S> {
     pub(super) slots: S,
     pub(super) chunks: BTreeMap<Key, Chunk>,
     /// Chunks that the log has something for.
     pub(super) dirty: Dirty,
-    pub(super) log: Log,
+    pub(super) log: Unfolded,
     pub(super) room: FreeSlots,
     pub(super) manifest: Manifest,
     /// The highest stamp that was used.
     pub(super) stamp: u64,
-    /// The last group that is stored.
+    /// The last group that was taken in.
     pub(super) group_number: u64,
+    /// That of the log which goes with this store; 0 while something that was lost is not noted yet.
+    id: u64,
+    /// All chunks had everything up to this group when they were last synced,
+    passed: u64,
+    /// up to this one as the mark says,
+    marked: u64,
+    /// and up to this one as the mark says that is synced.
+    pub(super) folded: u64,
+    /// How much of the log has become needless since the mark was written.
+    retired_bytes: u64,
+    /// What was written to chunks since the last sync.
+    unsynced_bytes: usize,
     /// How many folds are due.
     pub(super) pace: Pace,
     /// How many records of the log wait to be packed until there are more.
@@ -137,19 +142,26 @@ impl FreeSlots {
     }
 }
 
-impl Log {
-    /// What is kept, in bytes before compression.
-    pub(super) fn raw_bytes(&self) -> u64 {
-        self.segments.iter().chain(&self.hot).map(|object| object.raw_bytes).sum()
+impl Unfolded {
+    /// Adds groups up to this one.
+    pub(super) fn keep(&mut self, last: u64, raw_bytes: u64) {
+        self.groups.push_back((last, raw_bytes));
+        self.raw_bytes += raw_bytes;
     }
 
-    /// The first group that is needed.
-    fn floor(&self) -> Option<u64> {
-        self.segments.iter().chain(&self.hot).map(|object| object.first_group).min()
+    /// Lets go of groups below one. Returns how many bytes that are.
+    fn retire(&mut self, oldest: u64) -> u64 {
+        let before = self.raw_bytes;
+        while let Some((_, raw_bytes)) = self.groups.front().copied().filter(|(last, _)| *last < oldest) {
+            self.raw_bytes -= raw_bytes;
+            self.groups.pop_front();
+        }
+        before - self.raw_bytes
     }
 
-    fn hot_bytes(&self) -> usize {
-        self.hot.iter().map(|object| object.stored_bytes).sum()
+    /// How many bytes of keys and values there are.
+    pub(super) const fn raw_bytes(&self) -> u64 {
+        self.raw_bytes
     }
 }
 
@@ -161,7 +173,7 @@ impl<S: Slots> Warm<S> {
             let high = packing::RANGES.get(at + 1).map(|high| Key::from(*high));
             warm.place(low.into(), high, 0, Vec::new(), packing::empty())?;
         }
-        warm.slots.sync()?;
+        warm.sync(false)?;
         Ok(warm)
     }
 
@@ -171,82 +183,47 @@ impl<S: Slots> Warm<S> {
             slots,
             chunks: BTreeMap::new(),
             dirty: Dirty::default(),
-            log: Log::default(),
+            log: Unfolded::default(),
             room: FreeSlots::default(),
             manifest: Manifest::default(),
             stamp: 0,
             group_number: 0,
+            id: 0,
+            passed: 0,
+            marked: 0,
+            folded: 0,
+            retired_bytes: 0,
+            unsynced_bytes: 0,
             pace: Pace::default(),
             growing: 0,
             committed_bytes: 0,
         }
     }
 
-    /// Stores a group: all of it or none; durable when this returns. After an error the engine must be dropped and everything read again.
-    pub(super) fn commit(&mut self, changes: BTreeMap<Key, Option<Value>>) -> Result<(), EngineError> {
-        let number = self.group_number + 1;
-        self.store((number, number), changes, false)
+    /// Takes in what groups did, up to and including `number`: it is in the log and synced.
+    pub(super) fn take_in(&mut self, number: u64, changes: &Changes) {
+        debug_assert!(number > self.group_number, "groups must come in order");
+        let first = self.group_number + 1;
+        let mut raw_bytes = 0;
+        for (key, value) in changes {
+            raw_bytes += (key.len() + value.as_ref().map_or(0, Value::length)) as u64;
+            self.note(first, number, key, value.clone());
+        }
+        self.pack_pending(changes);
+        self.group_number = number;
+        self.log.keep(number, raw_bytes);
+        self.committed_bytes += raw_bytes;
     }
 
-    /// The same for a group that repairs, and stands for others as well, which are lost or void: all from `first` on.
-    pub(super) fn repair(&mut self, first: u64, number: u64, changes: BTreeMap<Key, Option<Value>>) -> Result<(), EngineError> {
-        self.store((first, number), changes, true)
-    }
-
-    fn store(&mut self, groups: (u64, u64), changes: BTreeMap<Key, Option<Value>>, repairs: bool) -> Result<(), EngineError> {
+    /// Folds as long as the log is too long, whatever else is to be done.
+    pub(super) fn make_room(&mut self) -> Result<(), EngineError> {
         while self.log.raw_bytes() > LOG_RAW_BYTES_MAX && self.fold_next()? {
             self.retire();
         }
-        let number = groups.1;
-        let (body, raw_bytes) = write_window(&changes);
-        for (key, value) in &changes {
-            self.note(number, number, key, value.clone());
-        }
-        self.pack_pending(&changes);
-        let full = self.log.hot_bytes() + body.len() > HOT_BYTES_MAX || self.log.hot.len() >= HOT_COUNT_MAX;
-        if full || repairs {
-            self.seal(groups, changes, (body, raw_bytes))?;
-        } else {
-            let count = changes.len() as u64;
-            self.log.merged.extend(changes);
-            let object = self.write_log(SlotKind::Hot, groups, count, (body, raw_bytes))?;
-            self.log.hot.push(object);
-        }
-        self.group_number = number;
-        self.committed_bytes += raw_bytes;
-        // a window that is not needed costs little and is soon overwritten, unless it is damaged
-        self.sync(|slot| slot.kind != SlotKind::Hot || repairs)
+        self.sync_if_due()
     }
 
-    /// Merges the single groups and a new one into a segment.
-    fn seal(&mut self, groups: (u64, u64), changes: BTreeMap<Key, Option<Value>>, alone: (Vec<u8>, u64)) -> Result<(), EngineError> {
-        let (first, number) = groups;
-        let hot = std::mem::take(&mut self.log.hot);
-        let first = hot.first().map_or(first, |object| object.first_group.min(first));
-        let mut merged = std::mem::take(&mut self.log.merged);
-        let (count, window) = if merged.is_empty() {
-            (changes.len(), alone)
-        } else {
-            merged.extend(changes);
-            (merged.len(), write_window(&merged))
-        };
-        let segment = self.write_log(SlotKind::Segment, (first, number), count as u64, window)?;
-        self.log.segments.push(segment);
-        self.room.soon.extend(hot.into_iter().flat_map(|object| object.slots));
-        Ok(())
-    }
-
-    fn write_log(&mut self, kind: SlotKind, groups: (u64, u64), count: u64, window: (Vec<u8>, u64)) -> Result<LogObject, EngineError> {
-        let (body, raw_bytes) = window;
-        let (first_group, last_group) = groups;
-        // what is sealed is in this object, so its own first group counts
-        let floor = self.log.floor().unwrap_or(first_group).min(first_group);
-        let head = Head { stamp: self.next_stamp(), first_group, last_group, floor, count, raw_bytes, low: Vec::new(), high: None };
-        let slots = self.write(kind, &head, &body)?;
-        Ok(LogObject { slots, first_group, last_group, raw_bytes, stored_bytes: body.len() })
-    }
-
-    /// Notes that the log has a change for a chunk, in an object that begins with group `first`.
+    /// Notes that the log has a change for a chunk, of one of these groups. False if the chunk has it.
     pub(super) fn note(&mut self, first: u64, last: u64, key: &Key, value: Option<Value>) -> bool {
         let Some((low, chunk)) = self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(&key[..]))).next_back() else {
             return false;
@@ -292,18 +269,48 @@ impl<S: Slots> Warm<S> {
         self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
     }
 
-    /// Makes everything durable, and then room of what is no longer needed.
-    fn sync(&mut self, empties: impl Fn(Slot) -> bool) -> Result<(), EngineError> {
+    /// Makes everything durable, and then room of what is no longer needed. Writes the mark where enough of the log has become needless,
+    /// or if that is wanted.
+    fn sync(&mut self, marks: bool) -> Result<(), EngineError> {
+        if self.passed > self.marked && (marks || self.retired_bytes >= MARK_BYTES) {
+            self.write_mark(self.passed)?;
+        }
         self.write_manifest()?;
         let soon = std::mem::take(&mut self.room.soon);
         self.slots.sync()?;
+        self.folded = self.marked;
+        self.passed = self.dirty.oldest().map_or(self.group_number, |oldest| oldest - 1);
+        self.unsynced_bytes = 0;
         for slot in soon {
-            if empties(slot) {
-                self.slots.delete(slot)?;
-            }
+            self.slots.delete(slot)?;
             self.room.free.insert(slot);
         }
         Ok(())
+    }
+
+    fn sync_if_due(&mut self) -> Result<(), EngineError> {
+        if self.unsynced_bytes >= SYNC_BYTES { self.sync(false) } else { Ok(()) }
+    }
+
+    fn write_mark(&mut self, folded: u64) -> Result<(), EngineError> {
+        let head = Head { stamp: self.next_stamp(), first_group: folded, last_group: folded, ..Head::default() };
+        self.put(&[MARK], &head, &self.id.to_le_bytes())?;
+        (self.marked, self.retired_bytes) = (folded, 0);
+        Ok(())
+    }
+
+    /// Goes with this log from now on. With 0: with none, until something that was lost is noted.
+    pub(super) fn adopt(&mut self, id: u64) -> Result<(), EngineError> {
+        self.id = id;
+        self.write_mark(self.marked)?;
+        self.slots.sync()?;
+        self.folded = self.marked;
+        Ok(())
+    }
+
+    /// What a start has found: the log that goes with the store, and up to which group the chunks have everything.
+    pub(super) fn marked(&mut self, id: u64, folded: u64) {
+        (self.id, self.passed, self.marked, self.folded) = (id, folded, folded, folded);
     }
 
     /// Folds as much as is due for what was committed since the last call, as long as nothing else is to be done, and from now on for a time in
@@ -315,48 +322,40 @@ impl<S: Slots> Warm<S> {
             self.pace.folded();
         }
         self.retire();
-        Ok(())
+        self.sync_if_due()
     }
 
     /// Folds everything, as far as there is time. Returns whether all is folded.
     pub(super) fn settle(&mut self, deadline: Instant) -> Result<bool, EngineError> {
         while Instant::now() < deadline && self.fold_next()? {}
         self.retire();
-        if self.room.soon.is_empty() && !self.manifest.is_changed() {
-            return Ok(self.dirty.is_empty());
+        if self.unsynced_bytes > 0 || !self.room.soon.is_empty() || self.manifest.is_changed() {
+            self.sync(false)?;
         }
-        self.mark()?;
-        self.sync(|_| true)?;
-        Ok(self.dirty.is_empty())
+        if self.dirty.is_empty() && self.folded < self.group_number {
+            self.passed = self.group_number;
+            self.sync(true)?;
+        }
+        Ok(self.is_settled())
+    }
+
+    /// Folds everything, however long that takes.
+    pub(super) fn fold_all(&mut self) -> Result<(), EngineError> {
+        while !self.settle(Instant::now() + LONG)? {}
+        Ok(())
     }
 
     /// Whether anything is left to be folded.
     pub(super) fn is_settled(&self) -> bool {
-        self.dirty.is_empty()
-    }
-
-    /// Notes which groups are needed no longer, for when no new group will tell.
-    fn mark(&mut self) -> Result<(), EngineError> {
-        let number = self.group_number;
-        let floor = self.log.floor().unwrap_or(number + 1);
-        let head = Head { stamp: self.next_stamp(), first_group: number, last_group: number, floor, ..Head::default() };
-        let slot = Slot { kind: SlotKind::Mark, number: 0 };
-        self.put(&[slot], &head, &[])
+        self.dirty.is_empty() && self.folded == self.group_number
     }
 
     /// Lets go of what is in the chunks.
-    fn retire(&mut self) {
-        let oldest = self.dirty.oldest().unwrap_or(u64::MAX);
-        let needed = self.log.segments.iter().position(|segment| segment.last_group >= oldest).unwrap_or(self.log.segments.len());
-        let retired: Vec<LogObject> = self.log.segments.drain(..needed).collect();
-        self.room.soon.extend(retired.into_iter().flat_map(|object| object.slots));
-        if oldest == u64::MAX {
-            self.log.merged.clear();
-            self.room.soon.extend(std::mem::take(&mut self.log.hot).into_iter().flat_map(|object| object.slots));
-        }
+    pub(super) fn retire(&mut self) {
+        self.retired_bytes += self.log.retire(self.dirty.oldest().unwrap_or(u64::MAX));
     }
 
-    /// Folds what the log has for the chunk whose turn it is. Only to be called when all groups are durable.
+    /// Folds what the log has for the chunk whose turn it is.
     fn fold_next(&mut self) -> Result<bool, EngineError> {
         let Some(mut low) = self.dirty.next() else { return Ok(false) };
         let (mut content, chunk) = self.take(&low)?;
@@ -442,6 +441,7 @@ impl<S: Slots> Warm<S> {
                 dirty_since: None,
             };
             self.manifest.change(lows[at].clone());
+            self.unsynced_bytes += piece.body.len();
             self.chunks.insert(lows[at].clone(), chunk);
         }
         let kept: BTreeSet<Slot> = self.chunks.get(&low).map(|chunk| chunk.slots.iter().copied().collect()).unwrap_or_default();
@@ -467,18 +467,6 @@ impl<S: Slots> Warm<S> {
     }
 }
 
-/// The body of a log object, and its length before compression.
-fn write_window(changes: &BTreeMap<Key, Option<Value>>) -> (Vec<u8>, u64) {
-    let mut writer = PairsWriter::default();
-    let mut raw_bytes = 0;
-    for (key, value) in changes {
-        let body = value.as_ref().map(Value::body);
-        raw_bytes += (key.len() + body.as_ref().map_or(0, |body| body.len())) as u64;
-        writer.add(key, body.as_deref());
-    }
-    (writer.finish(), raw_bytes)
-}
-
 #[cfg(test)]
 impl<S: Slots> Warm<S> {
     /// Folds some chunks that are not due.
@@ -488,10 +476,5 @@ impl<S: Slots> Warm<S> {
         }
         self.retire();
         Ok(())
-    }
-
-    /// Folds everything.
-    pub(super) fn fold_all(&mut self) -> Result<(), EngineError> {
-        self.settle(Instant::now() + std::time::Duration::from_secs(600)).map(|settled| assert!(settled))
     }
 }

@@ -158,9 +158,9 @@ async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
     scene.settles("the first loading").await;
     scene.follower = None;
     scene.stop_meshkeep().await;
-    // a journal that cannot be read to its end as long as nobody writes it: loading waits for it
-    let journal = scene.home.data_directory().join("journal/900");
-    assert!(std::process::Command::new("mkfifo").arg(&journal).status().unwrap().success());
+    // a log that cannot be read to its end as long as nobody writes it: loading waits for it
+    let log = scene.home.data_directory().join("log/900");
+    assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
     let (home, socket) = home_with_socket();
     let mut home = home.with_flags(&[&format!("--data-dir={}", scene.home.data_directory().display())]);
     let loading = home.begin().await;

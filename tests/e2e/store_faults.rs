@@ -108,13 +108,14 @@ impl Damage {
 #[tokio::test]
 async fn a_damaged_store_costs_a_resync_and_never_serves_what_was_not_put() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
-    for damage in [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing] {
+    let of_engine = [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing].map(|damage| ("store", damage));
+    for (directory, damage) in of_engine.into_iter().chain([("log", Damage::Truncated), ("log", Damage::Noise)]) {
         scene.settles(&format!("the loading before {damage:?}")).await;
         scene.kill_meshkeep();
         for remote in &mut scene.remotes {
             remote.proxy.cut().await;
         }
-        damage.inflict(&scene.home.data_directory().join("store"));
+        damage.inflict(&scene.home.data_directory().join(directory));
         scene.start_meshkeep().await;
         let truth = scene.truth().expected();
         let restored = served(scene.meshkeep()).await;
@@ -158,7 +159,7 @@ async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
     scene.settles("the return of an older copy").await;
 }
 
-/// The engine's files of an earlier time under the witness of a later one: sled opens them without a word.
+/// The engine's files of an earlier time under the log of a later one: sled opens them without a word.
 #[tokio::test]
 async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
@@ -172,7 +173,6 @@ async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     scene.remotes[0].change(|cluster| cluster.add_endpoints(5)).await;
     scene.settles("changes behind the copy").await;
     scene.stop_meshkeep().await;
-    fs::copy(store.join("witness"), copy.join("witness")).unwrap();
     fs::remove_dir_all(&store).unwrap();
     fs::rename(&copy, &store).unwrap();
     scene.start_meshkeep().await;

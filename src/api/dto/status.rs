@@ -83,7 +83,7 @@ pub(crate) struct DirectoryStatus {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoreStatus {
     /// `loading`, `healthy`, `recovered` (storing works, but what was stored before the start is not all there), `failing` (tried again;
-    /// what comes meanwhile is in memory alone) or `stopped` (nothing is stored until the next start).
+    /// what comes meanwhile is in memory or in the log alone) or `stopped` (nothing is stored for now).
     state: &'static str,
     /// What the store said.
     #[serde(skip_serializing_if = "Option::is_none")]

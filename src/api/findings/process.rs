@@ -24,7 +24,7 @@ pub(super) fn of_process(handle: &Handle, files: &KeptFiles) -> Vec<Finding> {
     let unwritten = match handle.persistence() {
         PersistState::Healthy => None,
         PersistState::Failing { error } => Some((
-            format!("the store cannot be written: {error}; what comes meanwhile is in memory alone"),
+            format!("the store cannot be written: {error}; what comes meanwhile is in memory or in the log alone"),
             "make room on the disk of --data-dir, or see why it cannot be written; it is tried again each second",
         )),
         PersistState::Stopped { error } => {
@@ -32,9 +32,9 @@ pub(super) fn of_process(handle: &Handle, files: &KeptFiles) -> Vec<Finding> {
         }
     };
     found.extend(unwritten.map(|(detail, advice)| finding("storeUnwritable", "", NOBODY, detail, advice)));
-    if handle.is_journal_failing() {
-        let detail = "the announce journal cannot be written: after a crash, positions from now on are answered with a reset";
-        let advice = "make room on the disk of --data-dir, or see why its journal/ cannot be written";
+    if handle.is_log_failing() {
+        let detail = "the log cannot be written: after a crash, positions from now on are answered with a reset";
+        let advice = "make room on the disk of --data-dir, or see why its log/ cannot be written";
         found.push(finding("journalGap", "", NOBODY, detail, advice));
     }
     for (name, failure) in files.states() {

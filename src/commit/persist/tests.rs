@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::model::{ClusterName, ClusterRecord, EntryKey, Kind, Record, SourceStamp};
+use crate::model::{ClusterName, ClusterRecord, EntryKey, Kind, Record, Sequence, SourceStamp};
 
 /// What a store is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +177,7 @@ fn a_store_that_fails_at_every_other_group_is_told_once_for_each_cause_and_minut
     tracing::subscriber::with_default(subscriber, || {
         for _ in 0..1_000 {
             worker.failed(group(1), &failed);
-            worker.succeeded(&group(1));
+            worker.succeeded();
         }
     });
     let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();

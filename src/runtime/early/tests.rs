@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
@@ -17,9 +18,9 @@ use crate::model::{
     ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection,
     Revision, Scope, Sequence, SourceStamp,
 };
-use crate::runtime::restore::{restore, runs};
+use crate::runtime::restore::restore;
 use crate::runtime::wiring::Opening;
-use crate::store::{Group, Journal, Store};
+use crate::store::{Group, Store};
 use crate::view::entries_of;
 use crate::wire::{self, Context};
 
@@ -142,10 +143,9 @@ fn stored(directory: &Path) {
     let changed = ip("oslo", "10.9.1.2", 60_006, 301, "172.18.0.2");
     newer.records.insert(changed.key.clone(), Some(Arc::new(changed)));
     store.apply(&newer).unwrap();
-    let (mut journal, begun) = Journal::begin(directory, Epoch(7), Sequence(0));
-    begun.unwrap();
-    let announced = [key(Kind::Ip, "paris", "10.9.0.7"), key(Kind::Ip, "rome", "10.200.0.1")];
-    journal.append(announced.iter().enumerate().map(|(at, key)| (Sequence(60_011 + at as u64), Some(key))));
+    // and in the log without having been stored
+    let announced = record(key(Kind::Identity, "rome", "302"), 60_012, "k8s:app=newest;");
+    store.log().append(&mut group(vec![announced], 60_012));
 }
 
 const PATHS: [&str; 24] = [
@@ -190,19 +190,16 @@ async fn answers(address: String) -> Vec<(&'static str, String)> {
     tokio::task::spawn_blocking(asked).await.unwrap()
 }
 
-/// What was announced and not stored is announced anew, so its keys are known before any position is given out.
+/// What was announced and not stored is known before any position is given out.
 #[test]
-fn an_early_start_begins_with_the_journals_that_were_read_while_the_store_opened() {
+fn an_early_start_honours_what_was_announced_before_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     stored(directory.path());
-    let expected = runs(directory.path());
     let opening =
         Opening { directory: directory.path().to_owned(), wait: Duration::ZERO, max_connected_clusters: MAX, retention: retention() };
     let opened = opening.open(watch::channel(None).0).unwrap();
     let begun = opened.begun.expect("must begin early");
-    assert_eq!(begun.runs, expected);
-    let announced: Vec<&EntryKey> = begun.plan.announced.iter().map(|(key, _)| key).collect();
-    assert_eq!(announced, [&key(Kind::Ip, "paris", "10.9.0.7"), &key(Kind::Ip, "rome", "10.200.0.1")]);
+    assert_eq!(begun.plan.earlier, [EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: Some(Sequence(60_012)) }]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,7 +232,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
         let mut begun = None;
         let mut offer = |cold: Option<Cold>| {
             let Some(cold) = cold else { return };
-            let (mirror, start) = begin(cold, &path, MAX, retention(), runs(&path)).expect("must be answered early");
+            let (mirror, start) = begin(cold, MAX, retention()).expect("must be answered early");
             begun = Some(start);
             early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn Early>));
             held.recv().unwrap();

@@ -1,10 +1,11 @@
-//! A start after a crash: what was announced and lost is announced anew, and positions mean what they meant or are refused.
+//! A start after a crash: what was announced is there, and positions mean what they meant or are refused.
 
 use std::path::Path;
 
 use super::*;
 use crate::commit::Changed;
 use crate::model::EntryKey;
+use crate::model::{DeleteReason, Tombstone};
 use crate::model::{Kind, LabelSet, ObjectPrefix, Phase, Revision, SourceStamp};
 
 const EPOCH: Epoch = Epoch(0xe);
@@ -38,10 +39,11 @@ fn start(directory: &Path) -> Restored {
     restore(&store, MaxConnectedClusters::default(), retention, None).unwrap()
 }
 
-/// A store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start was announcing when it was killed.
-fn crashed(journal: &[(u64, u32)]) -> tempfile::TempDir {
+/// A store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start had announced more when it was killed.
+fn crashed(announced: &[Group]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    store.log().begin_epoch(EPOCH);
     let records = [stored(256, 11), stored(257, 12)].map(|record| (record.key.clone(), Some(Arc::new(record))));
     let epochs = vec![EpochSpan { epoch: EPOCH, began: Sequence(10), vouched: None }];
     let group = Group {
@@ -52,11 +54,26 @@ fn crashed(journal: &[(u64, u32)]) -> tempfile::TempDir {
         ..Group::default()
     };
     store.apply(&group).unwrap();
-    let (mut written, begun) = Journal::begin(directory.path(), EPOCH, Sequence(10));
-    begun.unwrap();
-    let records: Vec<(Sequence, EntryKey)> = journal.iter().map(|(sequence, id)| (Sequence(*sequence), key(*id))).collect();
-    written.append(records.iter().map(|(sequence, key)| (*sequence, Some(key))));
+    // written before anybody heard of it, and nothing more
+    announced.iter().for_each(|group| store.log().append(&mut group.clone()));
     directory
+}
+
+/// Identity 258 appears at 13, 256 changes at 14, and 257 is deleted at 15.
+fn announced() -> [Group; 3] {
+    let put = |id: u32, sequence: u64| Group {
+        records: [(key(id), Some(Arc::new(stored(id, sequence))))].into(),
+        covered: Some(Sequence(sequence)),
+        ..Group::default()
+    };
+    let tombstone = Tombstone { key: key(257), reason: DeleteReason::Deleted, time: SystemTime::UNIX_EPOCH };
+    let deleted = Group {
+        records: [(key(257), None)].into(),
+        tombstones: [(Sequence(15), Some(tombstone))].into(),
+        covered: Some(Sequence(15)),
+        ..Group::default()
+    };
+    [put(258, 13), put(256, 14), deleted]
 }
 
 fn vouched(restored: &Restored) -> Vec<Option<Sequence>> {
@@ -78,46 +95,38 @@ fn paris() -> Changed<EntryKey> {
 }
 
 #[test]
-fn a_key_announced_lost_in_the_crash_and_deleted_meanwhile_stays_with_nobody() {
-    // 258 appeared at 13, 256 changed at 14 and 257 was deleted at 15: all announced, none stored
-    let directory = crashed(&[(11, 256), (12, 257), (13, 258), (14, 256), (15, 257)]);
+fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
+    let directory = crashed(&announced());
     let restored = start(directory.path());
     assert_eq!(vouched(&restored), [Some(Sequence(15))]);
-    let told =
-        [(1_001, Changed::Live(key(256))), (1_002, Changed::Live(key(257))), (1_003, Changed::Gone(key(258), DeleteReason::Deleted))];
-    assert_eq!(after(&restored, 15), told);
-    assert_eq!(changes_after(&restored, 1_003), [(Sequence(1_004), paris())]);
-    assert_eq!(restored.published.position().sequence, Sequence(1_004));
+    let told = [(13, Changed::Live(key(258))), (14, Changed::Live(key(256))), (15, Changed::Gone(key(257), DeleteReason::Deleted))];
+    assert_eq!(after(&restored, 12), told);
+    assert_eq!(after(&restored, 15), []);
+    assert_eq!(changes_after(&restored, 15), [(Sequence(1_001), paris())]);
+    assert_eq!(restored.published.position().sequence, Sequence(1_001));
     let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
     let object = restored.published.view.record(&key(256)).unwrap().object.clone();
     assert_eq!(object.as_deref(), Some(&crate::model::Object::Identity(crate::model::Identity { id: 256, labels })));
-}
-
-#[test]
-fn the_announcements_anew_are_stored_before_the_journal_goes() {
-    let directory = crashed(&[(13, 258)]);
-    let first = start(directory.path());
-    let first_epoch = first.published.epoch;
-    drop(first);
-    assert_eq!(read_journals(directory.path()).unwrap().iter().filter(|run| run.epoch == EPOCH).count(), 0);
+    // and so at the start after that
+    let first_epoch = restored.published.epoch;
+    drop(restored);
     let second = start(directory.path());
-    assert_eq!(vouched(&second), [Some(Sequence(13))]);
-    assert_eq!(after(&second, 13), [(1_001, Changed::Gone(key(258), DeleteReason::Deleted))]);
+    assert_eq!((vouched(&second), after(&second, 12)), (vec![Some(Sequence(15))], told.to_vec()));
     let spans: Vec<Epoch> = second.published.earlier.iter().map(|span| span.epoch).collect();
     assert_eq!(spans, [EPOCH, first_epoch]);
 }
 
+/// As a power cut leaves it: what is not there is not vouched for, and what follows it is not believed.
 #[test]
-fn a_lost_end_of_the_journal_is_vouched_for_no_further() {
-    let directory = crashed(&[(13, 258), (15, 256)]);
+fn a_lost_end_of_the_log_is_vouched_for_no_further() {
+    let directory = crashed(&announced());
+    let newest = std::fs::read_dir(directory.path().join("log")).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    let bytes = std::fs::read(&newest).unwrap();
+    std::fs::write(&newest, &bytes[..bytes.len() - 1]).unwrap();
     let restored = start(directory.path());
-    assert_eq!(vouched(&restored), [Some(Sequence(13))]);
-    let keys: Vec<Changed<EntryKey>> = after(&restored, 12).into_iter().map(|(_, changed)| changed).collect();
-    assert_eq!(
-        keys,
-        [Changed::Live(key(256)), Changed::Gone(key(258), DeleteReason::Deleted)],
-        "what is known is announced anew all the same"
-    );
+    assert_eq!(vouched(&restored), [Some(Sequence(14))]);
+    assert_eq!(after(&restored, 12), [(13, Changed::Live(key(258))), (14, Changed::Live(key(256)))]);
+    assert!(restored.published.view.record(&key(257)).is_some(), "it was there at 14");
 }
 
 #[test]
@@ -131,20 +140,15 @@ fn two_starts_from_one_copy_have_no_position_in_common() {
 }
 
 #[test]
-fn a_cluster_announced_and_lost_in_the_crash_stays_with_nobody_and_a_known_one_is_told_anew() {
-    let directory = crashed(&[]);
-    let [paris_key, tokyo] = ["paris", "tokyo"].map(|name| EntryKey::of_cluster(ClusterName::parse(name).unwrap()));
-    let (mut written, begun) = Journal::begin(directory.path(), EPOCH, Sequence(10));
-    begun.unwrap();
-    written.append([(Sequence(13), Some(&tokyo)), (Sequence(14), Some(&paris_key))].into_iter());
-    drop(written);
+fn a_cluster_that_was_announced_before_a_kill_is_known_and_told_anew() {
+    let tokyo = ClusterName::parse("tokyo").unwrap();
+    let clusters = [(tokyo.clone(), Some(crate::model::ClusterRecord::default()))].into();
+    let directory = crashed(&[Group { clusters, covered: Some(Sequence(13)), ..Group::default() }]);
     let restored = start(directory.path());
-    assert_eq!(vouched(&restored), [Some(Sequence(14))]);
-    let told: Vec<Changed<EntryKey>> = changes_after(&restored, 14).into_iter().map(|(_, changed)| changed).collect();
-    assert_eq!(told, [Changed::Gone(tokyo.clone(), DeleteReason::Deleted), paris()]);
-    assert_eq!(restored.published.view.phase(&paris_key.cluster), Some(Phase::WaitingForFiles));
-    assert!(restored.published.view.cluster_object(&paris_key.cluster).is_some());
-    assert!(restored.published.view.cluster_object(&tokyo.cluster).is_none());
+    assert_eq!(vouched(&restored), [Some(Sequence(13))]);
+    let told: Vec<Changed<EntryKey>> = changes_after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(told, [paris(), Changed::Live(EntryKey::of_cluster(tokyo.clone()))]);
+    assert_eq!(restored.published.view.phase(&tokyo), Some(Phase::WaitingForFiles));
 }
 
 fn node_key(name: &str) -> EntryKey {
@@ -185,9 +189,6 @@ fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_th
     assert_eq!(after(&first, 13), told);
     assert_eq!(first.published.position().sequence, Sequence(1_003));
     assert!(first.reserved > Sequence(1_003));
-    let runs = read_journals(directory.path()).unwrap();
-    let noted: Vec<_> = runs.iter().filter(|run| run.epoch == first.published.epoch).flat_map(|run| run.records.clone()).collect();
-    assert_eq!(noted, expected.iter().map(|(key, sequence)| (Sequence(*sequence), Some(key.clone()))).collect::<Vec<_>>());
     let (epoch, position) = (first.published.epoch, first.published.position().sequence);
     drop(first);
     // they are stored: nothing is announced anew but the phase of the cluster

@@ -20,8 +20,6 @@ fn keys_read_back() {
     assert_eq!(codec::read_key(&codec::entry_key(&derived)), Some(StoredKey::Entry(derived)));
     assert_eq!(codec::read_key(b"mderived"), Some(StoredKey::Derived));
     assert_eq!(codec::read_key(&codec::cluster_key(&cluster("paris"))), Some(StoredKey::Cluster(cluster("paris"))));
-    assert_eq!(codec::read_key(codec::FORMAT_KEY), Some(StoredKey::Format));
-    assert_eq!(codec::read_key(codec::GROUP_KEY), Some(StoredKey::Group));
     assert_eq!(codec::read_key(codec::SEQUENCE_KEY), Some(StoredKey::Sequence));
 }
 

@@ -11,16 +11,15 @@ use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::damage::{flip_last_byte_of, group};
-use super::memory::{Disk, reopen, work};
+use super::damage::{copy_directory, flip_last_byte_of, group};
+use super::memory::{Disk, Rig, reopen};
 use super::{Loaded, key, open, read, record};
 use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Record, Sequence};
 use crate::store::cold::{Found, Wanted};
 use crate::store::engine::Engine;
+use crate::store::frames::read_all;
 use crate::store::recover::{Early, Reading};
 use crate::store::slots::{Slot, SlotKind, Slots};
-use crate::store::warm::Warm;
-use crate::store::witness::Witness;
 use crate::store::{Cold, Group, Store};
 use crate::wire::{self, Context};
 
@@ -150,19 +149,19 @@ fn check<S: Slots>(early: &Early, slots: &S, records: &Records, width: u32) -> u
 }
 
 /// Opens a store as a start does, and lets it know what its records mean.
-fn reopen_known(disk: &Disk, records: &Records, newer: &Records) -> Warm<Disk> {
-    let mut warm = reopen(disk);
+fn reopen_known(disk: &Disk, records: &Records, newer: &Records) -> Rig {
+    let mut rig = reopen(disk);
     for known in [records, newer] {
-        warm.know(&known.values().cloned().collect::<Vec<_>>());
+        rig.warm.know(&known.values().cloned().collect::<Vec<_>>());
     }
-    warm
+    rig
 }
 
 /// Returns how often there were answers after a power cut, and how often there were none.
 fn run(random: &mut StdRng) -> (usize, usize) {
     let (mut answered_count, mut asked_count) = (0, 0);
     let disk = Disk::default();
-    let mut warm = Warm::begin(disk.clone()).unwrap();
+    let mut rig = Rig::begin(&disk);
     let width = if random.random_ratio(1, 10) { 200 } else { 6 };
     let (mut records, mut sequence, mut acknowledged) = (Records::new(), 0, false);
     for _ in 0..random.random_range(1..25) {
@@ -171,23 +170,25 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         }
         let mut newer = records.clone();
         let group = random_group(random, &mut newer, &mut sequence, width);
-        let outcome = work(&mut warm, random).and_then(|()| {
-            warm.commit(group.changes())?;
+        let outcome = rig.work(random).and_then(|()| {
+            rig.commit(&group)?;
             records.clone_from(&newer);
             acknowledged = true;
-            work(&mut warm, random)
+            rig.work(random)
         });
         if outcome.is_ok() && !random.random_ratio(1, 6) {
             disk.break_after(None);
             continue;
         }
-        drop(warm);
+        drop(rig);
         disk.cut_power(random);
-        let early = Reading::begin(disk.clone()).unwrap().early(0);
+        let mut reading = Reading::begin(disk.clone()).unwrap();
+        reading.take_log(read_all(&disk).unwrap(), u64::MAX).unwrap();
+        let early = reading.early();
         // all that it relies on is there from the first group on
         assert!(early.is_some() || !acknowledged, "no manifest");
-        warm = reopen_known(&disk, &records, &newer);
-        let loaded = crate::store::load::read(&warm, BTreeMap::new()).unwrap().loaded;
+        rig = reopen_known(&disk, &records, &newer);
+        let loaded = crate::store::load::read(&rig.warm, BTreeMap::new()).unwrap().loaded;
         let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
         if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
             records = newer;
@@ -284,10 +285,14 @@ fn a_suspect_or_older_store_gives_no_early_answer() {
     let (store, _) = open(directory.path());
     store.apply(&group()).unwrap();
     store.close().unwrap();
-    let inner = directory.path().join("store");
-    Witness::open(&inner, true).unwrap().suspect().unwrap();
+    let older = tempfile::tempdir().unwrap();
+    copy_directory(&directory.path().join("store"), older.path());
+    let (store, _) = open(directory.path());
+    store.inner().warm.as_mut().unwrap().adopt(0).unwrap();
+    drop(store);
     assert_eq!(offered(directory.path()).0, None);
-    Witness::open(&inner, true).unwrap().confirm(900, Sequence(900)).unwrap();
+    std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+    copy_directory(older.path(), &directory.path().join("store"));
     assert_eq!(offered(directory.path()).0, None);
 }
 

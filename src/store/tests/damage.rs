@@ -15,7 +15,6 @@ use crate::store::codec;
 use crate::store::engine::Engine;
 use crate::store::object::{self, Part};
 use crate::store::slots::{Slot, SlotKind, Slots};
-use crate::store::witness::{Testimony, Witness};
 use crate::store::{Group, Opened};
 
 /// 400 entries in two scopes, which make three chunks, and the cursors of the scopes.
@@ -137,19 +136,101 @@ fn damaged_cursors_cost_only_themselves() {
     check(&load(directory.path()), &without_cursors());
 }
 
-#[test]
-fn a_damaged_log_costs_every_cursor() {
-    let directory = stored();
-    let (store, _) = open(directory.path());
+/// Deletes an entry of the store in a directory, and is killed before that is folded.
+fn delete_and_be_killed(directory: &Path) -> Group {
+    let (store, _) = open(directory);
     let deleted = key(Kind::Node, "paris", "000");
-    store.apply(&Group { records: BTreeMap::from([(deleted, None)]), ..Group::default() }).unwrap();
-    // not settled
+    store.apply(&Group { records: BTreeMap::from([(deleted.clone(), None)]), ..Group::default() }).unwrap();
+    let mut left = group();
+    left.records.remove(&deleted);
+    left
+}
+
+fn log_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory.join("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// The delete is lost, as if it had never come: the cursor says so, too.
+#[test]
+fn a_damaged_end_of_the_log_is_what_had_come_before() {
+    let directory = stored();
+    let left = delete_and_be_killed(directory.path());
+    let whole = tempfile::tempdir().unwrap();
+    copy_directory(directory.path(), whole.path());
+    check(&load(whole.path()), &loaded(&left));
+    let newest = log_files(directory.path()).pop().unwrap();
+    let mut bytes = fs::read(&newest).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&newest, bytes).unwrap();
+    check(&load(directory.path()), &loaded(&group()));
+    check(&load(directory.path()), &loaded(&group()));
+}
+
+/// What is in the chunks may be ahead of what the log can vouch for, or behind it.
+#[test]
+fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
+    let (older, other) = (stored(), stored());
+    let without = |directory: &Path| fs::remove_dir_all(directory.join("log")).unwrap();
+    let with_log_of = |directory: &Path, other: &Path| {
+        without(directory);
+        copy_directory(&other.join("log"), &directory.join("log"));
+    };
+    let with_store_of = |directory: &Path, other: &Path| {
+        fs::remove_dir_all(directory.join("store")).unwrap();
+        copy_directory(&other.join("store"), &directory.join("store"));
+    };
+    // some groups later, all of them folded
+    let newer = || {
+        let directory = tempfile::tempdir().unwrap();
+        copy_directory(older.path(), directory.path());
+        let (store, _) = open(directory.path());
+        store.apply(&group()).unwrap();
+        store.apply(&group()).unwrap();
+        store.close().unwrap();
+        directory
+    };
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage<'_>); 4] = [
+        ("its log is missing, or is that of another store", &without),
+        ("its log is missing, or is that of another store", &|directory| with_log_of(directory, other.path())),
+        ("its log ends with group 1: those up to 3 are lost", &|directory| with_log_of(directory, older.path())),
+        ("it went back from group 3 to 1: its end is lost", &|directory| with_store_of(directory, older.path())),
+    ];
+    for (reason, damage) in cases {
+        let directory = newer();
+        damage(directory.path());
+        let (store, opened) = open(directory.path());
+        assert_eq!(opened.losses, [format!("{reason}: all clusters are listed anew")]);
+        check(&read(&store), &without_cursors());
+        drop(store);
+        let (store, opened) = open(directory.path());
+        assert!(opened.losses.is_empty(), "{:?}", opened.losses);
+        check(&read(&store), &without_cursors());
+        // and it works again
+        store.apply(&group()).unwrap();
+        drop(store);
+        check(&load(directory.path()), &loaded(&group()));
+    }
+}
+
+/// A file in the middle is gone.
+#[test]
+fn a_gap_in_the_log_below_what_the_chunks_have_costs_every_cursor() {
+    let directory = stored();
+    drop(delete_and_be_killed(directory.path()));
+    drop(delete_and_be_killed(directory.path()));
+    let (store, _) = open(directory.path());
+    store.apply(&Group { sequence_reserved: Some(Sequence(501)), ..Group::default() }).unwrap();
+    store.inner().warm.as_mut().unwrap().fold_some(1).unwrap();
+    store.inner().warm.as_mut().unwrap().slots.sync().unwrap();
     drop(store);
-    let newest = parts(directory.path()).into_iter().filter(|(slot, _)| slot.kind == SlotKind::Hot).max_by_key(|(_, part)| part.head.stamp);
-    flip(directory.path(), newest.unwrap().0, 2);
-    // the delete is lost, and must be learnt anew
-    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
-    check(&load(directory.path()), &without_cursors());
+    let files = log_files(directory.path());
+    fs::remove_file(&files[files.len() - 2]).unwrap();
+    let (store, opened) = open(directory.path());
+    assert!(opened.losses.iter().any(|loss| loss.contains("are lost")), "{:?}", opened.losses);
+    assert!(read(&store).cursors.is_empty() && read(&store).epochs.is_empty());
 }
 
 #[test]
@@ -157,7 +238,8 @@ fn a_key_that_nobody_wrote_costs_every_cursor() {
     let directory = stored();
     let (store, _) = open(directory.path());
     let foreign = BTreeMap::from([(b"xyz".as_slice().into(), Some(Value::Item(b"?".as_slice().into())))]);
-    store.inner().warm.as_mut().unwrap().commit(foreign).unwrap();
+    let number = store.log().append_changes(&foreign);
+    store.log().persist(number, &foreign).unwrap();
     drop(store);
     check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
     check(&load(directory.path()), &without_cursors());
@@ -167,48 +249,20 @@ fn a_key_that_nobody_wrote_costs_every_cursor() {
 fn lost_sequence_marks_fall_back_to_the_records() {
     let directory = stored();
     flip(directory.path(), chunk_at(directory.path(), b"f").0, 10);
-    fs::remove_file(directory.path().join("store/witness")).unwrap();
-    let expected = Loaded { sequence_reserved: Sequence(399), clusters: Vec::new(), ..without_cursors() };
+    let expected = loaded(&Group { epochs: None, ..group() });
+    let expected = Loaded { sequence_reserved: Sequence(399), clusters: Vec::new(), ..expected };
     check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected });
 }
 
-/// Set by an error in the middle of a group: the cursors may be ahead.
+/// A repair that was broken off: what was lost looks like whole by now.
 #[test]
 fn a_suspect_store_starts_without_cursors() {
     let directory = stored();
-    let file = directory.path().join("store");
-    Witness::open(&file, true).unwrap().suspect().unwrap();
-    check(&load(directory.path()), &without_cursors());
-    let testimony = Testimony { suspect: false, group_number: 2, sequence: Sequence(500) };
-    assert_eq!(Witness::open(&file, true).unwrap().testimony(), testimony);
-    check(&load(directory.path()), &without_cursors());
-}
-
-#[test]
-fn a_lost_or_damaged_witness_costs_the_cursors() {
-    for damage in ["", "anything else that is longer than a witness can be"] {
-        let directory = stored();
-        fs::write(directory.path().join("store/witness"), damage).unwrap();
-        check(&load(directory.path()), &without_cursors());
-    }
-    let directory = stored();
-    fs::remove_file(directory.path().join("store/witness")).unwrap();
-    check(&load(directory.path()), &without_cursors());
-}
-
-/// A torn log can open in an older state, of which parts may be newer; the witness knows how far it was.
-#[test]
-fn a_store_that_went_back_starts_without_cursors_and_keeps_its_sequences() {
-    let directory = stored();
-    Witness::open(&directory.path().join("store"), true).unwrap().confirm(7, Sequence(900)).unwrap();
-    let expected = Loaded { sequence_reserved: Sequence(900), ..without_cursors() };
     let (store, _) = open(directory.path());
-    assert_eq!(read(&store), expected);
-    // also when the engine is opened anew before the next group
-    drop(store.inner().warm.take().unwrap());
-    store.apply(&group()).unwrap();
-    store.close().unwrap();
-    check(&load(directory.path()), &Loaded { sequence_reserved: Sequence(900), ..loaded(&group()) });
+    store.inner().warm.as_mut().unwrap().adopt(0).unwrap();
+    drop(store);
+    check(&load(directory.path()), &without_cursors());
+    check(&load(directory.path()), &without_cursors());
 }
 
 /// The store reads back whole, or without any cursor, or it is set aside and begun anew; then it works again.
@@ -221,7 +275,7 @@ fn check_after_damage(directory: &Path) -> bool {
         assert!(opened.created);
     } else {
         assert!(found == loaded(&group()) || found.cursors.is_empty(), "cursors, and not all that they claim");
-        assert_eq!(found.sequence_reserved, Sequence(500));
+        assert!(found.sequence_reserved == Sequence(500) || found.epochs.is_empty(), "{}", found.sequence_reserved);
     }
     for record in found.records {
         store.apply(&Group { records: BTreeMap::from([(record.key, None)]), ..Group::default() }).unwrap();
@@ -318,13 +372,15 @@ fn only_the_newest_damaged_stores_are_kept() {
 #[test]
 fn a_store_of_a_newer_version_is_set_aside_intact() {
     let directory = stored();
-    fs::write(directory.path().join("store/format"), "meshkeep store format 3\n").unwrap();
+    fs::write(directory.path().join("store/format"), "meshkeep store format 4\n").unwrap();
     let before = files(&directory.path().join("store"));
     let (store, opened) = open(directory.path());
     let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 3 of a newer version; this one reads up to 2");
+    assert_eq!(set_aside.reason, "it has format 4 of a newer version; this one reads up to 3");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
-    assert_eq!(files(&set_aside.path), before);
+    let mut kept = files(&set_aside.path);
+    kept.retain(|path, _| !path.starts_with("log"));
+    assert_eq!(kept, before);
     assert_eq!(read(&store), Loaded::default());
 }
 
@@ -332,7 +388,7 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
 fn a_newer_format_is_also_known_by_its_record() {
     let directory = stored();
     let engine = Engine::open(&directory.path().join("store")).unwrap();
-    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(3)).unwrap();
+    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(4)).unwrap();
     engine.sync().unwrap();
     drop(engine);
     fs::remove_file(directory.path().join("store/format")).unwrap();
@@ -348,7 +404,7 @@ fn a_lost_format_file_is_written_again() {
     let directory = stored();
     fs::remove_file(directory.path().join("store/format")).unwrap();
     check(&load(directory.path()), &loaded(&group()));
-    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 2\n");
+    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 3\n");
 }
 
 /// Every file below a directory and what it holds.

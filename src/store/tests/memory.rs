@@ -1,143 +1,91 @@
-//! The layout over an engine in memory that can lose everything a power cut may lose, at any write.
+//! The log and the layout over a disk in memory that can lose everything a power cut may lose, at any write.
 //!
-//! The engine promises no more than [`Slots`] says: of what was not synced, each slot keeps as many of its writes as chance will have.
+//! The engine promises no more than [`Slots`] says: of what was not synced, each slot keeps as many of its writes as chance will have. The files of
+//! the log keep as much of their unsynced end as chance will have, perhaps as noise, and the directory may forget those that are new.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::Loaded;
+pub(super) use super::double::Disk;
 use super::model::{Model, random_group};
 use crate::store::error::EngineError;
-use crate::store::load::read;
+use crate::store::frames::read_all;
+use crate::store::group::Group;
+use crate::store::load::{begin_log, load_and_repair, read};
+use crate::store::log::Log;
 use crate::store::object;
 use crate::store::pace::LOG_FULL_BYTES;
-use crate::store::recover::{Found, recover};
-use crate::store::slots::{Slot, SlotKind, Slots, VALUE_BYTES_MAX};
-use crate::store::warm::{LOG_RAW_BYTES_MAX, LogObject, Warm};
+use crate::store::recover::recover;
+use crate::store::slots::{SlotKind, Slots};
+use crate::store::warm::{LOG_RAW_BYTES_MAX, Warm};
 
-#[derive(Debug, Default)]
-struct State {
-    synced: BTreeMap<Slot, Vec<u8>>,
-    /// What was written since, in order; `None` empties.
-    unsynced: Vec<(Slot, Option<Vec<u8>>)>,
-    /// How many writes and syncs still succeed.
-    left: Option<usize>,
+/// A store over such a disk.
+#[derive(Debug)]
+pub(super) struct Rig {
+    pub(super) warm: Warm<Disk>,
+    pub(super) log: Log,
 }
 
-/// A disk that outlives those who write to it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Disk(Arc<Mutex<State>>);
-
-impl Disk {
-    pub(super) fn break_after(&self, left: Option<usize>) {
-        self.0.lock().unwrap().left = left;
+impl Rig {
+    pub(super) fn begin(disk: &Disk) -> Self {
+        let mut warm = Warm::begin(disk.clone()).unwrap();
+        let run = begin_log(&mut warm, &BTreeMap::new(), disk).unwrap();
+        let log = Log::closed(Arc::new(disk.clone()));
+        log.open(&run);
+        Self { warm, log }
     }
 
-    /// Loses of each slot's writes that were not synced some of the newest.
-    pub(super) fn cut_power(&self, random: &mut StdRng) {
-        let mut state = self.0.lock().unwrap();
-        state.left = None;
-        let unsynced = std::mem::take(&mut state.unsynced);
-        let mut kept: BTreeMap<Slot, usize> = BTreeMap::new();
-        for (slot, _) in &unsynced {
-            *kept.entry(*slot).or_default() += 1;
-        }
-        // often all or nothing: a kill, and a disk that is lazy
-        let fate = random.random_range(0..4);
-        for count in kept.values_mut() {
-            *count = match fate {
-                0 => 0,
-                1 => *count,
-                _ => random.random_range(0..=*count),
-            };
-        }
-        for (slot, value) in unsynced {
-            let left = kept.get_mut(&slot).unwrap();
-            if *left > 0 {
-                *left -= 1;
-                state.write(slot, value);
+    /// As a start does it. Says what is lost, too.
+    pub(super) fn open(disk: &Disk) -> Result<(Self, Loaded, Vec<String>), EngineError> {
+        let (mut warm, found, run) = recover(disk.clone(), read_all(disk)?, u64::MAX)?;
+        let (loaded, losses, run) = load_and_repair(&mut warm, found, run, disk)?;
+        let log = Log::closed(Arc::new(disk.clone()));
+        log.open(&run);
+        assert_eq!(run.last, warm.group_number);
+        Ok((Self { warm, log }, loaded.into(), losses))
+    }
+
+    /// As the writer and the thread that stores do it; what was stored goes on if the engine fails.
+    pub(super) fn commit(&mut self, group: &Group) -> Result<(), EngineError> {
+        let mut group = group.clone();
+        self.log.append(&mut group);
+        self.persist(&group)
+    }
+
+    fn persist(&mut self, group: &Group) -> Result<(), EngineError> {
+        let changes = group.changes();
+        self.log.persist(group.number, &changes).map_err(EngineError::Log)?;
+        self.warm.make_room()?;
+        self.warm.take_in(group.number, &changes);
+        Ok(())
+    }
+
+    pub(super) fn work(&mut self, random: &mut StdRng) -> Result<(), EngineError> {
+        let outcome = work(&mut self.warm, random);
+        if outcome.is_ok() {
+            self.log.cut(self.warm.folded);
+            if random.random_ratio(1, 10) && self.warm.is_settled() {
+                self.log.trim().map_err(EngineError::Log)?;
             }
         }
-    }
-
-    /// Changes what is there behind the store's back.
-    pub(super) fn change(&self, slot: Slot, change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>>) {
-        let mut state = self.0.lock().unwrap();
-        let value = state.synced.remove(&slot);
-        if let Some(value) = change(value) {
-            state.synced.insert(slot, value);
-        }
-    }
-
-    fn write(&self, slot: Slot, value: Option<Vec<u8>>) -> Result<(), EngineError> {
-        let mut state = self.0.lock().unwrap();
-        state.spend()?;
-        state.unsynced.push((slot, value));
-        Ok(())
+        outcome
     }
 }
 
-impl State {
-    fn spend(&mut self) -> Result<(), EngineError> {
-        if self.left == Some(0) {
-            return Err(EngineError::Io(io::ErrorKind::StorageFull.into()));
-        }
-        self.left = self.left.map(|left| left - 1);
-        Ok(())
-    }
-
-    fn write(&mut self, slot: Slot, value: Option<Vec<u8>>) {
-        match value {
-            Some(value) => self.synced.insert(slot, value),
-            None => self.synced.remove(&slot),
-        };
-    }
-}
-
-impl Slots for Disk {
-    fn slots(&self) -> Result<Vec<Slot>, EngineError> {
-        let state = self.0.lock().unwrap();
-        Ok(state.synced.keys().copied().chain(state.unsynced.iter().map(|(slot, _)| *slot)).collect())
-    }
-
-    fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError> {
-        let state = self.0.lock().unwrap();
-        let newest = state.unsynced.iter().rev().find(|(written, _)| *written == slot);
-        Ok(newest.map_or_else(|| state.synced.get(&slot).cloned(), |(_, value)| value.clone()))
-    }
-
-    fn put(&self, slot: Slot, value: &[u8]) -> Result<(), EngineError> {
-        assert!(value.len() <= VALUE_BYTES_MAX, "{slot}: {} bytes", value.len());
-        self.write(slot, Some(value.to_vec()))
-    }
-
-    fn delete(&self, slot: Slot) -> Result<(), EngineError> {
-        self.write(slot, None)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        let mut state = self.0.lock().unwrap();
-        state.spend()?;
-        for (slot, value) in std::mem::take(&mut state.unsynced) {
-            state.write(slot, value);
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn reopen(disk: &Disk) -> Warm<Disk> {
-    let (warm, found) = recover(disk.clone()).unwrap();
-    assert!(found.is_whole(), "{found:?}");
-    warm
+/// Opens what must be whole.
+pub(super) fn reopen(disk: &Disk) -> Rig {
+    let (rig, _, losses) = Rig::open(disk).unwrap();
+    assert!(losses.is_empty(), "{losses:?}");
+    rig
 }
 
 fn loaded(warm: &Warm<Disk>) -> Loaded {
-    read(warm, std::collections::BTreeMap::new()).unwrap().loaded.into()
+    read(warm, BTreeMap::new()).unwrap().loaded.into()
 }
 
 /// What differs, by name, for whole values would be pages.
@@ -169,50 +117,81 @@ fn what_is_recovered_after_any_power_cut_is_what_was_acknowledged() {
     }
 }
 
+/// Groups are appended and stored as they come, or some together; what was appended and not stored may be there after a cut, from the first on.
 fn run(random: &mut StdRng) {
     let disk = Disk::default();
-    let mut warm = Warm::begin(disk.clone()).unwrap();
+    let mut rig = Rig::begin(&disk);
     // wide ones split and join their chunks
     let width = if random.random_ratio(1, 10) { 600 } else { 6 };
-    let mut model = Model::default();
+    let mut stored = Model::default();
+    // what was appended and not stored: the group, and what the store holds with it
+    let mut waiting: Vec<(Group, Model)> = Vec::new();
     for _ in 0..random.random_range(1..25) {
         if random.random_ratio(1, 3) {
             disk.break_after(Some(random.random_range(0..40)));
         }
-        model.shrinking = random.random_ratio(1, 3);
-        let mut newer = model.clone();
-        let group = random_group(random, &mut newer, width);
+        let mut newer = waiting.last().map_or(&stored, |(_, newer)| newer).clone();
+        newer.shrinking = random.random_ratio(1, 3);
+        let mut group = random_group(random, &mut newer, width);
         newer.take(&group);
-        let outcome = work(&mut warm, random).and_then(|()| {
-            warm.commit(group.changes()).inspect(|()| model = newer.clone())?;
-            work(&mut warm, random)
+        rig.log.append(&mut group);
+        waiting.push((group, newer));
+        if random.random_ratio(1, 3) {
+            continue;
+        }
+        let count = random.random_range(1..=waiting.len());
+        let outcome = rig.work(random).and_then(|()| {
+            let mut together = Group::default();
+            for (group, _) in &waiting[..count] {
+                let mut newer = group.clone();
+                newer.merge_older(together);
+                together = newer;
+            }
+            let persisted = rig.log.persist(together.number, &together.changes()).map_err(EngineError::Log);
+            persisted?;
+            stored = waiting[count - 1].1.clone();
+            waiting.drain(..count);
+            rig.warm.make_room()?;
+            rig.warm.take_in(together.number, &together.changes());
+            rig.work(random)
         });
+        if matches!(outcome, Err(EngineError::Log(_))) {
+            // it is tried again
+            disk.break_after(None);
+            continue;
+        }
         if outcome.is_ok() && !random.random_ratio(1, 6) {
             disk.break_after(None);
             continue;
         }
-        drop(warm);
+        drop(rig);
         disk.cut_power(random);
-        warm = reopen(&disk);
-        let found = loaded(&warm);
-        if found != model.loaded() {
-            // not acknowledged, and there all the same: then the whole of it
-            assert!(outcome.is_err(), "not what was acknowledged: {}", difference(&found, &model.loaded()));
-            assert!(found == newer.loaded(), "neither what was acknowledged nor what was to be: {}", difference(&found, &newer.loaded()));
-            model = newer;
-        }
+        (rig, stored) = recovered(&disk, &stored, &waiting);
+        waiting.clear();
         if random.random_ratio(1, 4) {
             // cut off again at once
-            drop(warm);
+            drop(rig);
             disk.cut_power(random);
-            warm = reopen(&disk);
+            rig = reopen(&disk);
         }
     }
-    assert!(loaded(&warm) == model.loaded());
-    assert!(warm.fold_all().is_ok());
-    drop(warm);
+    drop(rig);
     disk.cut_power(random);
-    assert!(loaded(&reopen(&disk)) == model.loaded());
+    let (mut rig, stored) = recovered(&disk, &stored, &waiting);
+    assert!(rig.warm.fold_all().is_ok());
+    drop(rig);
+    disk.cut_power(random);
+    assert!(loaded(&reopen(&disk).warm) == stored.loaded());
+}
+
+/// Opens what a power cut has left: all that was stored, and of what was appended since whole groups, from the first on.
+fn recovered(disk: &Disk, stored: &Model, waiting: &[(Group, Model)]) -> (Rig, Model) {
+    let rig = reopen(disk);
+    let found = loaded(&rig.warm);
+    let mut candidates = std::iter::once(stored).chain(waiting.iter().map(|(_, newer)| newer));
+    let model = candidates.find(|model| model.loaded() == found);
+    let model = model.unwrap_or_else(|| panic!("neither what was stored nor what was appended: {}", difference(&found, &stored.loaded())));
+    (rig, model.clone())
 }
 
 pub(super) fn work(warm: &mut Warm<Disk>, random: &mut StdRng) -> Result<(), EngineError> {
@@ -230,34 +209,27 @@ pub(super) fn work(warm: &mut Warm<Disk>, random: &mut StdRng) -> Result<(), Eng
 /// So long no test takes.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Three groups in windows of their own.
-fn three_windows() -> (Disk, Model) {
+/// Three groups that are in the log alone.
+fn three_groups() -> (Disk, Model) {
     let (disk, mut model) = (Disk::default(), Model::default());
-    let mut warm = Warm::begin(disk.clone()).unwrap();
+    let mut rig = Rig::begin(&disk);
     let mut random = StdRng::seed_from_u64(1);
     for _ in 0..3 {
         let group = random_group(&mut random, &mut model, 6);
         model.take(&group);
-        warm.commit(group.changes()).unwrap();
+        rig.commit(&group).unwrap();
     }
     (disk, model)
-}
-
-/// One chunk was folded past a group that is between two that others need: its window must not be given away.
-#[test]
-fn a_window_that_nothing_needs_stays_while_an_older_one_is_needed() {
-    run(&mut StdRng::seed_from_u64(5_181_468_674_062_657_400));
 }
 
 #[test]
 fn what_is_due_is_folded_and_no_more() {
     let (now, later) = (Instant::now(), Instant::now() + LONG);
     let dirty_after = |used_permille: u64, committed_megabytes: u64, (began, until): (Instant, Instant)| {
-        let (disk, model) = three_windows();
-        let mut warm = reopen(&disk);
+        let (disk, model) = three_groups();
+        let mut warm = reopen(&disk).warm;
         // as if the log had so much that others need
-        let (first_group, last_group, raw_bytes) = (u64::MAX, u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
-        warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
+        warm.log.keep(u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
         warm.committed_bytes = committed_megabytes << 20;
         warm.tend(began, until).unwrap();
         assert!(loaded(&warm) == model.loaded());
@@ -273,57 +245,34 @@ fn what_is_due_is_folded_and_no_more() {
 #[test]
 fn a_group_waits_where_the_log_has_outgrown_all_measure() {
     for (raw_bytes, is_folded) in [(LOG_RAW_BYTES_MAX + 1, true), (LOG_RAW_BYTES_MAX / 2, false)] {
-        let (disk, mut model) = three_windows();
-        let mut warm = reopen(&disk);
-        let (first_group, last_group) = (u64::MAX, u64::MAX);
-        warm.log.segments.push(LogObject { slots: Vec::new(), first_group, last_group, raw_bytes, stored_bytes: 0 });
+        let (disk, mut model) = three_groups();
+        let mut rig = reopen(&disk);
+        rig.warm.log.keep(u64::MAX, raw_bytes);
         let group = random_group(&mut StdRng::seed_from_u64(2), &mut model, 1);
         model.take(&group);
-        warm.commit(group.changes()).unwrap();
-        assert!(loaded(&warm) == model.loaded());
-        assert_eq!(warm.dirty.oldest().is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
+        rig.commit(&group).unwrap();
+        assert!(loaded(&rig.warm) == model.loaded());
+        assert_eq!(rig.warm.dirty.oldest().is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
     }
 }
 
 #[test]
-fn a_lost_window_is_noticed_and_only_once() {
-    let (disk, _) = three_windows();
-    disk.change(Slot { kind: SlotKind::Hot, number: 1 }, |value| value.and(None));
-    let (mut warm, found) = recover(disk.clone()).unwrap();
-    let bodies = found.bodies.clone();
-    assert_eq!(found, Found { suspect_everywhere: true, void_from: Some(1), bodies, ..Found::default() });
-    warm.repair(1, 4, BTreeMap::new()).unwrap();
-    drop(warm);
-    reopen(&disk);
-}
-
-#[test]
 fn a_lost_chunk_is_noticed() {
-    let (disk, _) = three_windows();
-    recover(disk.clone()).unwrap().0.fold_all().unwrap();
+    let (disk, _) = three_groups();
+    reopen(&disk).warm.fold_all().unwrap();
     for slot in disk.slots().unwrap() {
         let low = disk.get(slot).unwrap().map(|value| object::read_part(slot, value).unwrap().head.low);
         if slot.kind == SlotKind::Chunk && low.as_deref() == Some(b"e") {
             disk.change(slot, |_| None);
         }
     }
-    let (_, found) = recover(disk.clone()).unwrap();
+    let (_, found, _) = recover(disk.clone(), read_all(&disk).unwrap(), u64::MAX).unwrap();
     let [(low, _)] = found.lost.as_slice() else { panic!("{found:?}") };
     assert_eq!(**low, *b"e");
-}
-
-/// What was damaged after it had been replaced does no harm.
-#[test]
-fn damage_to_what_is_no_longer_needed_costs_nothing() {
-    let (disk, model) = three_windows();
-    let mut warm = reopen(&disk);
-    warm.repair(4, 4, BTreeMap::new()).unwrap();
-    drop(warm);
-    let stale = Slot { kind: SlotKind::Hot, number: 9 };
-    let value =
-        object::write_parts(&object::Head { stamp: 1, first_group: 2, last_group: 2, floor: 1, ..Default::default() }, b"x", &[stale]);
-    disk.change(stale, |_| value.first().cloned());
-    let (warm, found) = recover(disk).unwrap();
-    assert!(!found.suspect_everywhere, "{found:?}");
-    assert!(loaded(&warm) == model.loaded());
+    drop(found);
+    // a start that was broken off there has not made it good
+    let (_, loaded, losses) = Rig::open(&disk).unwrap();
+    assert!(loaded.cursors.is_empty() && !losses.is_empty(), "{losses:?}");
+    let (_, loaded, losses) = Rig::open(&disk).unwrap();
+    assert!(loaded.cursors.is_empty() && losses.is_empty(), "{losses:?}");
 }

@@ -1,0 +1,125 @@
+//! The files of the log, by number, and all that is asked of them.
+//!
+//! Owns: the directory `log` in the data directory. The trait stands between the log and the disk, so that tests can lose what was not synced.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The directory inside the data directory.
+pub(super) const LOG_DIRECTORY: &str = "log";
+
+/// Numbered files that are only appended to.
+pub(super) trait Files: Debug + Send + Sync {
+    /// Those that there are, in order.
+    fn numbers(&self) -> io::Result<Vec<u64>>;
+
+    /// Reads all of a file.
+    fn read(&self, file: u64) -> io::Result<Vec<u8>>;
+
+    /// Makes an empty one.
+    fn create(&self, file: u64) -> io::Result<()>;
+
+    /// Writes behind what it has. After an error part of it may be there.
+    fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Takes off what is behind so many bytes.
+    fn cut(&self, file: u64, length: u64) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, file: u64) -> io::Result<()>;
+
+    /// Makes what a file has outlive a power cut.
+    fn sync(&self, file: u64) -> io::Result<()>;
+
+    /// Makes what files there are outlive a power cut.
+    fn sync_directory(&self) -> io::Result<()>;
+}
+
+/// The files on the disk.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// Those that are written.
+    open: Mutex<BTreeMap<u64, Arc<File>>>,
+}
+
+impl Directory {
+    /// Those of a data directory.
+    pub(super) fn of(data_directory: &Path) -> Self {
+        Self { path: data_directory.join(LOG_DIRECTORY), open: Mutex::default() }
+    }
+
+    fn place(&self, file: u64) -> PathBuf {
+        self.path.join(file.to_string())
+    }
+
+    fn file(&self, number: u64, is_new: bool) -> io::Result<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&number) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(File::options().append(true).create_new(is_new).open(self.place(number))?);
+        open.insert(number, Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn close(&self, below: u64) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.last_key_value().is_some_and(|(newest, _)| *newest > below) {
+            open.remove(&below);
+        }
+    }
+}
+
+impl Files for Directory {
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            outcome => outcome?,
+        };
+        let mut numbers = Vec::new();
+        for entry in entries {
+            numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn read(&self, file: u64) -> io::Result<Vec<u8>> {
+        fs::read(self.place(file))
+    }
+
+    fn create(&self, file: u64) -> io::Result<()> {
+        fs::create_dir_all(&self.path)?;
+        self.file(file, true).map(drop)
+    }
+
+    fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()> {
+        (&*self.file(file, false)?).write_all(bytes)
+    }
+
+    fn cut(&self, file: u64, length: u64) -> io::Result<()> {
+        self.file(file, false)?.set_len(length)
+    }
+
+    fn remove(&self, file: u64) -> io::Result<()> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        fs::remove_file(self.place(file))
+    }
+
+    fn sync(&self, file: u64) -> io::Result<()> {
+        self.file(file, false)?.sync_data()?;
+        // nothing is written to it any more where there is a newer one
+        self.close(file);
+        Ok(())
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()?;
+        self.path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+    }
+}

@@ -1,0 +1,414 @@
+//! The log by itself: what it holds after a kill, a torn write, an error and a cut.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::memory::Disk;
+use crate::store::change::{Key, Value};
+use crate::store::files::{Directory, Files};
+use crate::store::frames::{Run, read_all};
+use crate::store::group::Changes;
+use crate::store::log::Log;
+
+const ID: u64 = 77;
+
+/// What group `number` does: puts a key of its own, and one that all have.
+fn changes(number: u64) -> Changes {
+    let pair = |key: String, value: Vec<u8>| (Key::from(key.into_bytes()), Some(Value::Item(value.into())));
+    [pair(format!("x{number:05}"), vec![7; 40]), pair("y".to_owned(), number.to_le_bytes().to_vec())].into()
+}
+
+fn merged(numbers: std::ops::RangeInclusive<u64>) -> Changes {
+    numbers.flat_map(changes).collect()
+}
+
+fn begin(files: Arc<dyn Files>, first: u64) -> Log {
+    let mut run = Run::begin(ID, first, &*files).unwrap();
+    run.clean(&*files).unwrap();
+    let log = Log::closed(files);
+    log.open(&run);
+    log
+}
+
+/// The groups that a start finds, and the state after them.
+fn found(files: &dyn Files) -> (u64, u64, BTreeMap<Vec<u8>, Vec<u8>>) {
+    let run = Run::of(ID, 0, read_all(files).unwrap());
+    let (runs, unreadable) = run.changes(0, u64::MAX).unwrap();
+    assert_eq!(unreadable, 0);
+    let pairs = runs.iter().flat_map(|run| run.pairs.iter().map(|(key, value)| (key.to_vec(), value.unwrap().to_vec())));
+    (run.first, run.last, pairs.collect())
+}
+
+fn state(upto: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    merged(1..=upto).into_iter().map(|(key, value)| (key.to_vec(), value.unwrap().body().to_vec())).collect()
+}
+
+fn append(log: &Log, numbers: std::ops::RangeInclusive<u64>) {
+    numbers.for_each(|number| assert_eq!(log.append_changes(&changes(number)), number));
+}
+
+#[test]
+fn what_was_appended_is_there_before_it_is_synced() {
+    let directory = tempfile::tempdir().unwrap();
+    let files: Arc<dyn Files> = Arc::new(Directory::of(directory.path()));
+    let log = begin(Arc::clone(&files), 1);
+    append(&log, 1..=5);
+    assert_eq!(found(&*files), (1, 5, state(5)));
+    // and the next start goes on behind it
+    let mut run = Run::of(ID, 0, read_all(&*files).unwrap());
+    run.clean(&*files).unwrap();
+    let next = Log::closed(Arc::clone(&files));
+    next.open(&run);
+    append(&next, 6..=7);
+    assert_eq!(found(&*files), (1, 7, state(7)));
+}
+
+fn log_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory.join("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Cut off anywhere, and with any bit another: it ends before that.
+#[test]
+fn a_torn_or_damaged_frame_ends_the_run_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let files: Arc<dyn Files> = Arc::new(Directory::of(directory.path()));
+    append(&begin(Arc::clone(&files), 1), 1..=3);
+    let path = log_files(directory.path()).pop().unwrap();
+    let whole = fs::read(&path).unwrap();
+    let check = |bytes: &[u8], what: &str| {
+        fs::write(&path, bytes).unwrap();
+        let (_, last, found) = found(&*files);
+        assert!(last < 3 && found == state(last), "{what}: {last}");
+    };
+    for length in 0..whole.len() {
+        check(&whole[..length], &format!("cut at {length}"));
+    }
+    for bit in 0..whole.len() * 8 {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        check(&damaged, &format!("bit {bit}"));
+    }
+}
+
+/// The bytes of a file without frames.
+fn begin_length() -> usize {
+    let disk = Disk::default();
+    begin(Arc::new(disk.clone()), 1);
+    disk.log().pop_last().unwrap().1.len()
+}
+
+#[test]
+fn a_frame_of_another_start_or_store_is_not_taken_for_one_of_this() {
+    let disks: Vec<Disk> = (0..2).map(|_| Disk::default()).collect();
+    for disk in &disks {
+        append(&begin(Arc::new(disk.clone()), 1), 1..=2);
+    }
+    let ((file, whole), (_, other)) = (disks[0].log().pop_last().unwrap(), disks[1].log().pop_last().unwrap());
+    // the frames of the other behind those of this one: they have another epoch
+    let head = begin_length();
+    disks[0].change_log(file, |_| Some([&whole[..], &other[head..]].concat()));
+    assert_eq!(found(&disks[0]).1, 2);
+    let run = Run::of(ID + 1, 0, read_all(&disks[0]).unwrap());
+    assert!(run.is_missing());
+}
+
+/// A disk whose next writes or syncs fail, and on which a sync can be held up.
+#[derive(Debug, Clone, Default)]
+struct Failing {
+    disk: Disk,
+    appends: Arc<AtomicBool>,
+    syncs: Arc<AtomicBool>,
+    cuts: Arc<AtomicBool>,
+    sync_count: Arc<AtomicUsize>,
+    /// Done while the next sync is under way.
+    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+}
+
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Failing {
+    fn outcome(&self, fails: &AtomicBool) -> io::Result<()> {
+        if fails.load(Ordering::Relaxed) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+impl Files for Failing {
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        self.disk.numbers()
+    }
+
+    fn read(&self, file: u64) -> io::Result<Vec<u8>> {
+        self.disk.read(file)
+    }
+
+    fn create(&self, file: u64) -> io::Result<()> {
+        self.disk.create(file)
+    }
+
+    fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()> {
+        let outcome = self.outcome(&self.appends);
+        self.disk.append(file, if outcome.is_ok() { bytes } else { &bytes[..bytes.len() / 2] })?;
+        outcome
+    }
+
+    fn cut(&self, file: u64, length: u64) -> io::Result<()> {
+        self.outcome(&self.cuts)?;
+        self.disk.cut(file, length)
+    }
+
+    fn remove(&self, file: u64) -> io::Result<()> {
+        self.disk.remove(file)
+    }
+
+    fn sync(&self, file: u64) -> io::Result<()> {
+        self.sync_count.fetch_add(1, Ordering::Relaxed);
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(Meanwhile(work)) = meanwhile {
+            work();
+        }
+        self.outcome(&self.syncs)?;
+        self.disk.sync(file)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
+    }
+}
+
+/// Whatever fails, and whether the cut works then: what comes later is written whole, once, and nothing is missing.
+#[test]
+fn after_an_error_everything_above_what_is_synced_goes_into_another_file() {
+    for (fails_at_sync, cut_fails) in [(false, false), (false, true), (true, false), (true, true)] {
+        let disk = Failing::default();
+        let log = begin(Arc::new(disk.clone()), 1);
+        append(&log, 1..=2);
+        log.persist(2, &merged(1..=2)).unwrap();
+        append(&log, 3..=4);
+        disk.cuts.store(cut_fails, Ordering::Relaxed);
+        let fault = if fails_at_sync { &disk.syncs } else { &disk.appends };
+        fault.store(true, Ordering::Relaxed);
+        append(&log, 5..=5);
+        assert!(fails_at_sync || log.is_failing());
+        assert!(log.persist(5, &merged(3..=5)).is_err());
+        append(&log, 6..=6);
+        assert!(log.is_failing());
+        if !cut_fails {
+            assert_eq!(found(&disk), (1, 2, state(2)), "positions end at what is synced");
+        }
+        fault.store(false, Ordering::Relaxed);
+        // one comes while what waits is written: it goes with the next
+        log.persist(6, &merged(3..=6)).unwrap();
+        append(&log, 7..=7);
+        assert!(!log.is_failing());
+        assert_eq!(found(&disk), (1, 7, state(7)));
+        // the old file may have anything behind what was synced
+        log.persist(7, &changes(7)).unwrap();
+        let mut random = <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(1);
+        disk.disk.cut_power(&mut random);
+        assert_eq!(found(&disk), (1, 7, state(7)));
+    }
+}
+
+/// Groups that got their numbers while nothing could be written are not passed by later ones.
+#[test]
+fn no_frame_is_written_before_those_in_front_of_it() {
+    let disk = Failing::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    disk.appends.store(true, Ordering::Relaxed);
+    append(&log, 1..=3);
+    disk.appends.store(false, Ordering::Relaxed);
+    append(&log, 4..=4);
+    assert_eq!(found(&disk).1, 0);
+    // the thread that stores has taken two of them so far
+    log.persist(2, &merged(1..=2)).unwrap();
+    append(&log, 5..=5);
+    assert_eq!(found(&disk), (1, 2, state(2)));
+    assert!(log.is_failing());
+    log.persist(5, &merged(3..=5)).unwrap();
+    append(&log, 6..=6);
+    assert_eq!(found(&disk), (1, 6, state(6)));
+}
+
+/// The writer goes on while a sync is under way: an error that it meets then must not count as synced.
+#[test]
+fn what_is_cut_off_during_a_sync_is_not_taken_for_synced() {
+    let disk = Failing::default();
+    let log = Arc::new(begin(Arc::new(disk.clone()), 1));
+    append(&log, 1..=2);
+    let (of_writer, faults) = (Arc::clone(&log), Arc::clone(&disk.appends));
+    *disk.meanwhile.lock().unwrap() = Some(Meanwhile(Box::new(move || {
+        faults.store(true, Ordering::Relaxed);
+        append(&of_writer, 3..=3);
+        faults.store(false, Ordering::Relaxed);
+    })));
+    log.persist(2, &merged(1..=2)).unwrap();
+    disk.disk.cut_power(&mut <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(3));
+    let (_, last, found) = found(&disk);
+    assert!(last >= 2 && found == state(last), "{last}");
+}
+
+#[test]
+fn what_is_persisted_is_synced_with_its_directory() {
+    let disk = Failing::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    append(&log, 1..=1);
+    let before = disk.sync_count.load(Ordering::Relaxed);
+    log.persist(1, &changes(1)).unwrap();
+    assert!(disk.sync_count.load(Ordering::Relaxed) > before);
+    for seed in 0..20 {
+        disk.disk.cut_power(&mut <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(seed));
+        assert_eq!(found(&disk), (1, 1, state(1)));
+    }
+}
+
+/// A group of so many bytes.
+fn large(number: u64, length: usize) -> Changes {
+    let mut noise = vec![0; length];
+    rand::Rng::fill(&mut <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(number), &mut noise[..]);
+    [(Key::from(format!("z{number}").into_bytes()), Some(Value::Item(noise.into())))].into()
+}
+
+#[test]
+fn a_full_file_is_followed_by_another_and_goes_once_the_chunks_have_passed_it() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    let (mut number, mut firsts) = (0, Vec::new());
+    while disk.log().len() < 3 {
+        let files = disk.log().len();
+        number += 1;
+        assert_eq!(log.append_changes(&large(number, 1 << 20)), number);
+        if disk.log().len() > files {
+            firsts.push(number);
+        }
+    }
+    assert_eq!(found_last(&disk), number, "nothing is missing over the files");
+    log.cut(firsts[1] - 1);
+    assert_eq!(disk.log().len(), 3, "the next file is not synced yet");
+    log.persist(number, &Changes::new()).unwrap();
+    log.cut(firsts[1] - 2);
+    assert_eq!(disk.log().len(), 2, "all but its last group is in the chunks");
+    log.cut(firsts[1] - 1);
+    assert_eq!(disk.log().len(), 1);
+    let run = Run::of(ID, 0, read_all(&disk).unwrap());
+    assert_eq!((run.first, run.last), (firsts[1], number));
+}
+
+fn found_last(disk: &Disk) -> u64 {
+    Run::of(ID, 0, read_all(disk).unwrap()).last
+}
+
+/// Where all is folded nothing of it is read at the next start.
+#[test]
+fn a_log_that_is_folded_is_begun_anew() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    append(&log, 1..=4);
+    log.persist(4, &merged(1..=4)).unwrap();
+    log.cut(3);
+    log.trim().unwrap();
+    assert_eq!(found(&disk).0, 1, "one is not in the chunks");
+    log.cut(4);
+    log.trim().unwrap();
+    let run = Run::of(ID, 0, read_all(&disk).unwrap());
+    assert_eq!((run.first, run.last, run.folded, disk.log().len()), (5, 4, 4, 1));
+    append(&log, 5..=5);
+    assert_eq!(found(&disk).1, 5);
+}
+
+/// 256 MiB of the engine's taking nothing; then nothing is written until it does.
+#[test]
+fn a_log_that_nobody_takes_ends_at_its_bound_and_goes_on_after_it() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    let mut number = 0;
+    while !log.is_full() {
+        number += 1;
+        log.append_changes(&large(number, 16 << 20));
+        assert!(number < 20, "no bound");
+    }
+    log.persist(number, &Changes::new()).unwrap();
+    log.append_changes(&changes(number + 1));
+    assert!(log.is_failing());
+    assert!(log.persist(number + 1, &changes(number + 1)).is_err());
+    assert_eq!(found_last(&disk), number);
+    log.cut(number);
+    assert!(!log.is_full());
+    log.persist(number + 1, &changes(number + 1)).unwrap();
+    assert_eq!(found_last(&disk), number + 1);
+}
+
+/// A frame of many parts counts as a whole or not at all.
+#[test]
+fn a_large_frame_is_written_in_parts_and_counts_only_whole() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    let many: Changes = (0..40).flat_map(|number| large(number, 8_000)).collect();
+    let before = disk.log().pop_last().unwrap().1.len();
+    assert_eq!(log.append_changes(&many), 1);
+    let (file, whole) = disk.log().pop_last().unwrap();
+    let pairs = |disk: &Disk| {
+        let run = Run::of(ID, 0, read_all(disk).unwrap());
+        run.changes(0, 1).unwrap().0.iter().map(|run| run.pairs.iter().count()).sum::<usize>()
+    };
+    assert_eq!(pairs(&disk), 40);
+    for length in (before..whole.len()).step_by(997) {
+        disk.change_log(file, |_| Some(whole[..length].to_vec()));
+        assert_eq!((pairs(&disk), found_last(&disk)), (0, 0), "{length} bytes");
+    }
+}
+
+/// Behind a gap nothing counts, and nothing of it is there when the next start has begun.
+#[test]
+fn files_behind_a_gap_are_removed() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    append(&log, 1..=2);
+    log.begin_epoch(crate::model::Epoch(8));
+    append(&log, 3..=4);
+    log.begin_epoch(crate::model::Epoch(9));
+    append(&log, 5..=6);
+    let second = *disk.log().keys().nth(2).unwrap();
+    disk.change_log(second, |mut bytes| {
+        bytes.truncate(bytes.len() - 1);
+        Some(bytes)
+    });
+    let mut run = Run::of(ID, 0, read_all(&disk).unwrap());
+    assert_eq!(run.last, 3);
+    run.clean(&disk).unwrap();
+    assert_eq!(disk.log().len(), 3);
+    let next = Log::closed(Arc::new(disk.clone()));
+    next.open(&run);
+    append(&next, 4..=4);
+    assert_eq!(found(&disk), (1, 4, state(4)));
+}
+
+/// The file system need not forget them in order.
+#[test]
+fn a_file_that_is_there_again_after_a_power_cut_is_no_gap() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    for epoch in 1..=3 {
+        log.begin_epoch(crate::model::Epoch(epoch));
+        append(&log, 2 * epoch - 1..=2 * epoch);
+    }
+    let middle = *disk.log().keys().nth(2).unwrap();
+    disk.change_log(middle, |_| None);
+    let run = |folded| Run::of(ID, folded, read_all(&disk).unwrap());
+    assert_eq!((run(4).first, run(4).last), (5, 6));
+    assert_eq!((run(3).first, run(3).last), (1, 2), "group 4 is in no chunk for sure");
+    let mut cleaned = run(4);
+    cleaned.clean(&disk).unwrap();
+    assert_eq!(disk.log().len(), 1);
+}
