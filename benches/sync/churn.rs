@@ -3,27 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
-use meshkeep::model::{EntryKey, Kind};
-use tokio::task::JoinSet;
-
 use super::processes::{Outcome, Running, add_cluster, ask, start_etcd, start_meshkeep, until};
-use super::{TIME_MAX, TXN_OPERATIONS_MAX, data, fill};
-
-/// How many transactions are under way at once: more than the disk's syncs need, fewer than would hide that etcd is too slow.
-const TXNS_AT_ONCE: usize = 8;
-
-/// How often memory and disk are looked at.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+use super::source::{SAMPLE_INTERVAL, change, fill, put};
+use super::{TIME_MAX, data};
 
 /// When what a start took should have been given back.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
-
-/// How often the etcd is compacted, as its history would fill the disk, and its heartbeat written.
-const COMPACTION_INTERVAL: Duration = Duration::from_secs(30);
-
-/// A step through all entries that meets each once: prime, and none of their number's factors.
-const STRIDE: u64 = 7_919;
 
 /// A block of a file, in bytes (stat(2)).
 const BLOCK_BYTES: u64 = 512;
@@ -41,60 +26,6 @@ impl Most {
         self.disk = self.disk.max(disk_mb(&home.join("data/store"))?);
         Ok(())
     }
-}
-
-/// The change of a number: another pod has the address of an entry.
-fn change(number: u64) -> Outcome<(String, String, String)> {
-    let entries = u64::from(data::clusters()) * u64::from(data::IPS);
-    let at = number * STRIDE % entries;
-    let (cluster, index) = (u32::try_from(at / u64::from(data::IPS))? + 1, u32::try_from(at % u64::from(data::IPS))?);
-    let address = data::address(cluster, index).to_string();
-    let pod = format!("cart-7-{:08x}-{:05x}", number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff, number & 0xf_ffff);
-    let key = EntryKey::new(Kind::Ip, data::cluster(cluster), address.as_str()).to_string();
-    Ok((key, data::ip_value(cluster, index, &pod), format!("/v1/ipcache/lookup?ip={address}\n{pod}")))
-}
-
-/// Changes entries at a rate for so long. Returns how many and their bytes.
-async fn put(client: &Client, rate: u32, seconds: Duration, mut look: impl FnMut() -> Outcome<()>) -> Outcome<(u64, u64)> {
-    let (mut number, mut bytes, mut putting) = (0, 0, JoinSet::new());
-    let began = Instant::now();
-    let (mut sample, mut compaction) = (began, began + COMPACTION_INTERVAL);
-    while began.elapsed() < seconds {
-        let mut puts = Vec::with_capacity(TXN_OPERATIONS_MAX);
-        for _ in 0..TXN_OPERATIONS_MAX {
-            number += 1;
-            let (key, value, _) = change(number)?;
-            bytes += (key.len() + value.len()) as u64;
-            puts.push(TxnOp::put(key, value, None));
-        }
-        let mut client = client.clone();
-        let now = Instant::now();
-        let is_due = now >= compaction;
-        if is_due {
-            compaction = now + COMPACTION_INTERVAL;
-        }
-        putting.spawn(async move {
-            let revision = client.txn(Txn::new().and_then(puts)).await?.header().map_or(0, etcd_client::ResponseHeader::revision);
-            if is_due {
-                client.put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
-                client.compact(revision - 1, Some(CompactionOptions::new())).await?;
-            }
-            Ok::<_, etcd_client::Error>(())
-        });
-        while putting.len() >= TXNS_AT_ONCE {
-            putting.join_next().await.ok_or("nothing is put")???;
-        }
-        if now >= sample {
-            sample = now + SAMPLE_INTERVAL;
-            look()?;
-        }
-        let due = began + Duration::from_secs(1) * u32::try_from(number)? / rate;
-        tokio::time::sleep_until(due.into()).await;
-    }
-    while let Some(done) = putting.join_next().await {
-        done??;
-    }
-    Ok((number, bytes))
 }
 
 pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {

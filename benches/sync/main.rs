@@ -10,21 +10,20 @@ mod churn;
 mod data;
 #[path = "../processes/mod.rs"]
 mod processes;
+mod source;
 mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, CompactionOptions, GetOptions, Txn, TxnOp};
+use etcd_client::{Client, CompactionOptions, GetOptions};
 use meshkeep::model::{EntryKey, Kind};
 use tokio::task::JoinSet;
 
 use self::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};
+use self::source::{KINDS, fill, share};
 use self::wire::Wire;
-
-/// How many operations etcd takes in one transaction.
-const TXN_OPERATIONS_MAX: usize = 128;
 
 /// How many keys a page has, and how many ranges are listed at once: as the sidecar does.
 const PAGE_KEYS: i64 = 1_000;
@@ -37,8 +36,6 @@ const DELETES_EACH: u32 = 20;
 
 /// How long anything may take.
 const TIME_MAX: Duration = Duration::from_secs(600);
-
-const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::Identity, Kind::Ip];
 
 fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -57,52 +54,6 @@ fn main() -> Outcome<()> {
             resume(300_000).await
         }),
     }
-}
-
-/// The keys and values of one kind of one cluster, of so many keys in all.
-fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String)> {
-    let mut values = data::values(kind, number);
-    let share = values.len() * usize::try_from(keys).unwrap_or(usize::MAX) / 1_000_000;
-    values.truncate(share.max(1));
-    values
-}
-
-/// Fills an etcd with all clusters. Returns how many keys these are, and their bytes.
-async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
-    let (mut count, mut bytes) = (0, 0);
-    let mut loading = JoinSet::new();
-    for number in 1..=data::clusters() {
-        let name = data::cluster(number);
-        let mut puts = vec![TxnOp::put(
-            format!("cilium/cluster-config/{name}"),
-            format!(r#"{{"id":{number},"capabilities":{{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255}}}}"#),
-            None,
-        )];
-        for kind in ["nodes", "services", "identities", "ip"] {
-            puts.push(TxnOp::put(format!("cilium/synced/{name}/cilium/cache/{kind}/v1"), "2026-01-12T09:31:07Z", None));
-        }
-        for (key, value) in KINDS.into_iter().flat_map(|kind| share(kind, number, keys)) {
-            let key = key.to_string();
-            count += 1;
-            bytes += (key.len() + value.len()) as u64;
-            puts.push(TxnOp::put(key, value, None));
-        }
-        let mut client = client.clone();
-        loading.spawn(async move {
-            for puts in puts.chunks(TXN_OPERATIONS_MAX) {
-                client.txn(Txn::new().and_then(puts.to_vec())).await?;
-            }
-            Ok::<_, etcd_client::Error>(())
-        });
-        while loading.len() >= 8 {
-            loading.join_next().await.ok_or("nothing is loading")???;
-        }
-    }
-    while let Some(loaded) = loading.join_next().await {
-        loaded??;
-    }
-    client.clone().put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
-    Ok((count, bytes))
 }
 
 /// Lists every range of every cluster into nothing.

@@ -1,0 +1,192 @@
+//! The figures, each beside its reference.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+
+use super::client::{self, Question};
+use super::data::sized;
+use super::processes::Outcome;
+use super::{Stage, source};
+
+/// How many connections ask at once.
+const CONNECTIONS: u32 = 32;
+
+/// How many addresses a batch has.
+const BATCH: u32 = 1_000;
+
+/// Ten times Cilium's own scale test, and as many streams as a large mesh has followers.
+const CHANGES_PER_SECOND: u32 = 3_250;
+const STREAMS: u32 = 100;
+
+type Figure = fn(&Stage, &Runtime) -> Outcome<()>;
+
+pub(crate) const FIGURES: [(&str, Figure); 6] =
+    [("lookup", lookup), ("batch", batch), ("gateway", gateway), ("churn", churn), ("lines", lines), ("command", command)];
+
+/// How often each figure is measured; the median counts.
+fn rounds() -> u32 {
+    sized(5, 1)
+}
+
+/// How long one measurement of a rate takes.
+fn moment() -> Duration {
+    sized(Duration::from_secs(3), Duration::from_millis(100))
+}
+
+/// The median of each column, and of the ratio of two.
+struct Columns(Vec<Vec<f64>>);
+
+impl Columns {
+    fn of(rounds: u32, mut measure: impl FnMut() -> Outcome<Vec<f64>>) -> Outcome<Self> {
+        Ok(Self((0..rounds).map(|_| measure()).collect::<Outcome<_>>()?))
+    }
+
+    fn by(&self, value: impl Fn(&[f64]) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.0.iter().map(|row| value(row)).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+
+    fn at(&self, column: usize) -> f64 {
+        self.by(|row| row[column])
+    }
+
+    fn ratio(&self, column: usize, reference: usize) -> f64 {
+        self.by(|row| row[column] / row[reference])
+    }
+}
+
+fn lookup(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+    let ask = |address: &str, question: fn(u32) -> Question| runtime.block_on(client::rate(address, CONNECTIONS, moment(), question));
+    let found = Columns::of(rounds(), || {
+        let busy = stage.meshkeep.busy()?;
+        let ours = ask(&stage.address, Question::lookup)?;
+        let each = (stage.meshkeep.busy()? - busy).as_secs_f64() * 1e6 / (ours * moment().as_secs_f64());
+        let bare = ask(&stage.bare.address, |_| Question::get("/", "*/*"))?;
+        Ok(vec![ours, bare, each, ask(&stage.address, Question::miss)?])
+    })?;
+    println!(
+        "lookup: {:.0}/s, {:.1} us of a processor each; bare handler {:.0}/s (ratio {:.2}); of what nothing covers {:.0}/s (ratio {:.2})",
+        found.at(0),
+        found.at(2),
+        found.at(1),
+        found.ratio(0, 1),
+        found.at(3),
+        found.ratio(3, 1)
+    );
+    Ok(())
+}
+
+fn batch(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+    let found = Columns::of(rounds(), || {
+        let single = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), Question::lookup))?;
+        let batches = runtime.block_on(client::rate(&stage.address, 4, moment(), |number| Question::batch(number % 100, BATCH)))?;
+        Ok(vec![batches * f64::from(BATCH), single])
+    })?;
+    println!("batches of {BATCH}: {:.0} addresses/s; single lookups {:.0}/s (ratio {:.1})", found.at(0), found.at(1), found.ratio(0, 1));
+    Ok(())
+}
+
+fn gateway(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+    let found = Columns::of(rounds(), || {
+        let ours = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), Question::lookup))?;
+        let theirs = runtime.block_on(client::rate(&stage.gateway, CONNECTIONS, moment(), Question::gateway))?;
+        Ok(vec![ours, theirs])
+    })?;
+    println!("lookup: {:.0}/s; etcd's JSON gateway {:.0}/s (ratio {:.1})", found.at(0), found.at(1), found.ratio(0, 1));
+    Ok(())
+}
+
+/// Streams that are read by a program of their own; ended when dropped.
+struct Sink(Child);
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+impl Sink {
+    fn start(address: &str, streams: u32) -> Outcome<Self> {
+        let words = ["role:sink".to_owned(), address.to_owned(), streams.to_string()];
+        let mut child = Command::new(std::env::current_exe()?).args(words).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
+        Ok(Self(child))
+    }
+}
+
+fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let found = Columns::of(rounds(), || {
+        let (idle, idle_high) = client::percentiles(&stage.address, Question::lookup)?;
+        let _sink = Sink::start(&stage.address, STREAMS)?;
+        let (etcd, address) = (stage.etcd.clone(), stage.address.clone());
+        let time = sized(Duration::from_secs(8), Duration::from_millis(300));
+        let putting = runtime.spawn(async move { source::put(&etcd, CHANGES_PER_SECOND, time, || Ok(())).await });
+        // so that all of it is under way
+        std::thread::sleep(time / 8);
+        let (busy, busy_high) = client::percentiles(&address, Question::lookup)?;
+        let (changes, _) = runtime.block_on(putting)??;
+        Ok(vec![micros(busy), micros(idle), micros(busy_high), micros(idle_high), changes as f64 / time.as_secs_f64()])
+    })?;
+    println!(
+        "lookups beside {:.0} changes/s and {STREAMS} streams: p50 {:.0} us, p99 {:.0} us; idle p50 {:.0} us (ratio {:.2}), p99 {:.0} us (ratio {:.2})",
+        found.at(4),
+        found.at(0),
+        found.at(2),
+        found.at(1),
+        found.ratio(0, 1),
+        found.at(3),
+        found.ratio(2, 3)
+    );
+    Ok(())
+}
+
+fn lines(stage: &Stage, _: &Runtime) -> Outcome<()> {
+    let megabytes = |(bytes, time): (u64, Duration)| bytes as f64 / 1e6 / time.as_secs_f64();
+    let found = Columns::of(rounds(), || {
+        let before = stage.meshkeep.resident_mb()?;
+        let mut most = before;
+        let list = client::read_until(&stage.address, "/v1/ipcache", b"{\"meta\":{", || {
+            most = most.max(stage.meshkeep.resident_mb()?);
+            Ok(())
+        })?;
+        let snapshot = "/v1/events?snapshot=true&kind=ipcache";
+        let stream = client::read_until(&stage.address, snapshot, b"\"type\":\"synced\"", || Ok(()))?;
+        let grown = f64::from(u32::try_from(most - before)?);
+        Ok(vec![megabytes(list), megabytes(stream), grown, list.0 as f64 / 1e6])
+    })?;
+    println!(
+        "the ipcache as lines: {:.0} MB at {:.0} MB/s; as the snapshot of a stream {:.0} MB/s (ratio {:.2}); resident + {:.0} MB meanwhile",
+        found.at(3),
+        found.at(0),
+        found.at(1),
+        found.ratio(0, 1),
+        found.at(2)
+    );
+    Ok(())
+}
+
+/// From exec to the end of a program, in milliseconds.
+fn timed(program: &str, arguments: &[&str]) -> Outcome<f64> {
+    let began = Instant::now();
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
+    let time = began.elapsed().as_secs_f64() * 1e3;
+    if output.status.success() { Ok(time) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
+}
+
+fn command(stage: &Stage, _: &Runtime) -> Outcome<()> {
+    let ip = super::data::address(1, 7).to_string();
+    let (server, url) = (format!("http://{}", stage.address), format!("http://{}/v1/ipcache/lookup?ip={ip}", stage.address));
+    let found = Columns::of(sized(41, 1), || {
+        let ours = timed(env!("CARGO_BIN_EXE_meshkeep"), &["lookup", &ip, "--server", &server])?;
+        Ok(vec![ours, timed("curl", &["--silent", "--fail", &url])?])
+    })?;
+    println!("meshkeep lookup, exec to answer: {:.1} ms; curl {:.1} ms (ratio {:.2})", found.at(0), found.at(1), found.ratio(0, 1));
+    Ok(())
+}

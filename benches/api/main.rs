@@ -1,0 +1,125 @@
+//! What requests take: `cargo bench --bench api -- [figure...]`, figures `lookup batch gateway churn lines command` (default: all).
+//!
+//! The real sidecar mirrors an etcd of a million keys in 255 clusters and is asked over TCP, through all of its router. Each figure stands beside its
+//! reference in the same run, both in turn, several times: a bare axum handler that answers the same bytes, single lookups, the mirror while nothing
+//! changes, the snapshot of the stream, etcd's own JSON gateway, curl. Clients and servers share the machine: read ratios. Deliberately
+//! lacks: thresholds.
+
+mod client;
+mod figures;
+
+#[path = "../view/data.rs"]
+#[allow(dead_code, reason = "the mirror's bench needs more of it")]
+mod data;
+#[path = "../processes/mod.rs"]
+#[allow(dead_code, reason = "other benches need more of it")]
+mod processes;
+#[path = "../sync/source.rs"]
+#[allow(dead_code, reason = "the bench of syncs needs more of it")]
+mod source;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use etcd_client::Client;
+
+use self::client::Question;
+use self::data::sized;
+use self::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
+
+/// How long filling, syncing or an answer may take.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// As the process itself does.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// The programs that are measured.
+pub(crate) struct Stage {
+    etcd: Client,
+    /// The etcd's address, for its JSON gateway.
+    gateway: String,
+    meshkeep: Running,
+    address: String,
+    bare: Bare,
+}
+
+/// The program of one handler; ended when dropped.
+pub(crate) struct Bare {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Bare {
+    /// A handler that answers with what is in a file.
+    fn start(file: &Path) -> Outcome<Self> {
+        let file = file.to_str().ok_or("not a path")?;
+        let mut child = Command::new(std::env::current_exe()?).args(["role:bare", file]).stdout(Stdio::piped()).spawn()?;
+        let mut address = String::new();
+        BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
+        Ok(Self { child, address: address.trim().to_owned() })
+    }
+}
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["role:bare", file] => bare(Path::new(file)),
+        ["role:sink", address, streams] => client::sink(address, streams.parse()?),
+        wanted => measure(wanted),
+    }
+}
+
+fn measure(wanted: &[&str]) -> Outcome<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let (_etcd, stage) = runtime.block_on(stage(home.path()))?;
+    for (name, figure) in figures::FIGURES {
+        if wanted.is_empty() || wanted.contains(&name) {
+            figure(&stage, &runtime)?;
+        }
+    }
+    println!("resident at the end: {} MB", stage.meshkeep.resident_mb()?);
+    stage.meshkeep.terminate()
+}
+
+async fn stage(home: &Path) -> Outcome<(Running, Stage)> {
+    let (etcd, url, client) = start_etcd(home).await?;
+    let (count, raw) = source::fill(&client, sized(1_000_000, 100_000)).await?;
+    for number in 1..=data::clusters() {
+        add_cluster(home, data::cluster(number).as_str(), &url)?;
+    }
+    let (meshkeep, address) = start_meshkeep(home)?;
+    until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+    // what the first sync took is given back by then, and its last changes are folded
+    tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;
+    println!("{count} keys of {} clusters, {} MB; resident {} MB", data::clusters(), raw / 1_000_000, meshkeep.resident_mb()?);
+    let answer = home.join("answer");
+    std::fs::write(&answer, client::answer(&address, &Question::lookup(1))?)?;
+    let bare = Bare::start(&answer)?;
+    let gateway = url.trim_start_matches("http://").to_owned();
+    Ok((etcd, Stage { etcd: client, gateway, meshkeep, address, bare }))
+}
+
+/// The bare program: one axum handler. Ends when it is killed.
+fn bare(file: &Path) -> Outcome<()> {
+    let answer = bytes::Bytes::from(std::fs::read(file)?);
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        println!("{}", listener.local_addr()?);
+        let handler = axum::routing::get(|| async move { ([("content-type", "application/json")], answer) });
+        let listener = axum::serve::ListenerExt::tap_io(listener, |stream| drop(stream.set_nodelay(true)));
+        Ok(axum::serve(listener, axum::Router::new().route("/", handler)).await?)
+    })
+}

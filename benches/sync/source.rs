@@ -1,0 +1,128 @@
+//! The etcd that is read: filled with all clusters in cache form, and changed at a rate.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
+use meshkeep::model::{EntryKey, Kind};
+use tokio::task::JoinSet;
+
+use super::data;
+use super::processes::Outcome;
+
+/// The kinds that the mesh has.
+pub(crate) const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::Identity, Kind::Ip];
+
+/// How many operations etcd takes in one transaction.
+pub(crate) const TXN_OPERATIONS_MAX: usize = 128;
+
+/// How often `put` has its caller look at what is measured.
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How many transactions are under way at once: more than the disk's syncs need, fewer than would hide that etcd is too slow.
+const TXNS_AT_ONCE: usize = 8;
+
+/// How often the etcd is compacted, as its history would fill the disk, and its heartbeat written.
+const COMPACTION_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A step through all entries that meets each once: prime, and none of their number's factors.
+const STRIDE: u64 = 7_919;
+
+/// The keys and values of one kind of one cluster, of so many keys in all.
+pub(crate) fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String)> {
+    let mut values = data::values(kind, number);
+    let share = values.len() * usize::try_from(keys).unwrap_or(usize::MAX) / 1_000_000;
+    values.truncate(share.max(1));
+    values
+}
+
+/// Fills an etcd with all clusters. Returns how many keys these are, and their bytes.
+pub(crate) async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
+    let (mut count, mut bytes) = (0, 0);
+    let mut loading = JoinSet::new();
+    for number in 1..=data::clusters() {
+        let name = data::cluster(number);
+        let mut puts = vec![TxnOp::put(
+            format!("cilium/cluster-config/{name}"),
+            format!(r#"{{"id":{number},"capabilities":{{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255}}}}"#),
+            None,
+        )];
+        for kind in ["nodes", "services", "identities", "ip"] {
+            puts.push(TxnOp::put(format!("cilium/synced/{name}/cilium/cache/{kind}/v1"), "2026-01-12T09:31:07Z", None));
+        }
+        for (key, value) in KINDS.into_iter().flat_map(|kind| share(kind, number, keys)) {
+            let key = key.to_string();
+            count += 1;
+            bytes += (key.len() + value.len()) as u64;
+            puts.push(TxnOp::put(key, value, None));
+        }
+        let mut client = client.clone();
+        loading.spawn(async move {
+            for puts in puts.chunks(TXN_OPERATIONS_MAX) {
+                client.txn(Txn::new().and_then(puts.to_vec())).await?;
+            }
+            Ok::<_, etcd_client::Error>(())
+        });
+        while loading.len() >= 8 {
+            loading.join_next().await.ok_or("nothing is loading")???;
+        }
+    }
+    while let Some(loaded) = loading.join_next().await {
+        loaded??;
+    }
+    client.clone().put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
+    Ok((count, bytes))
+}
+
+/// The change of a number: another pod has the address of an entry.
+pub(crate) fn change(number: u64) -> Outcome<(String, String, String)> {
+    let entries = u64::from(data::clusters()) * u64::from(data::IPS);
+    let at = number * STRIDE % entries;
+    let (cluster, index) = (u32::try_from(at / u64::from(data::IPS))? + 1, u32::try_from(at % u64::from(data::IPS))?);
+    let address = data::address(cluster, index).to_string();
+    let pod = format!("cart-7-{:08x}-{:05x}", number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff, number & 0xf_ffff);
+    let key = EntryKey::new(Kind::Ip, data::cluster(cluster), address.as_str()).to_string();
+    Ok((key, data::ip_value(cluster, index, &pod), format!("/v1/ipcache/lookup?ip={address}\n{pod}")))
+}
+
+/// Changes entries at a rate for so long. Returns how many and their bytes.
+pub(crate) async fn put(client: &Client, rate: u32, seconds: Duration, mut look: impl FnMut() -> Outcome<()>) -> Outcome<(u64, u64)> {
+    let (mut number, mut bytes, mut putting) = (0, 0, JoinSet::new());
+    let began = Instant::now();
+    let (mut sample, mut compaction) = (began, began + COMPACTION_INTERVAL);
+    while began.elapsed() < seconds {
+        let mut puts = Vec::with_capacity(TXN_OPERATIONS_MAX);
+        for _ in 0..TXN_OPERATIONS_MAX {
+            number += 1;
+            let (key, value, _) = change(number)?;
+            bytes += (key.len() + value.len()) as u64;
+            puts.push(TxnOp::put(key, value, None));
+        }
+        let mut client = client.clone();
+        let now = Instant::now();
+        let is_due = now >= compaction;
+        if is_due {
+            compaction = now + COMPACTION_INTERVAL;
+        }
+        putting.spawn(async move {
+            let revision = client.txn(Txn::new().and_then(puts)).await?.header().map_or(0, etcd_client::ResponseHeader::revision);
+            if is_due {
+                client.put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
+                client.compact(revision - 1, Some(CompactionOptions::new())).await?;
+            }
+            Ok::<_, etcd_client::Error>(())
+        });
+        while putting.len() >= TXNS_AT_ONCE {
+            putting.join_next().await.ok_or("nothing is put")???;
+        }
+        if now >= sample {
+            sample = now + SAMPLE_INTERVAL;
+            look()?;
+        }
+        let due = began + Duration::from_secs(1) * u32::try_from(number)? / rate;
+        tokio::time::sleep_until(due.into()).await;
+    }
+    while let Some(done) = putting.join_next().await {
+        done??;
+    }
+    Ok((number, bytes))
+}
