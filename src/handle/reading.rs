@@ -352,10 +352,14 @@ impl Reading {
         let scope = scope(cluster, kind);
         let state = view.scope(&scope);
         let (record, cursor) = (view.cluster(cluster), view.cursor(&scope));
-        let status = self.status(cluster);
-        let contact = status.as_ref().and_then(|status| status.last_contact);
+        // what else a status has may be long, and an answer may use hundreds
+        let contacts = self.board.get(cluster).map(|status| {
+            let status = status.borrow();
+            (status.last_contact, status.last_contact_time)
+        });
+        let (contact, contact_time) = contacts.unwrap_or_default();
         let stored_contact = record.and_then(|record| record.last_contact);
-        let last_contact = status.as_ref().and_then(|status| status.last_contact_time).or(stored_contact);
+        let last_contact = contact_time.or(stored_contact);
         let age = match contact {
             Some(contact) => Some(self.now.saturating_duration_since(contact)),
             None => stored_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO)),

@@ -12,7 +12,7 @@ impl Object {
         let inner = match self {
             Self::Node(node) => size_of::<Node>() + of_node(node),
             Self::Service(service) => of_service(service),
-            Self::Identity(Identity { labels, .. }) => of_labels(labels),
+            Self::Identity(Identity { labels, .. }) => labels.footprint(),
             Self::Ip(entry) => of_ip(entry),
             Self::ServiceExport(export) => size_of::<ServiceExport>() + of_export(export),
             // a slice is what came, which its record has too

@@ -10,6 +10,7 @@ mod cluster;
 mod export;
 mod footprint;
 mod histogram;
+mod identity_labels;
 mod key;
 mod listen;
 mod numeric_identity;
@@ -30,6 +31,7 @@ pub use cluster::{
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};
+pub use identity_labels::IdentityLabels;
 pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;

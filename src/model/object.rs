@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::{EntryKey, Kind, PackedSlice, Phase, ServiceExport};
+use super::{EntryKey, IdentityLabels, Kind, PackedSlice, Phase, ServiceExport};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -259,7 +259,7 @@ pub struct Identity {
     /// The numeric identity.
     pub id: u32,
     /// `source:key` (for instance `k8s:app`) to value.
-    pub labels: LabelSet,
+    pub labels: IdentityLabels,
 }
 
 /// An address or prefix and what is behind it, from Cilium's `pkg/identity/identity.go` (`IPIdentityPair`).

@@ -109,12 +109,12 @@ mod tests {
 
     use super::super::packing::Content;
     use super::*;
-    use crate::model::{ClusterName, EntryKey, Identity, Kind, Object, Sequence, SourceStamp};
+    use crate::model::{ClusterName, EntryKey, Identity, IdentityLabels, Kind, Object, Sequence, SourceStamp};
     use crate::pack::Meaning;
 
     /// An identity, as the mirror or as the log has it.
     fn record(number: u32, sequence: u64, is_known: bool) -> Arc<Record> {
-        let identity = Identity { id: number, labels: BTreeMap::new() };
+        let identity = Identity { id: number, labels: IdentityLabels::default() };
         Arc::new(Record {
             key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), number.to_string()),
             value: format!("k8s:app=a{sequence};").into_bytes().into(),

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
-use imbl::OrdSet;
+use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
 use super::global_services::ServiceIndex;
-use super::ipcache::{Held, HostEntries, IpIndex};
+use super::ipcache::{HostEntries, IpIndex};
 use super::node_index::{Bond, NodeAddresses, NodeIndex};
 use super::node_names::NodeName;
 use super::numbers::ClusterNumbers;
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
+use crate::model::{ClusterName, EntryKey, IdentityLabels, Kind, ObjectPrefix};
 use crate::pack::Meaning;
 
 /// What lies inside a network.
@@ -32,8 +33,9 @@ pub(super) struct Indices {
     clusters: ClusterNumbers,
     /// Usable ip entries by prefix.
     ipcache: IpIndex,
-    /// Usable identities: numeric id and cluster. The id is the name in the key, but for the odd ones.
-    identities: OrdSet<(u32, u32)>,
+    /// Usable identities: numeric id and cluster, with the labels once somebody has asked for them. The id is the name in the key, but for the odd
+    /// ones.
+    identities: OrdMap<(u32, u32), OnceLock<IdentityLabels>>,
     /// Those whose names have leading zeros, so that a cluster may have several of one number.
     odd_identities: OrdSet<(u32, EntryKey)>,
     /// Nodes by each of their addresses, and by those and the pod CIDRs that entries are derived for.
@@ -69,7 +71,7 @@ impl Indices {
             }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
             Meaning::Identity(id) if key.name.starts_with('0') => drop(self.odd_identities.insert((*id, key.clone()))),
-            Meaning::Identity(id) => drop(self.identities.insert((*id, cluster))),
+            Meaning::Identity(id) => drop(self.identities.insert((*id, cluster), OnceLock::new())),
             Meaning::Node { addresses } => {
                 for ip in addresses {
                     self.nodes.insert(Bond::Own, *ip, cluster, &key.name);
@@ -130,6 +132,14 @@ impl Indices {
         self.clusters.assign(cluster)
     }
 
+    /// Forgets the labels of an identity, which has got others.
+    pub(super) fn forget_labels(&mut self, id: u32, cluster: &ClusterName) {
+        let number = self.clusters.assign(cluster);
+        if let Some(labels) = self.identities.get_mut(&(id, number)) {
+            *labels = OnceLock::new();
+        }
+    }
+
     pub(super) fn object_count(&self, kind: Kind) -> u64 {
         self.object_counts[kind as usize]
     }
@@ -148,13 +158,29 @@ impl Indices {
 
     /// The keys of the identities of a number, in order: several of a cluster only where zeros lead.
     pub(super) fn identities(&self, id: u32) -> Vec<EntryKey> {
-        let clusters = self.identities.range((id, 0)..=(id, u32::MAX)).filter_map(|(_, cluster)| self.clusters.name(*cluster));
+        let clusters = self.identities.range((id, 0)..=(id, u32::MAX)).filter_map(|((_, cluster), _)| self.clusters.name(*cluster));
         let name = SmolStr::from(id.to_string());
         let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Identity, cluster.clone(), name.clone())).collect();
         let odd = self.odd_identities.range((id, EntryKey::lowest())..).take_while(|(other, _)| *other == id);
         keys.extend(odd.map(|(_, key)| key.clone()));
         keys.sort();
         keys
+    }
+
+    /// The place for the labels of a number's identity in a cluster, where no other key of that cluster means the number.
+    pub(super) fn labels(&self, id: u32, cluster: &ClusterName) -> Option<&OnceLock<IdentityLabels>> {
+        let number = self.clusters.number(cluster)?;
+        if self.odd_identities.is_empty() { self.identities.get(&(id, number)) } else { None }
+    }
+
+    /// The name of the node that has an address: of a cluster if there is one, the first in order of its keys.
+    pub(super) fn node_at(&self, ip: IpAddr, cluster: &ClusterName) -> Option<&SmolStr> {
+        let names = self.nodes.at(Bond::Own, ip).filter_map(|name| Some((self.clusters.name(name.cluster)?, &name.node)));
+        let first = names.min_by(|(one, node), (other, other_node)| {
+            let is_other = |name: &ClusterName| name != cluster;
+            is_other(one).cmp(&is_other(other)).then_with(|| one.cmp_in_keys(other)).then_with(|| node.cmp(other_node))
+        });
+        first.map(|(_, node)| node)
     }
 
     /// The keys of the nodes that have an address, in order.
@@ -182,17 +208,6 @@ impl Indices {
             return Some(ObjectPrefix { net: ip.into(), host: true });
         }
         announced.into_iter().chain(self.nodes.longest_pod_cidr(ip)).max_by_key(|prefix| prefix.net.prefix_len())
-    }
-
-    /// The same with the clusters that have the entry, in no particular order. Allocates nothing.
-    pub(super) fn longest_holders(&self, ip: IpAddr) -> Option<(ObjectPrefix, impl Iterator<Item = &ClusterName>)> {
-        let announced = self.ipcache.longest_usual(ip);
-        let prefix = self.longest(ip, announced.map(|held| held.prefix))?;
-        let announced = announced.filter(|held| held.prefix == prefix).into_iter().flat_map(Held::into_holders);
-        let derived = prefix.host.then(|| self.nodes.at(Bond::Derived, ip)).into_iter().flatten();
-        let fallback = (!prefix.host).then(|| self.nodes.with_pod_cidr(prefix)).into_iter().flatten();
-        let numbers = announced.chain(derived.chain(fallback).map(|name| name.cluster));
-        Some((prefix, numbers.filter_map(|cluster| self.clusters.name(cluster))))
     }
 
     /// The keys of the entries for exactly a prefix, in order.

@@ -11,8 +11,8 @@ use super::index::Within;
 use super::place::Place;
 use super::{Rank, ScopeState, View};
 use crate::model::{
-    ClusterName, ClusterRecord, EntryKey, Kind, LabelSet, MaxConnectedClusters, ObjectPrefix, Record, Scope, ScopeSize, Sequence, Size,
-    SourceStamp,
+    ClusterName, ClusterRecord, EntryKey, IdentityLabels, Kind, MaxConnectedClusters, ObjectPrefix, Record, Scope, ScopeSize, Sequence,
+    Size, SourceStamp,
 };
 use crate::wire::{self, Context};
 
@@ -22,10 +22,13 @@ pub struct LookupMatch {
     /// The record of the entry.
     pub record: Arc<Record>,
     /// The labels of its identity, where that identity is known: of the same cluster if it is there.
-    pub labels: Option<LabelSet>,
+    pub labels: Option<IdentityLabels>,
     /// The node that has the entry's host address, where one is known: of the same cluster if there is one.
     pub node_name: Option<String>,
 }
+
+/// Labels that take more are decoded each time: Cilium's own have some 300 B, and a value may have 1.5 MB.
+const KEPT_LABELS_BYTES_MAX: usize = 4 << 10;
 
 /// A key that exists. It means something to the view alone that gave it.
 #[derive(Debug, Clone)]
@@ -223,12 +226,6 @@ impl View {
         self.indices.ips_at(net).into_iter().filter_map(|key| self.record(&key))
     }
 
-    /// The longest prefix that covers an address, with the clusters that have an entry for it in no particular order. Decodes and allocates
-    /// nothing. Entries whose key is not their prefix (`10.1.2.3/24`) are left out: [`View::lookup`] knows them.
-    pub fn longest_match(&self, ip: IpAddr) -> Option<(ObjectPrefix, impl Iterator<Item = &ClusterName>)> {
-        self.indices.longest_holders(ip)
-    }
-
     /// The entries for the longest prefix that covers an address, strongest first as the agents of a cluster have them ([`Rank`]).
     #[must_use]
     pub fn lookup(&self, ip: IpAddr, own: Option<&ClusterName>) -> Vec<LookupMatch> {
@@ -244,23 +241,38 @@ impl View {
         let entry = record.object.as_deref()?.as_ip()?;
         let cluster = &record.key.cluster;
         let labels = self.labels_of(entry.identity, cluster);
-        if let Some(node) = record.key.derived_from() {
-            return Some(LookupMatch { record: Arc::clone(record), labels, node_name: Some(node.to_owned()) });
-        }
-        let nodes = entry.host_ip.map(|ip| self.indices.nodes_at(ip)).unwrap_or_default();
-        let node = nodes.iter().find(|key| key.cluster == *cluster).or(nodes.first());
-        Some(LookupMatch { record: Arc::clone(record), labels, node_name: node.map(|key| key.name.to_string()) })
+        let node_name = match record.key.derived_from() {
+            Some(node) => Some(node.to_owned()),
+            None => entry.host_ip.and_then(|ip| self.indices.node_at(ip, cluster)).map(ToString::to_string),
+        };
+        Some(LookupMatch { record: Arc::clone(record), labels, node_name })
     }
 
-    /// The labels of an identity: of the same cluster if it is there.
-    fn labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<LabelSet> {
+    /// The labels of an identity: of the same cluster if it is there. They are decoded for the first who asks and kept for others, unless they
+    /// are large: some 400 B each, 16 MB where every one of 40,000 identities was asked for.
+    fn labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
+        let Some(kept) = self.indices.labels(identity, cluster) else { return self.labels_elsewhere(identity, cluster) };
+        if let Some(labels) = kept.get() {
+            return Some(labels.clone());
+        }
+        let record = self.record(&EntryKey::new(Kind::Identity, cluster.clone(), identity.to_string()))?;
+        let labels = labels_in(&record)?;
+        if labels.footprint() <= KEPT_LABELS_BYTES_MAX {
+            // somebody else may have been quicker, with the same
+            let _ = kept.set(labels.clone());
+        }
+        Some(labels)
+    }
+
+    /// The same where the cluster has none, or several keys of one number.
+    fn labels_elsewhere(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
         let keys = self.indices.identities(identity);
         let cluster = &keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?.cluster;
         let record = match keys.iter().filter(|key| key.cluster == *cluster).collect::<Vec<_>>()[..] {
             [key] => self.record(key),
             _ => self.identities(identity).find(|record| record.key.cluster == *cluster),
         };
-        record?.object.as_deref()?.as_identity().map(|identity| identity.labels.clone())
+        labels_in(&*record?)
     }
 
     /// The keys, those of clusters included, that exist and last changed after a position, `count` of them at most, in order of sequence.
@@ -342,8 +354,7 @@ impl View {
     /// Every cluster that anything is known of, in order.
     #[must_use]
     pub fn cluster_names(&self) -> BTreeSet<ClusterName> {
-        let scopes = self.scopes.names().map(|scope| &scope.cluster);
-        self.clusters.keys().chain(self.phases.keys()).chain(scopes).cloned().collect()
+        self.clusters.keys().chain(self.phases.keys()).chain(self.scopes.clusters()).cloned().collect()
     }
 
     /// How many keys are mirrored, usable or not.
@@ -382,4 +393,8 @@ impl View {
         let scope = Scope { cluster: origin.cluster, kind: origin.kind };
         generation > Some(0) || self.scopes.get(&scope).is_some_and(|state| state.confirmed)
     }
+}
+
+fn labels_in(identity: &Record) -> Option<IdentityLabels> {
+    identity.object.as_deref()?.as_identity().map(|identity| identity.labels.clone())
 }

@@ -128,6 +128,8 @@ impl View {
         if was_rejected != is_rejected || !place.means_the_same(&after) {
             self.indices.remove(&record.key, &place.meaning(), was_rejected);
             self.indices.add(&record.key, &after, is_rejected);
+        } else if let Meaning::Identity(id) = after {
+            self.indices.forget_labels(id, &record.key.cluster);
         }
         self.put_at(place, record);
     }

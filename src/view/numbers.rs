@@ -14,13 +14,18 @@ pub(super) struct ClusterNumbers {
 impl ClusterNumbers {
     /// The number of a cluster, a new one if it has none yet.
     pub(super) fn assign(&mut self, cluster: &ClusterName) -> u32 {
-        if let Some(number) = self.numbers.get(cluster) {
-            return *number;
+        if let Some(number) = self.number(cluster) {
+            return number;
         }
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         self.names.push_back(cluster.clone());
         self.numbers.insert(cluster.clone(), number);
         number
+    }
+
+    /// The number of a cluster that has one.
+    pub(super) fn number(&self, cluster: &ClusterName) -> Option<u32> {
+        self.numbers.get(cluster).copied()
     }
 
     /// The cluster of a number.

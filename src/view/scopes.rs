@@ -7,6 +7,9 @@ use super::flat::Flat;
 use super::shelf::Shelf;
 use crate::model::{ClusterName, Cursor, Kind, Scope};
 
+/// How many scopes a cluster may have: one for each kind.
+const KINDS: usize = Kind::Cluster as usize + 1;
+
 /// Names a scope within a [`Scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScopeNumber(usize);
@@ -27,8 +30,9 @@ pub struct ScopeState {
 /// The states of scopes. Numbers are never given back: there are few hundred clusters, and few come and go.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    /// By hash: a search in order would compare a dozen names for each change. Copied as a whole for each new scope, seldom.
-    numbers: Arc<HashMap<Scope, usize>>,
+    /// The place of each cluster, whose scopes have [`KINDS`] numbers one after another. By hash: a search in order would compare a dozen names for
+    /// each change. Copied as a whole for each new cluster, seldom.
+    clusters: Arc<HashMap<ClusterName, usize>>,
     /// 16 B each.
     states: Flat<Option<ScopeState>>,
     /// How far each is mirrored: what has none is in a list, or was never complete.
@@ -50,12 +54,17 @@ struct Moves {
 impl Scopes {
     /// The number of a scope, a new one if it has none yet.
     pub(super) fn number(&mut self, scope: Scope) -> ScopeNumber {
-        if let Some(number) = self.numbers.get(&scope) {
-            return ScopeNumber(*number);
+        if let Some(number) = self.known(&scope) {
+            return number;
         }
-        let number = self.numbers.len();
-        Arc::make_mut(&mut self.numbers).insert(scope, number);
-        ScopeNumber(number)
+        let place = self.clusters.len();
+        Arc::make_mut(&mut self.clusters).insert(scope.cluster, place);
+        ScopeNumber(place * KINDS + scope.kind as usize)
+    }
+
+    /// The number of a scope whose cluster has one.
+    fn known(&self, scope: &Scope) -> Option<ScopeNumber> {
+        self.clusters.get(&scope.cluster).map(|place| ScopeNumber(place * KINDS + scope.kind as usize))
     }
 
     pub(super) fn at(&self, number: ScopeNumber) -> Option<ScopeState> {
@@ -68,7 +77,7 @@ impl Scopes {
     }
 
     pub(super) fn get(&self, scope: &Scope) -> Option<ScopeState> {
-        self.at(ScopeNumber(*self.numbers.get(scope)?))
+        self.at(self.known(scope)?)
     }
 
     /// The same as [`Scopes::change`], by the scope.
@@ -78,7 +87,7 @@ impl Scopes {
     }
 
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
-        self.cursors.get(*self.numbers.get(scope)?)
+        self.cursors.get(self.known(scope)?.0)
     }
 
     /// Notes that something of a scope changed.
@@ -105,7 +114,7 @@ impl Scopes {
 
     /// When something of a scope changed last.
     pub(super) fn scope_move(&self, scope: &Scope) -> u64 {
-        self.numbers.get(scope).map_or(0, |number| self.moves.scopes.at(*number))
+        self.known(scope).map_or(0, |number| self.moves.scopes.at(number.0))
     }
 
     /// Sets how far a scope is mirrored.
@@ -121,24 +130,24 @@ impl Scopes {
 
     /// Forgets how far a scope is mirrored. Returns whether it had a cursor.
     pub(super) fn clear_cursor(&mut self, scope: &Scope) -> bool {
-        let number = self.numbers.get(scope).copied();
-        let cleared = number.filter(|number| self.cursors.take(*number).is_some());
+        let cleared = self.known(scope).filter(|number| self.cursors.take(number.0).is_some());
         if let Some(number) = cleared {
-            self.moved(ScopeNumber(number), scope.kind);
+            self.moved(number, scope.kind);
         }
         cleared.is_some()
     }
 
     /// Forgets all of a scope. Returns whether it had a cursor.
     pub(super) fn remove(&mut self, scope: &Scope) -> bool {
-        if let Some(number) = self.numbers.get(scope) {
-            *self.states.change(*number) = None;
+        if let Some(number) = self.known(scope) {
+            *self.states.change(number.0) = None;
         }
         self.clear_cursor(scope)
     }
 
-    /// The scopes that have a state, in no particular order.
-    pub(super) fn names(&self) -> impl Iterator<Item = &Scope> {
-        self.numbers.iter().filter(|(_, number)| self.at(ScopeNumber(**number)).is_some()).map(|(scope, _)| scope)
+    /// The clusters of which any scope has a state, in no particular order.
+    pub(super) fn clusters(&self) -> impl Iterator<Item = &ClusterName> {
+        let has_any = |place: usize| (place * KINDS..(place + 1) * KINDS).any(|number| self.at(ScopeNumber(number)).is_some());
+        self.clusters.iter().filter(move |(_, place)| has_any(**place)).map(|(cluster, _)| cluster)
     }
 }

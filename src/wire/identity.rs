@@ -1,7 +1,7 @@
 //! Identities: `…/id/<number>` with their labels as text, from Cilium's `pkg/labels` and the checks of `pkg/identity/cache/allocator.go`.
 
 use super::{Context, quoted};
-use crate::model::{ALLOCATED_IDENTITY_MIN, CLUSTER_LABEL, ClusterId, Identity, LabelSet};
+use crate::model::{ALLOCATED_IDENTITY_MIN, CLUSTER_LABEL, ClusterId, Identity, IdentityLabels};
 
 /// The source of labels that mean the same everywhere (`LabelSourceReserved`, `pkg/labels`).
 const SOURCE_RESERVED: &str = "reserved";
@@ -25,6 +25,8 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
         return Err("labels are empty".into());
     }
     match labels.get(CLUSTER_LABEL) {
+        // as a rule: no text is made for an error that there is not
+        Some(cluster) if cluster == context.cluster.as_str() => {}
         Some(cluster) => context.check_cluster(&format!("label {CLUSTER_LABEL}"), cluster)?,
         None if context.cluster_id == ClusterId(0) => {}
         None => return Err(format!("label {CLUSTER_LABEL} is missing")),
@@ -42,9 +44,9 @@ pub(super) fn parse_number(text: &str) -> Result<u32, String> {
 
 /// `source:key=value;…` by `source:key`. Nothing is escaped; order says nothing; a label without a key is skipped
 /// (`NewLabelArrayFromSortedList`, Cilium's `pkg/labels/array.go`).
-fn parse_labels(text: &str) -> LabelSet {
+fn parse_labels(text: &str) -> IdentityLabels {
     let labels = text.split(';').map(parse_label).filter(|label| !label.key.is_empty());
-    labels.map(|label| (format!("{}:{}", label.source, label.key), label.value.to_owned())).collect()
+    IdentityLabels::new(labels.map(|label| (label.source, label.key, label.value)))
 }
 
 /// One label, in its parts.

@@ -16,9 +16,10 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
+use crate::model::IdentityLabels;
 use meta::ListMeta;
 
 /// How long prefixes of IPv4 are at most.
@@ -64,6 +65,16 @@ pub(crate) fn text_of_net(net: IpNet) -> String {
     let mut text = text_of_ip(net.addr());
     let _ = write!(text, "/{}", net.prefix_len());
     text
+}
+
+/// An identity's labels, shared with the mirror, as an object.
+#[derive(Debug, Clone)]
+pub(crate) struct LabelsOfIdentity(pub(crate) IdentityLabels);
+
+impl Serialize for LabelsOfIdentity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter())
+    }
 }
 
 /// A text, unless it is empty.

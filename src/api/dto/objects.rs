@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
 use super::status::Cluster;
-use super::{non_empty, reserved, text_of_ip, text_of_net};
+use super::{LabelsOfIdentity, non_empty, reserved, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Object, Record};
 
@@ -189,7 +189,8 @@ pub(crate) struct Identity {
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved: Option<&'static str>,
     /// `source:key` to value.
-    labels: BTreeMap<String, String>,
+    #[schema(value_type = BTreeMap<String, String>)]
+    labels: LabelsOfIdentity,
 }
 
 /// What is known of one numeric identity: the newest, and what other clusters say of the same number.
@@ -244,7 +245,8 @@ pub(crate) struct IpcacheEntry {
     source: &'static str,
     /// Only in lookups: the labels of the identity, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<BTreeMap<String, String>>,
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    labels: Option<LabelsOfIdentity>,
     /// The node that the entry is derived from; of others, and only in lookups, the node that has the host address, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_name: Option<String>,
@@ -373,7 +375,7 @@ impl Identity {
             cluster_id: ids.of(&key.cluster),
             scope: IdentityScope::of(identity.id).api_name(),
             reserved: reserved::name(identity.id),
-            labels: identity.labels.clone(),
+            labels: LabelsOfIdentity(identity.labels.clone()),
         }
     }
 
@@ -386,7 +388,7 @@ impl Identity {
     pub(crate) fn reserved(id: u32) -> Option<Self> {
         let labels = reserved::labels(id, None)?;
         let scope = IdentityScope::of(id).api_name();
-        Some(Self { id, cluster: None, cluster_id: None, scope, reserved: reserved::name(id), labels })
+        Some(Self { id, cluster: None, cluster_id: None, scope, reserved: reserved::name(id), labels: LabelsOfIdentity(labels.into()) })
     }
 }
 
@@ -420,7 +422,8 @@ impl IpcacheEntry {
     /// The entry of a lookup with what it names.
     pub(crate) fn joined(found: &LookupMatch) -> Option<Self> {
         let entry = Self::of(&found.record)?;
-        let labels = found.labels.clone().or_else(|| reserved::labels(entry.identity, Some(&found.record.key.cluster)));
+        let reserved = || reserved::labels(entry.identity, Some(&found.record.key.cluster)).map(Into::into);
+        let labels = found.labels.clone().or_else(reserved).map(LabelsOfIdentity);
         Some(Self { labels, node_name: found.node_name.clone(), ..entry })
     }
 }

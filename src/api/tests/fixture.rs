@@ -265,7 +265,7 @@ fn service() -> Object {
 }
 
 pub(in crate::api) fn identity(id: u32, app: &str) -> Object {
-    Object::Identity(Identity { id, labels: labels(&[("k8s:app", app), ("k8s:io.kubernetes.pod.namespace", "shop")]) })
+    Object::Identity(Identity { id, labels: labels(&[("k8s:app", app), ("k8s:io.kubernetes.pod.namespace", "shop")]).into() })
 }
 
 pub(in crate::api) fn pod(address: &str, identity: u32, host: &str) -> Object {

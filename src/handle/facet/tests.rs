@@ -65,7 +65,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
         Kind::ServiceExport | Kind::EndpointSlice => {
             slice_object(&EndpointSlice { labels, address_type: "IPv4".to_owned(), ..EndpointSlice::default() })
         }
-        Kind::Identity => Object::Identity(Identity { id: 1, labels }),
+        Kind::Identity => Object::Identity(Identity { id: 1, labels: labels.into() }),
         Kind::Ip | Kind::NodeIp => Object::Ip(IpEntry {
             host_ip: random.random_bool(0.5).then(|| address(random)),
             namespace: word(random),

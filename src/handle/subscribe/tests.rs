@@ -33,7 +33,7 @@ fn key(cluster_index: usize, id: u32) -> EntryKey {
 
 fn identity(id: u32, app: &str) -> Arc<Object> {
     let labels: LabelSet = [("k8s:app".to_owned(), app.to_owned())].into();
-    Arc::new(Object::Identity(Identity { id, labels }))
+    Arc::new(Object::Identity(Identity { id, labels: labels.into() }))
 }
 
 impl World {

@@ -1,6 +1,5 @@
 //! A survey that follows finds what one that looks anew finds, and both what a plain search of everything does.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,8 +11,8 @@ use super::*;
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::model::{
-    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IpEntry, Kind, Node, NodeAddress, Object,
-    ObjectPrefix, Scope, Service, SourceStamp,
+    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IdentityLabels, IpEntry, Kind, Node, NodeAddress,
+    Object, ObjectPrefix, Scope, Service, SourceStamp,
 };
 use crate::view::View;
 
@@ -83,7 +82,7 @@ impl World {
         match random.random_range(0..5) {
             0 => {
                 let id = random.random_range(300..304);
-                let object = Object::Identity(Identity { id, labels: BTreeMap::default() });
+                let object = Object::Identity(Identity { id, labels: IdentityLabels::default() });
                 self.change(cluster, &id.to_string(), Kind::Identity, (!is_gone).then_some(object));
             }
             1 => {

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::model::{
-    ClusterName, EntryKey, Identity, IpEntry, Kind, LabelSet, LeaseId, Node, NodeAddress, Object, ObjectPrefix, Rejection, Revision,
+    ClusterName, EntryKey, Identity, IdentityLabels, IpEntry, Kind, LeaseId, Node, NodeAddress, Object, ObjectPrefix, Rejection, Revision,
     Sequence, Service, SourceStamp,
 };
 
@@ -296,7 +296,7 @@ fn a_row_says_what_it_means_where_the_object_was_there() {
     let addresses = [ip("10.0.0.1"), ip("fd00::1")];
     let node = Node { addresses: addresses.map(|ip| NodeAddress { address_type: "InternalIP".to_owned(), ip }).into(), ..Node::default() };
     let cases: [(Kind, &str, Option<Object>, Meaning); 11] = [
-        (Kind::Identity, "300", Some(Object::Identity(Identity { id: 300, labels: LabelSet::new() })), Meaning::Identity(300)),
+        (Kind::Identity, "300", Some(Object::Identity(Identity { id: 300, labels: IdentityLabels::default() })), Meaning::Identity(300)),
         (Kind::Identity, "301", None, Meaning::Unknown),
         (
             Kind::Ip,

@@ -106,7 +106,7 @@ fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
     assert_eq!(restored.published.position().sequence, Sequence(1_001));
     let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
     let object = restored.published.view.record(&key(256)).unwrap().object.clone();
-    assert_eq!(object.as_deref(), Some(&crate::model::Object::Identity(crate::model::Identity { id: 256, labels })));
+    assert_eq!(object.as_deref(), Some(&crate::model::Object::Identity(crate::model::Identity { id: 256, labels: labels.into() })));
     // and so at the start after that
     let first_epoch = restored.published.epoch;
     drop(restored);

@@ -4,6 +4,7 @@
 mod at_rest;
 mod derived;
 mod hosts;
+mod labels;
 mod naive;
 
 use std::collections::BTreeMap;

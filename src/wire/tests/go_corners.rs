@@ -92,7 +92,7 @@ fn a_known_field_of_a_wrong_type_refuses_the_value_used_or_not() {
 
 #[test]
 fn an_identity_s_number_may_have_zeros_before_it_and_its_labels_may_be_no_text() {
-    let expected = Object::Identity(Identity { id: 65_536, labels: labels(&[("k8s:a", "\u{fffd}b\u{fffd}")]) });
+    let expected = Object::Identity(Identity { id: 65_536, labels: labels(&[("k8s:a", "\u{fffd}b\u{fffd}")]).into() });
     for number in ["65536", "065536", "00000000000000065536"] {
         assert_eq!(decode_paris(Kind::Identity, number, b"k8s:a=\xffb\xc3;", 0), Ok(expected.clone()), "{number}");
     }

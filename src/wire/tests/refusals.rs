@@ -169,7 +169,7 @@ fn labels_split_as_cilium_splits_them() {
         ("k8s:a= b ;", ("k8s:a", " b ")),
     ] {
         match decode_paris(Kind::Identity, "65536", text.as_bytes(), 0) {
-            Ok(Object::Identity(identity)) => assert_eq!(identity.labels, labels(&[expected]), "{text}"),
+            Ok(Object::Identity(identity)) => assert_eq!(identity.labels, labels(&[expected]).into(), "{text}"),
             other => panic!("{text}: {other:?}"),
         }
     }

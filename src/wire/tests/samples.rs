@@ -223,7 +223,7 @@ fn a_headless_service_is_read_in_full() {
 #[test]
 fn an_identity_is_read_in_full() {
     let labels = labels(&[("k8s:app", "db"), ("k8s:io.cilium.k8s.policy.cluster", "paris"), ("k8s:io.kubernetes.pod.namespace", "shop")]);
-    assert_sample("cilium/cache/identities/v1/paris/id/68352", Object::Identity(Identity { id: 68352, labels }));
+    assert_sample("cilium/cache/identities/v1/paris/id/68352", Object::Identity(Identity { id: 68352, labels: labels.into() }));
 }
 
 fn ip_entry(prefix: &str, host: bool, identity: u32) -> IpEntry {

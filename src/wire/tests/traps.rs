@@ -148,7 +148,7 @@ fn trap_13_values_need_not_be_text() {
             assert!(decode_paris(kind, "65536", bytes, 1).is_err());
         }
     }
-    let shown = Object::Identity(Identity { id: 65536, labels: labels(&[("k8s:a", "\u{fffd}")]) });
+    let shown = Object::Identity(Identity { id: 65536, labels: labels(&[("k8s:a", "\u{fffd}")]).into() });
     assert_eq!(decode_paris(Kind::Identity, "65536", b"k8s:a=\xff;", 0), Ok(shown));
 }
 
@@ -175,7 +175,7 @@ fn trap_23_a_host_ip_need_not_be_known() {
 fn trap_24_the_order_of_labels_says_nothing() {
     let by_key = "k8s:a=1;cidr:b=2;k8s:c=3;";
     let by_text = "cidr:b=2;k8s:a=1;k8s:c=3;";
-    let expected = Object::Identity(Identity { id: 65536, labels: labels(&[("k8s:a", "1"), ("cidr:b", "2"), ("k8s:c", "3")]) });
+    let expected = Object::Identity(Identity { id: 65536, labels: labels(&[("k8s:a", "1"), ("cidr:b", "2"), ("k8s:c", "3")]).into() });
     for text in [by_key, by_text] {
         assert_eq!(decode_paris(Kind::Identity, "65536", text.as_bytes(), 0), Ok(expected.clone()));
     }

@@ -1,0 +1,42 @@
+//! The labels of an identity, which lookups share, are those that it has now.
+
+use super::*;
+
+fn put(view: &mut View, kind: Kind, name: &str, value: &str) {
+    let key = EntryKey::new(kind, cluster(0), name);
+    let context =
+        wire::Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
+    let decoded = wire::decode(&key, value.as_bytes(), &context).map(Arc::new).map_err(|error| error.as_str().into());
+    let scope = Scope { cluster: key.cluster.clone(), kind };
+    let change = Change::Put { key, value: value.as_bytes().into(), decoded, source: SourceStamp::default() };
+    view.apply(Command::Apply { scope, changes: vec![change], cursor: None }, SystemTime::UNIX_EPOCH);
+}
+
+/// The app of whoever has the address.
+fn app(view: &View) -> Option<String> {
+    let found = view.lookup("10.0.0.1".parse().unwrap(), None);
+    found[0].labels.as_ref().map(|labels| labels.get("k8s:app").unwrap_or_default().to_owned())
+}
+
+#[test]
+fn labels_that_change_are_not_those_that_were_asked_for_before() {
+    let mut view = View::starting_at(Sequence(1));
+    put(&mut view, Kind::Ip, "10.0.0.1", r#"{"IP":"10.0.0.1","Mask":null,"HostIP":"","ID":300}"#);
+    assert_eq!(app(&view), None);
+    let mut before = view.clone();
+    for name in ["cart", "db", &"x".repeat(10_000)] {
+        put(&mut view, Kind::Identity, "300", &format!("k8s:app={name};"));
+        assert_eq!([app(&view), app(&view)], [Some(name.to_owned()), Some(name.to_owned())]);
+        // bytes that cannot be used take nothing away
+        put(&mut view, Kind::Identity, "300", "");
+        assert_eq!(app(&view).as_deref(), Some(name));
+        before.clone_from(&view);
+        assert_eq!(app(&before).as_deref(), Some(name));
+    }
+    // an older snapshot keeps what it had
+    put(&mut view, Kind::Identity, "300", "k8s:app=last;");
+    assert_eq!((app(&view).as_deref(), app(&before).map(|app| app.len())), (Some("last"), Some(10_000)));
+    view.apply(Command::Remove { cluster: cluster(0), reason: DeleteReason::ClusterRemoved }, SystemTime::UNIX_EPOCH);
+    put(&mut view, Kind::Ip, "10.0.0.1", r#"{"IP":"10.0.0.1","Mask":null,"HostIP":"","ID":300}"#);
+    assert_eq!(app(&view), None);
+}
