@@ -31,6 +31,11 @@ fn rounds() -> u32 {
     sized(5, 1)
 }
 
+/// Questions that are made before, as making them is no part of what is measured.
+fn questions(count: u32, question: impl Fn(u32) -> Question) -> Vec<Question> {
+    (0..sized(count, 50)).map(question).collect()
+}
+
 /// How long one measurement of a rate takes.
 fn moment() -> Duration {
     sized(Duration::from_secs(3), Duration::from_millis(100))
@@ -60,13 +65,15 @@ impl Columns {
 }
 
 fn lookup(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
-    let ask = |address: &str, question: fn(u32) -> Question| runtime.block_on(client::rate(address, CONNECTIONS, moment(), question));
+    let ask = |address: &str, questions: &[Question]| runtime.block_on(client::rate(address, CONNECTIONS, moment(), questions));
+    let (hits, misses) = (questions(20_000, Question::lookup), questions(250, Question::miss));
+    let bare_question = [Question::get("/", "*/*")];
     let found = Columns::of(rounds(), || {
         let busy = stage.meshkeep.busy()?;
-        let ours = ask(&stage.address, Question::lookup)?;
+        let ours = ask(&stage.address, &hits)?;
         let each = (stage.meshkeep.busy()? - busy).as_secs_f64() * 1e6 / (ours * moment().as_secs_f64());
-        let bare = ask(&stage.bare.address, |_| Question::get("/", "*/*"))?;
-        Ok(vec![ours, bare, each, ask(&stage.address, Question::miss)?])
+        let bare = ask(&stage.bare.address, &bare_question)?;
+        Ok(vec![ours, bare, each, ask(&stage.address, &misses)?])
     })?;
     println!(
         "lookup: {:.0}/s, {:.1} us of a processor each; bare handler {:.0}/s (ratio {:.2}); of what nothing covers {:.0}/s (ratio {:.2})",
@@ -81,9 +88,10 @@ fn lookup(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
 }
 
 fn batch(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+    let (hits, batches) = (questions(20_000, Question::lookup), questions(50, |number| Question::batch(number, BATCH)));
     let found = Columns::of(rounds(), || {
-        let single = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), Question::lookup))?;
-        let batches = runtime.block_on(client::rate(&stage.address, 4, moment(), |number| Question::batch(number % 100, BATCH)))?;
+        let single = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), &hits))?;
+        let batches = runtime.block_on(client::rate(&stage.address, 4, moment(), &batches))?;
         Ok(vec![batches * f64::from(BATCH), single])
     })?;
     println!("batches of {BATCH}: {:.0} addresses/s; single lookups {:.0}/s (ratio {:.1})", found.at(0), found.at(1), found.ratio(0, 1));
@@ -91,9 +99,10 @@ fn batch(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
 }
 
 fn gateway(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+    let (hits, keys) = (questions(20_000, Question::lookup), questions(20_000, Question::gateway));
     let found = Columns::of(rounds(), || {
-        let ours = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), Question::lookup))?;
-        let theirs = runtime.block_on(client::rate(&stage.gateway, CONNECTIONS, moment(), Question::gateway))?;
+        let ours = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), &hits))?;
+        let theirs = runtime.block_on(client::rate(&stage.gateway, CONNECTIONS, moment(), &keys))?;
         Ok(vec![ours, theirs])
     })?;
     println!("lookup: {:.0}/s; etcd's JSON gateway {:.0}/s (ratio {:.1})", found.at(0), found.at(1), found.ratio(0, 1));
