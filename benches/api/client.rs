@@ -207,7 +207,9 @@ pub(crate) fn sink(address: &str, streams: u32) -> Outcome<()> {
             let mut stream = tokio::net::TcpStream::connect(address).await?;
             stream.write_all(&Question::get("/v1/events", "text/event-stream").bytes()).await?;
             let mut buffer = vec![0; 64 << 10];
-            stream.read(&mut buffer).await?;
+            if stream.read(&mut buffer).await? == 0 {
+                return Err("a stream did not begin".into());
+            }
             reading.spawn(async move { while stream.read(&mut buffer).await.is_ok_and(|length| length > 0) {} });
         }
         println!("reading");
