@@ -5,13 +5,17 @@
 
 /** How long a stream may be silent: bookmarks come every 15 s at least, so two of them are missing. */
 const SILENCE_MS = 35_000;
-/** How long the first and the last attempt to come back wait. */
-const BACK_OFF_MS = [300, 5_000];
+/** How long the first and the last attempt to come back wait: a restart takes a second, so that the first few seconds are worth asking often. */
+const BACK_OFF_MS = [250, 5_000];
+/** Attempts until each waits twice as long as the one before. */
+const EAGER_COUNT = 16;
 /** A line that is longer than this is no event: the largest object is a global service of some MiB. */
 const LINE_MAX = 32 << 20;
 
 let token = null;
 const signedIn = new Set();
+/** What ends the present connection of each stream. */
+const streams = new Set();
 let onRefused = () => {};
 
 /** What meshkeep said instead of an answer, or that it said nothing. */
@@ -33,6 +37,11 @@ export function whenRefused(call) {
 /** Whether a token was given. */
 export function hasToken() {
   return token !== null;
+}
+
+/** Somebody found that meshkeep is gone: no stream waits until its own connection says so, which one behind a proxy may never do. */
+export function breakStreams() {
+  for (const end of [...streams]) end();
 }
 
 /** Takes a token, or forgets it, and wakes all who wait for one. */
@@ -92,7 +101,7 @@ export function query(pairs) {
  * Follows `/v1/events` until it is closed: comes back by itself, at the position of the last event.
  *
  * `on.event(event)` gets each event; `on.link(link)` what the connection does: `{state, since, until, why}` with the states `connecting`,
- * `catchingUp`, `following` and `lost`; `on.word()` that something was heard.
+ * `catchingUp`, `following`, `loading` (meshkeep answers, and reads its store) and `lost`; `on.word()` that something was heard.
  */
 export function follow(filter, on) {
   let position = null;
@@ -121,6 +130,7 @@ export function follow(filter, on) {
 
   async function read() {
     abort = new AbortController();
+    const end = () => abort.abort();
     const asked = { ...filter, ...(position === null ? {} : { after: position }) };
     const response = await request(`/v1/events${query(asked)}`, "application/x-ndjson", abort.signal);
     on.link({ state: filter.snapshot || position !== null ? "catchingUp" : "following" });
@@ -129,6 +139,7 @@ export function follow(filter, on) {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let silence = setTimeout(() => abort.abort(), SILENCE_MS);
     let rest = "";
+    streams.add(end);
     try {
       for (;;) {
         const { value, done } = await reader.read();
@@ -143,6 +154,7 @@ export function follow(filter, on) {
       }
     } finally {
       clearTimeout(silence);
+      streams.delete(end);
       abort.abort();
     }
   }
@@ -152,25 +164,28 @@ export function follow(filter, on) {
     while (!closed) {
       let wait = 0;
       let why = "the connection ended";
+      let state = "lost";
       try {
         await read();
       } catch (error) {
         if (closed) return;
         why = error.message;
         if (error.status === 400) on.refused?.(error);
+        if (error.code === "loading") state = "loading";
         if (error.status === 401) {
           // a place in the set until the token comes, unless it came meanwhile
           if (!error.isLate) await new Promise((resolve) => signedIn.add(resolve));
           continue;
         }
-        wait = error.retryAfter ? error.retryAfter * 1000 : 0;
+        // a store is read in less than the second that it says
+        wait = error.code === "loading" ? 0 : error.retryAfter * 1000;
       }
       if (closed) return;
       lostSince ??= Date.now();
-      const doubled = Math.min(BACK_OFF_MS[1], BACK_OFF_MS[0] * 2 ** Math.min(failures, 10));
+      const doubled = Math.min(BACK_OFF_MS[1], BACK_OFF_MS[0] * 2 ** Math.max(0, Math.min(failures - EAGER_COUNT, 10)));
       failures += 1;
       wait = Math.max(wait, doubled * (0.75 + Math.random() / 2));
-      on.link({ state: "lost", since: lostSince, until: Date.now() + wait, why });
+      on.link({ state, since: lostSince, until: Date.now() + wait, why });
       await pause(wait);
     }
   }

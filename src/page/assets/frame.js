@@ -56,16 +56,17 @@ function toggleTheme() {
 
 /** The two facts that colour everything else. */
 function Facts() {
-  const { live, count, oldest, never } = summary();
+  const { live, count, oldest, never, unknown } = summary();
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
   if (count === 0) return html`<p class="facts"><span class="quiet">no cluster yet</span></p>`;
   const isWhole = live === count;
+  const more = [never && `${never} never read`, unknown && `${unknown} of unknown age`].filter(Boolean).join(", ");
   return html`<p class="facts">
     <a href=${hash("mesh")} class=${isWhole ? "" : "amber"}>
       <span class="dot ${isWhole ? "good" : "warn"}" aria-hidden="true"></span><b>${live}/${count}</b> live
     </a>
-    <span class="tone-${never ? "unknown" : tone(oldest?.age)}" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
-      ${oldest ? html`oldest <b>${age(oldest.age)}</b>` : ""}${never ? `${oldest ? ", " : ""}${never} never read` : ""}
+    <span class="tone-${never + unknown > 0 ? "unknown" : tone(oldest?.age)}" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
+      ${oldest ? html`oldest <b>${age(oldest.age)}</b>` : ""}${more && oldest ? ", " : ""}${more}
     </span>
   </p>`;
 }
@@ -76,9 +77,9 @@ function linkWords() {
   const now = Date.now();
   if (link.state === "lost") {
     const wait = Math.max(0, Math.ceil((link.until - now) / 1000));
-    return { state: "lost", text: `lost at ${clock(link.since)}: again ${wait > 0 ? `in ${wait} s` : "now"}` };
+    return { state: "lost", text: `lost at ${clock(link.since)}: again ${wait > 1 ? `in ${wait} s` : "now"}` };
   }
-  if (status && !status.loaded) return { state: "busy", text: "meshkeep loads its store" };
+  if (link.state === "loading" || (link.state !== "following" && status && !status.loaded)) return { state: "busy", text: "meshkeep reads its store" };
   if (link.state === "following") return { state: "following", text: `following, ${age((now - heardAt) / 1000)} ago` };
   return { state: "busy", text: link.state === "catchingUp" ? "catching up" : "connecting" };
 }
@@ -88,10 +89,8 @@ let said = "";
 
 /** What a reader of screens is told: only that it is lost and that it is back. */
 function announcement(state) {
-  if (state !== saidState && (state === "lost" || (state === "following" && saidState === "lost") || said)) {
-    if (state === "lost") said = "meshkeep is lost. The page shows what it had.";
-    if (state === "following") said = said ? "meshkeep is back. The page follows again." : "";
-  }
+  if (state === "lost" && saidState !== "lost") said = "meshkeep is lost. The page shows what it had.";
+  if (state === "following" && saidState === "lost") said = "meshkeep is back. The page follows again.";
   if (state !== "busy") saidState = state;
   return said;
 }

@@ -3,13 +3,15 @@
 // Phases come by `/v1/events`; `/v1/status` is asked every few seconds for the page's own clock. What no event says (counts, ages, findings) is read
 // again when the position has moved or a phase has changed, never in a circle of its own.
 
-import { ask, follow, query } from "./api.js";
+import { ask, breakStreams, follow, query } from "./api.js";
 import { setClock } from "./words.js";
 
 /** What the page's own stream tells of: `problem` beside it where the stream has that kind, which is told by reading them anew. */
 const STREAMED = ["cluster"];
 /** The page's clock: an answer of some hundred bytes. */
 const STATUS_EVERY_MS = 2_000;
+/** An answer that takes longer never comes: it is made of counters. */
+const STATUS_WAIT_MS = 5_000;
 /** Counts of clusters are read again at most so often: for 255 clusters that is an answer of 30 KB, compressed. */
 const CLUSTERS_EVERY_MS = 5_000;
 /** Findings are read again at most so often: a mesh in trouble has many events. */
@@ -157,18 +159,20 @@ export function ageOf({ object, at }) {
   return object.ageSeconds + (holds ? 0 : told / 1000);
 }
 
-/** How many are live of how many, and the oldest age with its cluster. */
+/** How many are live of how many, the oldest age with its cluster, and how many were never read or have no age that is known. */
 export function summary() {
   let live = 0;
   let oldest;
   let never = 0;
+  let unknown = 0;
   for (const known of mirror.clusters.values()) {
     if (known.object.phase === "live" && known.object.origin === "live") live += 1;
     const age = ageOf(known);
-    if (age === undefined) never += 1;
+    if (known.object.origin === "neverRead") never += 1;
+    else if (age === undefined) unknown += 1;
     else if (oldest === undefined || age > oldest.age) oldest = { age, cluster: known.object.name };
   }
-  return { live, count: mirror.clusters.size, oldest, never };
+  return { live, count: mirror.clusters.size, oldest, never, unknown };
 }
 
 let statusTimer = 0;
@@ -176,20 +180,21 @@ let statusTimer = 0;
 async function readStatus() {
   clearTimeout(statusTimer);
   try {
-    const status = await ask("/v1/status", AbortSignal.timeout(10_000));
+    const status = await ask("/v1/status", AbortSignal.timeout(STATUS_WAIT_MS));
     const before = mirror.status;
     mirror.status = status;
     mirror.heardAt = Date.now();
     mirror.firstVersion ??= status.version;
     // it is back before the stream's next attempt
-    if (mirror.link.state === "lost" && status.loaded) stream?.again();
+    if (["lost", "loading"].includes(mirror.link.state) && status.loaded) stream?.again();
     if (before?.position !== status.position) {
       readClusters();
       readProblems();
       moved("position");
     }
-  } catch {
-    // the stream says what is the matter
+  } catch (error) {
+    // an answer, whatever it says, is no sign of a dead connection
+    if (!error.status && Date.now() - mirror.heardAt > STATUS_EVERY_MS) breakStreams();
   }
   redraw();
   if (!document.hidden) statusTimer = setTimeout(readStatus, STATUS_EVERY_MS);

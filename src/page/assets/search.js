@@ -18,7 +18,7 @@ export class Search extends Component {
   }
 
   type(text) {
-    this.setState({ text, at: -1, isOpen: text.trim() !== "" });
+    this.setState({ text, at: -1, isOpen: text.trim() !== "", isBusy: text.trim() !== "" });
     clearTimeout(this.timer);
     this.stop.abort();
     if (text.trim()) this.timer = setTimeout(() => this.ask(text.trim()), PAUSE_MS);

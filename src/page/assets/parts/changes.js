@@ -1,6 +1,6 @@
 // Changes: the stream, one line each, newest on top. A pause goes on counting; the filters are the API's and stand in the address.
 
-import { html } from "../vendor/preact.js";
+import { Component, html } from "../vendor/preact.js";
 import { follow } from "../api.js";
 import { go, hash } from "../route.js";
 import { clock, linkOfKey, number, ofKey, phase, plural } from "../words.js";
@@ -8,7 +8,10 @@ import { clock, linkOfKey, number, ofKey, phase, plural } from "../words.js";
 /** Lines that are kept. */
 const LINES_MAX = 500;
 /** Lines that are drawn while changes come fast: more is not read. */
-const DRAWN_MAX = 200;
+const DRAWN_MAX = 100;
+
+/** Lines that come in a flood are drawn so often: nobody reads more, and each time all move. */
+const FLOOD_EVERY_MS = 250;
 
 const KINDS = ["node", "service", "identity", "ipcache", "serviceExport", "endpointSlice", "cluster"];
 const SHORT = { node: "node", service: "service", identity: "identity", ipcache: "ip", serviceExport: "export", endpointSlice: "slice", cluster: "cluster", problem: "problem" };
@@ -54,14 +57,21 @@ function line(event, number) {
 
 const SIGNS = { "+": "new or changed", "−": "deleted", "~": "backends changed", "·": "phase" };
 
-function Line({ one }) {
-  return html`<li class="change">
-    <time>${clock(one.at)}</time> <span class="cluster">${one.cluster}</span>
-    <span class="sign sign-${{ "+": "plus", "−": "minus", "~": "tilde", "·": "dot" }[one.sign]}" role="img" aria-label=${SIGNS[one.sign]}>${one.sign}</span>
-    <span class="kind">${SHORT[one.kind] ?? one.kind}</span>
-    <span class="what">${one.link ? html`<a data-row class="mono" href=${one.link}>${one.name}</a>` : html`<span class="mono">${one.name}</span>`}
-      ${one.rest && html` <span class="rest">${one.rest}</span>`}</span>
-  </li>`;
+/** A line never changes: it is drawn once, and moves down. */
+class Line extends Component {
+  shouldComponentUpdate() {
+    return false;
+  }
+
+  render({ one }) {
+    return html`<li class="change">
+      <time>${clock(one.at)}</time> <span class="cluster">${one.cluster}</span>
+      <span class="sign sign-${{ "+": "plus", "−": "minus", "~": "tilde", "·": "dot" }[one.sign]}" role="img" aria-label=${SIGNS[one.sign]}>${one.sign}</span>
+      <span class="kind">${SHORT[one.kind] ?? one.kind}</span>
+      <span class="what">${one.link ? html`<a data-row class="mono" href=${one.link}>${one.name}</a>` : html`<span class="mono">${one.name}</span>`}
+        ${one.rest && html` <span class="rest">${one.rest}</span>`}</span>
+    </li>`;
+  }
 }
 
 /** What the stream is asked for; a filter that the API does not know is told by its answer. */
@@ -118,7 +128,16 @@ class Following {
     const into = this.pausedAt === null ? this.lines : (this.waiting ??= []);
     into.unshift(one);
     if (into.length > LINES_MAX) into.length = LINES_MAX;
-    this.draw();
+    this.soon();
+  }
+
+  /** The first of a while is drawn at once, a flood four times a second. */
+  soon() {
+    this.timer ??= setTimeout(() => {
+      this.timer = null;
+      this.toldAt = Date.now();
+      this.draw();
+    }, Math.max(0, (this.toldAt ?? 0) + FLOOD_EVERY_MS - Date.now()));
   }
 
   toggle() {

@@ -29,7 +29,7 @@ const BEAT_S = 120;
 
 function rank(known) {
   const { object } = known;
-  if (object.origin === "neverRead" || object.ageSeconds === undefined) return 0;
+  if (object.origin === "neverRead") return 0;
   const own = PHASE_RANKS[object.phase];
   if (own !== undefined) return own;
   return ageOf(known) > OLD_S ? 5 : object.origin === "live" ? 6 : 5;
@@ -43,8 +43,9 @@ function sorted() {
 /** How a cluster looks in one square: by its age, or that it was never read. */
 function look(known) {
   const { object } = known;
-  if (object.origin === "neverRead" || object.ageSeconds === undefined) return "never";
+  if (object.origin === "neverRead") return "never";
   const own = tone(ageOf(known));
+  if (own === "unknown") return "red";
   if (own === "amber" || own === "red") return own;
   return object.phase === "live" && object.origin === "live" ? "fresh" : "busy";
 }
@@ -98,12 +99,17 @@ class Row extends Component {
       <th scope="row"><a data-row href=${address} aria-expanded=${isOpen}>${object.name}</a>${object.local && html` <span class="tag">local</span>`}</th>
       <td class="phase"><span class="dot ${isLive ? (object.origin === "live" ? "good" : "busy") : object.phase === "listing" ? "busy" : "bad"}" aria-hidden="true"></span>${phase(object.phase)}
         ${!isLive && time && html` <span class="quiet">${time}</span>`}</td>
-      <td class="age tone-${tone(seconds === "" ? undefined : Number(seconds))}">${seconds === "" ? "never read" : age(Number(seconds))}</td>
+      <td class="age tone-${tone(seconds === "" ? undefined : Number(seconds))}">${seconds === "" ? noAge(object) : age(Number(seconds))}</td>
       ${KINDS.map(([kind]) => html`<${Resource} key=${kind} object=${object} kind=${kind} />`)}
       <${Certificate} expiry=${object.certificateExpiry} />
       <td class="note" title=${note(object)}>${note(object)}</td>
     </tr>`;
   }
+}
+
+/** What stands for an age that nobody knows. */
+function noAge(object) {
+  return object.origin === "neverRead" ? "never read" : "unknown";
 }
 
 /** An age as it is shown, so that equal ones are equal: tenths below ten seconds. */
@@ -118,7 +124,7 @@ function Strip({ rows }) {
   const words = worst === 0 ? "every cluster is live and young" : `${worst} of ${plural(rows.length, "cluster")} need a look`;
   return html`<div class="strip" role="img" aria-label=${words}>
     ${rows.map((known) => html`<a key=${known.object.name} tabindex="-1" class="square look-${look(known)}" href=${hash("mesh", [known.object.name])}
-      title=${`${known.object.name}: ${phase(known.object.phase)}, ${known.object.ageSeconds === undefined ? "never read" : age(ageOf(known))}`}></a>`)}
+      title=${`${known.object.name}: ${phase(known.object.phase)}, ${known.object.ageSeconds === undefined ? noAge(known.object) : age(ageOf(known))}`}></a>`)}
   </div>`;
 }
 
