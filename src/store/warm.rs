@@ -32,10 +32,10 @@ use super::summary::Summary;
 use crate::model::Record;
 
 /// What is written to chunks is synced when it has so many bytes: at 20,000 changes/s some ten times a second, each for some milliseconds.
-const SYNC_BYTES: usize = 1 << 20;
+const SYNC_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
 
 /// The mark is written anew when so many bytes of the log are needed no longer, about one of its files.
-const MARK_BYTES: u64 = 4 << 20;
+const MARK_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 4 << 20 };
 
 /// No deadline.
 const LONG: Duration = Duration::from_secs(3600);

@@ -276,3 +276,21 @@ fn a_lost_chunk_is_noticed() {
     let (_, loaded, losses) = Rig::open(&disk).unwrap();
     assert!(loaded.cursors.is_empty() && losses.is_empty(), "{losses:?}");
 }
+
+/// After a kill the end of the log is in the kernel alone: a start makes it durable before it gets into chunks.
+#[test]
+fn what_a_kill_left_unsynced_is_synced_before_it_is_folded() {
+    for seed in 0..20 {
+        let (disk, mut model) = three_groups();
+        let mut rig = reopen(&disk);
+        let mut group = random_group(&mut StdRng::seed_from_u64(9), &mut model, 6);
+        model.take(&group);
+        rig.log.append(&mut group);
+        drop(rig);
+        let mut rig = reopen(&disk);
+        rig.warm.fold_all().unwrap();
+        drop(rig);
+        disk.cut_power(&mut StdRng::seed_from_u64(seed));
+        assert!(loaded(&reopen(&disk).warm) == model.loaded());
+    }
+}
