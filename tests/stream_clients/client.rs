@@ -38,14 +38,19 @@ impl Client {
         // it may be caught in the middle of a character; only whole lines are used
         String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).unwrap()).into_owned()
     }
+
+    /// The last whole line of a file in its directory; `None` where there is none yet.
+    pub(super) fn last_line_of(&self, name: &str) -> Option<Value> {
+        let text = String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).ok()?).into_owned();
+        // what follows the last line's end is still being written
+        let line = text[..text.rfind('\n')?].lines().last()?;
+        Some(serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+    }
 }
 
 impl Following for Client {
     async fn latest(&self) -> Option<Value> {
-        let output = self.read("output");
-        // what follows the last line's end is still being written
-        let line = output[..output.rfind('\n')?].lines().last()?;
-        Some(serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        self.last_line_of("output")
     }
 }
 
@@ -74,6 +79,11 @@ pub(crate) fn source(path: &str) -> PathBuf {
 pub(crate) fn installed() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| script("scripts/stream-clients-setup"))
+}
+
+/// Generates and builds the clients of other languages where that is not done, and says where they are.
+pub(super) fn generated_clients() -> PathBuf {
+    script("scripts/generated-clients-setup")
 }
 
 /// An interpreter of Python that has httpx.

@@ -3,6 +3,7 @@
 pub(crate) mod chromium;
 pub(crate) mod client;
 mod contract;
+mod examples;
 mod nginx;
 
 use std::process::Command;

@@ -1,0 +1,40 @@
+// Keeps a copy of the ipcache of all clusters, with the client that oapi-codegen makes of openapi-3.0.json: follow http://127.0.0.1:9870
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	client, _ := NewClientWithResponses(os.Args[1])
+	entries := map[string]any{}
+	where := &ListChangesParams{Kind: &[]StreamedKind{StreamedKindIpcache}, Snapshot: new(true), WaitSeconds: new(int64(30))}
+	for {
+		answer, err := client.ListChangesWithResponse(context.Background(), where)
+		if err == nil && answer.JSON200 == nil {
+			err = fmt.Errorf("%s", answer.Status())
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err, "- trying again")
+			time.Sleep(time.Second)
+			continue
+		}
+		for _, event := range answer.JSON200.Events {
+			if event.Type == EventTypeReset { // the position is of no use any more: all is told anew
+				clear(entries)
+			} else if event.Type == EventTypeUpsert {
+				entries[*event.Key] = event.Object
+			} else if event.Type == EventTypeDelete {
+				delete(entries, *event.Key)
+			}
+		}
+		where.After = &answer.JSON200.NextPosition
+		if !answer.JSON200.More { // with more to come it is between two states
+			json.NewEncoder(os.Stdout).Encode(map[string]any{"position": where.After, "entries": entries})
+		}
+	}
+}
