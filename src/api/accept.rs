@@ -129,6 +129,11 @@ fn chosen(headers: &HeaderMap, offered: &[Form]) -> Option<Form> {
     best.map(|(.., form)| form)
 }
 
+/// Whether a page is liked better than JSON: a browser asks, for a person.
+pub(crate) fn prefers_page(headers: &HeaderMap) -> bool {
+    chosen(headers, &[Form::Json, Form::Html]) == Some(Form::Html)
+}
+
 fn not_acceptable(offered: &[Form]) -> Problem {
     let names: Vec<&str> = offered.iter().map(|form| form.media_type()).collect();
     let advice = if names.len() > 1 { "accept one of them" } else { "accept that, or send no Accept" };

@@ -22,10 +22,10 @@ use super::visit::Visit;
 /// Paths that anybody may ask.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
-/// What the page is made of: the same in every meshkeep of a version, and needed to ask somebody for the token. No more may be here than files
-/// that everybody can download.
+/// What needs no token, being the same in every meshkeep of a version: the page with its files, which asks for the token itself, and the pages that
+/// explain a refusal. No more may be here than what everybody can download.
 fn is_of_the_page(path: &str) -> bool {
-    path == "/" || path.starts_with("/assets/")
+    path == "/" || path == "/problems" || path.starts_with("/problems/") || path.starts_with("/assets/")
 }
 
 /// How a request reached us; each connection puts it into its requests.

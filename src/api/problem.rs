@@ -4,13 +4,15 @@
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, VARY, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::accept::prefers_page;
+use super::routes::problem_pages;
 use crate::handle::{Loading, NoDecodedRoom};
 
 /// How soon a client may try again what only needs a moment: the store, or a free place among streams or scans.
@@ -257,9 +259,11 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Middleware at the edge: writes the problem of a response, if there is one, as its body.
+/// Middleware at the edge: writes the problem of a response, if there is one, as its body. A person in front of a browser that has no token is
+/// told so on a page: a browser cannot be told to send one, so that the document alone would help nobody.
 pub(crate) async fn render(request: Request, next: Next) -> Response {
     let is_head = *request.method() == Method::HEAD;
+    let is_for_person = prefers_page(request.headers());
     let path = request.uri().path().to_owned();
     let mut response = next.run(request).await;
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
@@ -273,7 +277,14 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
     }
     if code == Code::Unauthorized {
         parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        parts.headers.insert(VARY, HeaderValue::from_static("Accept"));
     }
-    let body = serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default();
+    let body = if code == Code::Unauthorized && is_for_person {
+        parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+        parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+        problem_pages::refusal().into_bytes()
+    } else {
+        serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default()
+    };
     Response::from_parts(parts, if is_head { Body::empty() } else { Body::from(body) })
 }

@@ -12,6 +12,7 @@ use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use serde_json::Value;
 
 use super::failure::Failure;
+use super::progress::Progress;
 
 /// How long a connection may take: the sidecar is on this machine or near.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -82,12 +83,14 @@ impl Asker {
 
     /// The answer to a question, as JSON.
     pub(super) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
+        let _progress = self.waiting();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.json(request.send().await).await
     }
 
     /// The answer to a question with a body, as JSON.
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let _progress = self.waiting();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
         self.json(request.send().await).await
     }
@@ -103,6 +106,7 @@ impl Asker {
     /// All items of a list, page by page, and the position from which to follow it.
     pub(super) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, Option<String>), Failure> {
         let (mut items, mut token) = (Vec::new(), None::<String>);
+        let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
         loop {
             let mut query = query.to_vec();
             query.push(("limit", PAGE_LIMIT));
@@ -112,6 +116,7 @@ impl Asker {
             let mut page = self.get(path, &query).await?;
             if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
                 items.extend(found);
+                progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             }
             let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
             token = text(page.get("nextPageToken"));
@@ -126,6 +131,10 @@ impl Asker {
         let request = self.client.get(self.url(path, query)?).header(ACCEPT, "application/x-ndjson");
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() { Ok(response) } else { Err(refused(response).await) }
+    }
+
+    fn waiting(&self) -> Progress {
+        Progress::begin(&format!("waiting for {}", self.server))
     }
 
     fn url(&self, path: &str, query: &[(&str, &str)]) -> Result<Url, Failure> {

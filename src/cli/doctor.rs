@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::failure::{Failure, Verdict};
 use super::output::{Colour, coloured, print, print_json};
+use super::progress::Progress;
 use crate::config::parse_duration;
 use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
 
@@ -49,7 +50,9 @@ pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
         clusters: options.clusters.clone(),
         step_max: options.timeout,
     };
+    let progress = Progress::begin("trying each step to each remote");
     let report = examine(&asked).await.map_err(Failure::not_found)?;
+    drop(progress);
     match options.output {
         ReportFormat::Json => print_json(&json!(report))?,
         ReportFormat::Text => print(&text(&report))?,

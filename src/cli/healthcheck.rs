@@ -1,4 +1,4 @@
-//! `meshkeep healthcheck`: a readiness probe for images that have no shell and no curl.
+//! `meshkeep healthcheck`: exec probes for images that have no shell and no curl.
 
 use clap::Args;
 
@@ -12,11 +12,18 @@ pub(super) struct HealthcheckOptions {
     /// Also ask whether every cluster was read completely since the start
     #[arg(long)]
     synced: bool,
+    /// Ask only whether the process answers at all: for a liveness probe, which must not restart what merely loads
+    #[arg(long, conflicts_with = "synced")]
+    live: bool,
 }
 
-/// Asks `/readyz`; prints what is not well.
+/// Asks `/readyz`, or `/livez`; prints what is not well.
 pub(super) async fn run(options: &HealthcheckOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
-    let path = if options.synced { "/readyz?synced&verbose" } else { "/readyz?verbose" };
+    let path = match (options.live, options.synced) {
+        (true, _) => "/livez?verbose",
+        (false, true) => "/readyz?synced&verbose",
+        (false, false) => "/readyz?verbose",
+    };
     let (healthy, told) = Asker::new(server)?.probe(path).await?;
     if !healthy {
         print(&(told.trim_end().to_owned() + "\n"))?;

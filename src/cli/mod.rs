@@ -16,6 +16,7 @@ mod lookup;
 mod openapi;
 mod output;
 mod problems;
+mod progress;
 mod scripts;
 mod serve;
 mod status;

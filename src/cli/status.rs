@@ -11,6 +11,7 @@ use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::kinds::{CLUSTER_COLUMNS, KindRow};
 use super::output::{Format, OutputOptions, Shape, age_at, print, print_list, print_one, table, text};
+use super::progress::Progress;
 use crate::config::parse_duration;
 
 /// How often to ask while waiting: a person sees a change at once, and the sidecar does not notice.
@@ -33,25 +34,32 @@ pub(super) struct StatusOptions {
 pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let deadline = Instant::now() + options.timeout;
-    let mut told = String::new();
+    let mut waiting = Waiting::default();
     let (status, clusters) = loop {
         let found = read(&asker).await;
         let waits = options.wait && Instant::now() < deadline;
         match found {
-            Ok((_, ref clusters)) if waits && !all_live(clusters) => progress(&waiting_for(clusters), &mut told),
+            Ok((ref status, _)) if waits && !is_directory_read(status) => waiting.tell("the config directory is not read"),
+            Ok((_, ref clusters)) if waits && !all_live(clusters) => waiting.tell(&waiting_for(clusters)),
             Ok(found) => break found,
-            Err(failure) if waits && failure.is_unreachable() => progress(&failure.to_string(), &mut told),
+            Err(failure) if waits && failure.is_unreachable() => waiting.tell(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
         tokio::time::sleep(ASK_INTERVAL).await;
     };
+    drop(waiting);
     let shape = Shape { columns: CLUSTER_COLUMNS, name: |item| format!("cluster/{}", text(item, "/name")) };
     match options.output.output {
         format @ (Format::Table | Format::Wide) => print(&(summary(&status) + "\n" + &table(&shape, &clusters, format == Format::Wide)))?,
         Format::Name => print_list(Format::Name, &shape, &clusters)?,
         format => print_one(format, &shape, &json!({ "status": status, "clusters": clusters }))?,
     }
-    Ok(Verdict::of(all_live(&clusters)))
+    Ok(Verdict::of(is_directory_read(&status) && all_live(&clusters)))
+}
+
+/// Whether the sidecar knows which clusters there are: without that, none is no good sign.
+fn is_directory_read(status: &Value) -> bool {
+    status.pointer("/directory/readable") != Some(&Value::Bool(false))
 }
 
 async fn read(asker: &Asker) -> Result<(Value, Vec<Value>), Failure> {
@@ -75,27 +83,45 @@ fn waiting_for(clusters: &[Value]) -> String {
         let error = text(cluster, "/lastError");
         let phase = text(cluster, "/phase");
         format!(
-            "{} is {}{}",
+            "{} is {}{}{}",
             text(cluster, "/name"),
             if phase.is_empty() { "without a file" } else { &phase },
+            listed(cluster),
             if error.is_empty() { error } else { format!(" ({error})") }
         )
     });
     format!("{} of {} clusters are live; {}", clusters.len() - waiting.len(), clusters.len(), first.unwrap_or_default())
 }
 
-/// Tells a person on the terminal what is waited for: on one line that is written over; in a log, each thing once.
-fn progress(text: &str, told: &mut String) {
-    let mut out = io::stderr().lock();
-    // who does not listen is not told
-    let _ = if out.is_terminal() {
-        write!(out, "\r\x1b[K{text}").and_then(|()| out.flush())
-    } else if *told == text {
-        Ok(())
-    } else {
-        writeln!(out, "{text}")
+/// How far the lists of a cluster are, where they say so.
+fn listed(cluster: &Value) -> String {
+    let sum = |field: &str| -> u64 {
+        let resources = cluster.get("resources").and_then(Value::as_array);
+        resources.into_iter().flatten().filter_map(|resource| resource.get(field)?.as_u64()).sum()
     };
-    text.clone_into(told);
+    match (text(cluster, "/phase").as_str(), sum("expected")) {
+        ("listing", expected) if expected > 0 => format!(", {} of {expected} entries", sum("entries")),
+        _ => String::new(),
+    }
+}
+
+/// Tells what is waited for: a person on one line of the terminal, a log each thing once.
+#[derive(Debug, Default)]
+struct Waiting {
+    progress: Option<Progress>,
+    told: String,
+}
+
+impl Waiting {
+    fn tell(&mut self, text: &str) {
+        if io::stderr().is_terminal() {
+            self.progress.get_or_insert_with(|| Progress::begin("")).tell(text);
+        } else if self.told != text {
+            // who does not listen is not told
+            let _ = writeln!(io::stderr(), "{text}");
+            text.clone_into(&mut self.told);
+        }
+    }
 }
 
 /// The process in three lines.
@@ -116,7 +142,7 @@ fn summary(status: &Value) -> String {
     }
     let error = text(status, "/store/error");
     let _ = writeln!(out, "store {}{}", text(status, "/store/state"), if error.is_empty() { error } else { format!(": {error}") });
-    if status.pointer("/directory/readable") == Some(&Value::Bool(false)) {
+    if !is_directory_read(status) {
         let _ = writeln!(out, "config directory cannot be read: {}", text(status, "/directory/error"));
     }
     for (file, reason) in status.pointer("/directory/invalidFiles").and_then(Value::as_object).into_iter().flatten() {

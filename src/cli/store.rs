@@ -2,7 +2,7 @@
 //!
 //! Owns: how it is printed, and the exit codes: 0 fine, 1 damaged, 2 used wrongly, 3 in use.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::progress::Progress;
 use crate::runtime::{Inspection, StoreError, inspect_store};
 
 /// The exit code where something is damaged, or there is nothing.
@@ -18,6 +19,9 @@ const EXIT_DAMAGED: u8 = 1;
 
 /// The exit code where a living process uses the store.
 const EXIT_IN_USE: u8 = 3;
+
+/// How many entries are printed between two looks at how many there are: some milliseconds.
+const ENTRIES_BETWEEN: usize = 1_000;
 
 /// How wide the longest bar of the picture is, in characters.
 const BAR_WIDTH: u64 = 40;
@@ -61,7 +65,9 @@ pub(super) fn run(command: &StoreCommand) -> ExitCode {
 }
 
 fn look(data_directory: &Path, print: Printer) -> Result<ExitCode, StoreError> {
-    let inspection = inspect_store(data_directory)?;
+    let progress = Progress::begin("looking");
+    let inspection = inspect_store(data_directory, &|doing| progress.tell(doing))?;
+    drop(progress);
     for finding in &inspection.findings {
         super::complain(finding);
     }
@@ -110,7 +116,13 @@ fn picture(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn export(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
-    for record in inspection.loaded.records() {
+    // on a terminal the lines themselves are seen
+    let progress = (!io::stdout().is_terminal()).then(|| Progress::begin("reading what is stored"));
+    let records = inspection.loaded.records();
+    for (number, record) in records.iter().enumerate() {
+        if let Some(progress) = progress.as_ref().filter(|_| number % ENTRIES_BETWEEN == 0) {
+            progress.tell(format!("printed {number} of {} entries", records.len()));
+        }
         let mut line = json!({
             "key": record.key.to_string(),
             "modRevision": record.source.mod_revision.0,

@@ -75,7 +75,7 @@ fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<Clust
     if !reads_store {
         return (Check::ok(step, format!("{shown} can be read and written")), BTreeMap::new());
     }
-    match inspect(directory) {
+    match inspect(directory, &|_| ()) {
         Err(StoreError::Locked { holder, .. }) => {
             (Check::ok(step, format!("{shown} is in use by {holder}: which etcd it knows is not looked at")), BTreeMap::new())
         }

@@ -54,24 +54,26 @@ pub struct Share {
     pub stored_bytes: u64,
 }
 
-/// Looks at the store in a data directory, without changing anything.
+/// Looks at the store in a data directory, without changing anything. Tells what it does, for each takes long where much is stored.
 ///
 /// # Errors
 /// [`StoreError::Nothing`] where there is none, [`StoreError::Locked`] where a living process uses it; [`StoreError::Engine`] where it cannot be read at all, also where it has another layout
 /// than the present one.
-pub fn inspect(data_directory: &Path) -> Result<Inspection, StoreError> {
+pub fn inspect(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Inspection, StoreError> {
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
     if !Engine::exists(&directory) {
         return Err(StoreError::Nothing { directory: data_directory.to_owned() });
     }
     let _lock = DirectoryLock::take(data_directory, Duration::ZERO)?;
+    tell("copying the store");
     let copy = Copy::of(data_directory).map_err(|error| failed(error.into()))?;
-    look(&copy.0).map_err(failed)
+    look(&copy.0, tell).map_err(failed)
 }
 
-fn look(data_directory: &Path) -> Result<Inspection, EngineError> {
+fn look(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Inspection, EngineError> {
     let directory = &data_directory.join(ENGINE_DIRECTORY);
+    tell("opening the copy");
     let engine = Engine::open(directory)?;
     let layout = read_mark(&engine)?.unwrap_or_default();
     if layout != FORMAT {
@@ -79,8 +81,11 @@ fn look(data_directory: &Path) -> Result<Inspection, EngineError> {
             "it has layout {layout}, and only {FORMAT} can be looked at: a start upgrades older ones"
         )));
     }
+    tell("measuring what is stored");
     let mut shares = shares(&engine)?;
+    tell("checking what is stored");
     let (warm, found, run) = recover(engine, frames::read_all(&Directory::of(data_directory))?, u64::MAX)?;
+    tell("reading what is stored");
     let scan = load::read(&warm, BTreeMap::new())?;
     let findings = losses(&found, scan.loaded.damaged_count);
     let (objects, stored_bytes) = run.size();

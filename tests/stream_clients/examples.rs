@@ -160,6 +160,10 @@ async fn every_example_follows_over_a_kill_and_the_loss_of_all_data() {
     let deletes_nothing = without(directory.path(), "deletes-nothing.py", "fresh.pop(event[\"key\"], None)", &url(&wire));
     let forgets_nothing = without(directory.path(), "forgets-nothing.py", "fresh, synced = {}, False", &url(&wire));
     all_hold_the_truth(&examples, &scene, "the start").await;
+    for wrong in [&deletes_nothing, &forgets_nothing] {
+        // what it does wrong shows only in what it has
+        wrong.comes_to("it must begin", |held| held.as_object().is_some_and(|held| !held.is_empty())).await;
+    }
 
     let (gone, new) = change_entries(&mut scene).await;
     all_hold_the_truth(&examples, &scene, "changes").await;

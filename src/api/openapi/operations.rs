@@ -25,6 +25,9 @@ const ERROR_HEADERS: [(&str, &str, &str); 3] = [
 /// What the tag of an answer is for.
 const ETAG_DESCRIPTION: &str = "What is answered, ages left out. Given back as `If-None-Match` it is answered with `304`, and nothing else, while that has not changed.";
 
+/// What a client has already, as it asks whether that is still so.
+const IF_NONE_MATCH: &str = "The `ETag` of what you have: it is not sent again while it has not changed.";
+
 /// What a list as lines looks like.
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
@@ -48,6 +51,9 @@ fn complete_operation(path: &str, operation: &mut Value) {
         not_empty(&mut parameter["schema"]);
     }
     let has_body = operation.get("requestBody").is_some();
+    if !has_body && is_tagged(path) {
+        add_tag(operation);
+    }
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     let mut errors = COMMON_ERRORS.to_vec();
     if path.contains('{') {
@@ -68,12 +74,6 @@ fn complete_operation(path: &str, operation: &mut Value) {
     {
         content[Form::Lines.media_type()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });
     }
-    if !has_body
-        && is_tagged(path)
-        && let Some(answer) = responses.get_mut("200")
-    {
-        answer["headers"]["ETag"] = json!({ "description": ETAG_DESCRIPTION, "schema": { "type": "string" } });
-    }
     if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
         bytes["schema"] = json!({ "type": "string", "format": "binary" });
     }
@@ -83,6 +83,22 @@ fn complete_operation(path: &str, operation: &mut Value) {
             let schema = if *name == "Retry-After" { json!({ "type": "integer", "format": "int64" }) } else { json!({ "type": "string" }) };
             response["headers"] = json!({ *name: { "description": description, "schema": schema } });
         }
+    }
+}
+
+/// What an answer is tagged with, and what may be asked with the tag.
+fn add_tag(operation: &mut Value) {
+    let tag = json!({ "ETag": { "description": ETAG_DESCRIPTION, "schema": { "type": "string" } } });
+    if let Some(answer) = operation["responses"].get_mut("200") {
+        answer["headers"]["ETag"] = tag["ETag"].clone();
+    }
+    operation["responses"]["304"] = json!({ "description": "Nothing has changed since the answer with this `ETag`.", "headers": tag });
+    let asked = json!({
+        "name": "If-None-Match", "in": "header", "description": IF_NONE_MATCH, "required": false, "schema": { "type": "string" }
+    });
+    match operation.get_mut("parameters").and_then(Value::as_array_mut) {
+        Some(parameters) => parameters.push(asked),
+        None => operation["parameters"] = json!([asked]),
     }
 }
 

@@ -7,6 +7,11 @@ use axum::response::Html;
 use crate::api::problem::{Code, Problem};
 use crate::api::words::nearest;
 
+/// How to get there all the same.
+const WITH_TOKEN: &str = "<p>A browser sends no such header by itself. Ask with a program that does:</p>\n\
+    <pre>curl -H \"Authorization: Bearer $(cat TOKEN-FILE)\" URL\nmeshkeep status --token-file TOKEN-FILE --server URL</pre>\n\
+    <p><code>meshkeep openapi</code> prints the description of the API without asking anybody.</p>\n";
+
 /// All of them.
 pub(crate) async fn index() -> Html<String> {
     let items = Code::ALL.iter().map(|code| format!("<li><a href=\"/problems/{0}\">{0}</a>: {1}</li>\n", code.name(), code.title()));
@@ -21,13 +26,22 @@ pub(crate) async fn one(path: Result<Path<String>, PathRejection>) -> Result<Htm
         let meant = meant.map(|meant| format!(", you may mean /problems/{meant}")).unwrap_or_default();
         return Err(Problem::new(Code::NotFound, format!("there is no problem of that name{meant}: /problems lists what there is")));
     };
-    let body = format!(
-        "<p><code>{}</code>, HTTP status {}.</p>\n<p>{}</p>\n<p><a href=\"/problems\">all problems</a></p>\n",
+    Ok(Html(page(code.title(), &format!("{}<p><a href=\"/problems\">all problems</a></p>\n", explained(*code)))))
+}
+
+/// What a person sees whose browser has no token to show.
+pub(crate) fn refusal() -> String {
+    let code = Code::Unauthorized;
+    page(code.title(), &format!("{}{WITH_TOKEN}", explained(code)))
+}
+
+fn explained(code: Code) -> String {
+    format!(
+        "<p><code>{}</code>, HTTP status {}.</p>\n<p>{}</p>\n",
         code.name(),
         code.status().as_u16(),
         code.advice().replace('&', "&amp;").replace('<', "&lt;")
-    );
-    Ok(Html(page(code.title(), &body)))
+    )
 }
 
 fn page(title: &str, body: &str) -> String {

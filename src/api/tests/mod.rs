@@ -26,3 +26,4 @@ mod rereading;
 mod serving;
 mod shared;
 mod streams;
+mod token;

@@ -29,7 +29,7 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn a_whole_store_is_read_in_full_and_nothing_of_it_is_changed() {
     let directory = stored();
     let before = files(&directory.path().join("store"));
-    let inspection = inspect(directory.path()).unwrap();
+    let inspection = inspect(directory.path(), &|_| ()).unwrap();
     assert_eq!((inspection.layout, inspection.group_number, inspection.findings.as_slice()), (3, 1, &[][..]));
     let entries = inspection.shares.iter().find(|share| share.name == "chunks of entries").unwrap();
     assert_eq!(entries.keys, 400);
@@ -44,7 +44,7 @@ fn damage_is_found_and_left_as_it_is() {
     let directory = stored();
     flip_last_byte_of(directory.path(), b"e");
     let before = files(&directory.path().join("store"));
-    let inspection = inspect(directory.path()).unwrap();
+    let inspection = inspect(directory.path(), &|_| ()).unwrap();
     assert_eq!(inspection.findings.len(), 2, "{:?}", inspection.findings);
     assert_eq!(inspection.findings[0], "1 slots are damaged");
     assert!(
@@ -65,7 +65,7 @@ fn a_store_that_went_back_is_found() {
     store.apply(&group()).unwrap();
     store.close().unwrap();
     copy_directory(&directory.path().join("log"), &older.path().join("log"));
-    let findings = |directory: &Path| inspect(directory).unwrap().findings;
+    let findings = |directory: &Path| inspect(directory, &|_| ()).unwrap().findings;
     assert_eq!(findings(older.path()), ["it went back from group 2 to 1: its end is lost: all clusters are listed anew"]);
     fs::remove_dir_all(older.path().join("log")).unwrap();
     assert_eq!(findings(older.path()), ["its log is missing, or is that of another store: all clusters are listed anew"]);
@@ -75,12 +75,12 @@ fn a_store_that_went_back_is_found() {
 fn a_store_that_cannot_be_looked_at_says_why() {
     let directory = stored();
     let store = open(directory.path()).0;
-    assert!(matches!(inspect(directory.path()), Err(StoreError::Locked { .. })));
+    assert!(matches!(inspect(directory.path(), &|_| ()), Err(StoreError::Locked { .. })));
     drop(store);
     let empty = tempfile::tempdir().unwrap();
-    assert!(matches!(inspect(empty.path()), Err(StoreError::Nothing { .. })));
+    assert!(matches!(inspect(empty.path(), &|_| ()), Err(StoreError::Nothing { .. })));
     let old = tempfile::tempdir().unwrap();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0001-plain/store");
     copy_directory(&fixture, &old.path().join("store"));
-    assert!(inspect(old.path()).unwrap_err().to_string().contains("it has layout 1"));
+    assert!(inspect(old.path(), &|_| ()).unwrap_err().to_string().contains("it has layout 1"));
 }

@@ -1,0 +1,278 @@
+//! A pod of the image: its root holds what the Containerfile puts there and nothing else, no shell and no curl, and only the binary itself
+//! answers the probes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::harness::certificates::Authority;
+use crate::harness::etcd::take_port;
+use crate::harness::{PATIENCE, eventually};
+
+/// The user that the Containerfile names.
+const USER: u32 = 65_532;
+
+/// How long a probe may take that is answered by nobody: the command gives up after 5 s, a kubelet often sooner.
+const SILENT_PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// Where the Containerfile puts what becomes the root of the image.
+const STAGED: &str = "/image/";
+
+/// A root directory, with what is mounted into it and the environment of its container.
+struct Pod {
+    root: TempDir,
+    environment: Vec<(String, String)>,
+    sidecar: Option<Child>,
+}
+
+impl Pod {
+    /// The image, not started.
+    fn new(environment: &[(&str, &str)]) -> Self {
+        // beside the binary, so that it can be linked
+        let root = tempfile::Builder::new().prefix("pod-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let pod = Self { root, environment, sidecar: None };
+        for path in staged() {
+            pod.stage(&path);
+        }
+        for library in libraries(Path::new(env!("CARGO_BIN_EXE_meshkeep"))) {
+            fs::copy(&library, pod.place(library.to_str().unwrap())).unwrap();
+        }
+        // what a kubelet mounts
+        pod.mount("/var/lib/cilium/clustermesh/nowhere", "endpoints:\n- http://127.0.0.1:1\n");
+        pod
+    }
+
+    /// Puts one thing there, as the Containerfile does.
+    fn stage(&self, path: &str) {
+        let place = self.place(path);
+        match path {
+            "/meshkeep" => fs::hard_link(env!("CARGO_BIN_EXE_meshkeep"), place).unwrap(),
+            "/etc/ssl/certs/ca-certificates.crt" => drop(fs::copy(path, place).unwrap()),
+            "/etc/passwd" => fs::write(place, format!("meshkeep:x:{USER}:{USER}::/:/sbin/nologin\n")).unwrap(),
+            "/etc/nsswitch.conf" => fs::write(place, "hosts: files dns\n").unwrap(),
+            "/tmp" => {
+                fs::create_dir(&place).unwrap();
+                fs::set_permissions(place, fs::Permissions::from_mode(0o1777)).unwrap();
+            }
+            "/var/lib/meshkeep" => {
+                fs::create_dir(&place).unwrap();
+                if is_root() {
+                    chown(place, Some(USER), Some(USER)).unwrap();
+                }
+            }
+            other => panic!("the Containerfile stages {other}, of which this test knows nothing"),
+        }
+    }
+
+    /// Where a path of the pod is on this machine; the folders above it are made.
+    fn place(&self, path: &str) -> PathBuf {
+        let place = self.root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        place
+    }
+
+    /// A file that anybody in the pod may read.
+    fn mount(&self, path: &str, text: impl AsRef<[u8]>) {
+        let place = self.place(path);
+        fs::write(&place, text).unwrap();
+        fs::set_permissions(place, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+
+    /// A process of the pod: the binary in its root, with the pod's environment, as its user. Who may not be that user is the only one there.
+    fn process(&self, arguments: &[&str]) -> Command {
+        let mut command;
+        if is_root() {
+            command = Command::new("/usr/sbin/chroot");
+            command.args([&format!("--userspec={USER}:{USER}"), "--groups="]).arg(self.root.path());
+        } else {
+            command = Command::new("/usr/bin/unshare");
+            command.arg("--map-root-user").arg("--root").arg(self.root.path());
+        }
+        command.arg("/meshkeep").args(arguments).env_clear().envs(self.environment.iter().cloned()).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the container, with what the Containerfile says and these further arguments.
+    fn start(&mut self, arguments: &[&str]) {
+        let log = fs::File::create(self.root.path().with_extension("log")).unwrap();
+        let mut serve = self.process(&[&["serve"], arguments].concat());
+        self.sidecar = Some(serve.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
+    }
+
+    /// An exec probe.
+    fn probe(&self, arguments: &[&str]) -> Output {
+        self.process(&[&["healthcheck"], arguments].concat()).output().unwrap()
+    }
+
+    /// What an exec probe says: its exit code, and what it prints.
+    fn told(&self, arguments: &[&str]) -> (i32, String) {
+        let Output { status, stdout, stderr } = self.probe(arguments);
+        (status.code().unwrap(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())
+    }
+
+    /// The startup probe: asked again until it says yes.
+    async fn is_up(&self, arguments: &[&str]) {
+        eventually("the startup probe to say yes", || std::future::ready((self.told(arguments) == (0, String::new())).then_some(()))).await;
+    }
+
+    /// Waits until a probe that asks for all names the cluster that cannot be reached: the directory has been read then.
+    async fn tells_of_its_cluster(&self, arguments: &[&str]) {
+        let asked = [arguments, &["--synced"]].concat();
+        let is_told = || {
+            let (code, text) = self.told(&asked);
+            let is_named = text.contains("[-]cluster/nowhere failed: ") && text.contains("readyz check failed");
+            std::future::ready((code == 1 && is_named).then_some(()))
+        };
+        eventually("the cluster to be told of", is_told).await;
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.sidecar.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    /// SIGTERM, and the exit code of the container.
+    async fn stop(&mut self) -> Option<i32> {
+        self.signal("TERM");
+        let mut sidecar = self.sidecar.take().unwrap();
+        let status = eventually("the container to end", || std::future::ready(sidecar.try_wait().unwrap())).await;
+        status.code()
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let log = self.root.path().with_extension("log");
+        if let Some(mut sidecar) = self.sidecar.take() {
+            // nothing can be done about a failure here, and a panic in drop would hide the test's own
+            let _ = sidecar.kill();
+            let _ = sidecar.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("the pod's log:\n{}", fs::read_to_string(&log).unwrap_or_default());
+        }
+        let _ = fs::remove_file(log);
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The Containerfile's words for the root of the image, without the stage's own folder.
+fn staged() -> BTreeSet<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Containerfile")).unwrap();
+    let words = text.split(|character: char| character.is_whitespace() || character == '>');
+    words.filter_map(|word| word.strip_prefix(STAGED)).filter(|word| !word.is_empty()).map(|word| format!("/{word}")).collect()
+}
+
+/// What a binary of the tests needs, which is not static as the image's own is.
+fn libraries(binary: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(binary).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+#[tokio::test]
+async fn startup_readiness_and_liveness_are_answered_by_the_binary_alone() {
+    let port = take_port();
+    let (listen, server) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}"));
+    let mut pod = Pod::new(&[("MESHKEEP_LISTEN", &listen), ("MESHKEEP_SERVER", &server)]);
+    let (code, text) = pod.told(&[]);
+    assert!(code == 3 && text.starts_with(&format!("error: no meshkeep at {listen}")), "{code} {text}");
+    pod.start(&[]);
+    pod.is_up(&[]).await;
+    assert_eq!(pod.told(&["--live"]), (0, String::new()));
+    // ready means that lookups answer; a cluster that cannot be reached is another question
+    pod.tells_of_its_cluster(&[]).await;
+
+    // what hangs is found by the time that a probe takes
+    pod.signal("STOP");
+    let begun = Instant::now();
+    let (code, text) = pod.told(&["--live"]);
+    assert!(code == 3 && text.contains("did not answer in time"), "{code} {text}");
+    assert!(begun.elapsed() < SILENT_PROBE_MAX, "{:?}", begun.elapsed());
+    pod.signal("CONT");
+    assert_eq!(pod.told(&["--live"]), (0, String::new()));
+    assert_eq!(pod.stop().await, Some(0));
+    assert_eq!(pod.told(&["--live"]).0, 3);
+}
+
+#[tokio::test]
+async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let (authority, other) = (Authority::new(directory.path(), "ca"), Authority::new(directory.path(), "other"));
+    let pair = authority.server("server", &["127.0.0.1"]);
+    let (tls, health) = (format!("127.0.0.1:{}", take_port()), format!("127.0.0.1:{}", take_port()));
+    let mut pod = Pod::new(&[]);
+    for (path, file) in [
+        ("/etc/meshkeep/tls.crt", pair.certificate.as_path()),
+        ("/etc/meshkeep/tls.key", pair.key.as_path()),
+        ("/etc/meshkeep/ca.crt", authority.certificate()),
+        ("/etc/meshkeep/other.crt", other.certificate()),
+    ] {
+        pod.mount(path, fs::read(file).unwrap());
+    }
+    pod.mount("/etc/meshkeep/token", "open sesame\n");
+    let keys = ["--tls-cert", "/etc/meshkeep/tls.crt", "--tls-key", "/etc/meshkeep/tls.key", "--token-file", "/etc/meshkeep/token"];
+    pod.start(&[&keys[..], &["--listen", &tls, "--listen", "unix:///tmp/meshkeep.sock", "--health-listen", &health]].concat());
+    let (socket, tls, health) = ("unix:///tmp/meshkeep.sock", format!("https://{tls}"), format!("http://{health}"));
+    pod.is_up(&["--server", socket]).await;
+    // probes need no token, as a kubelet has none; whom to trust they must be told
+    for server in [&["--server", socket][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt"], &["--server", &health]] {
+        for probe in [&[][..], &["--live"]] {
+            assert_eq!(pod.told(&[server, probe].concat()), (0, String::new()), "{server:?} {probe:?}");
+        }
+        pod.tells_of_its_cluster(server).await;
+    }
+    let with_token = ["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt", "--token-file", "/etc/meshkeep/token"];
+    assert_eq!(pod.told(&with_token), (0, String::new()));
+    for untrusted in [&["--server", &tls][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/other.crt"]] {
+        let (code, text) = pod.told(untrusted);
+        assert!(code == 3 && text.contains("certificate"), "{untrusted:?}: {code} {text}");
+    }
+    let (code, text) = pod.told(&["--server", &tls, "--ca-file", "/etc/meshkeep/nowhere.crt"]);
+    assert!(code == 2 && text.contains("--ca-file /etc/meshkeep/nowhere.crt"), "{code} {text}");
+    let (code, text) = pod.told(&["--live", "--synced"]);
+    assert!(code == 2 && text.contains("--synced"), "{code} {text}");
+    assert_eq!(pod.stop().await, Some(0));
+}
+
+/// What the build stage copies is enough for cargo to know the package, and all that the code includes is among it.
+#[test]
+fn the_build_of_the_image_has_all_that_it_needs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("Containerfile")).unwrap();
+    for line in [format!("USER {USER}:{USER}"), r#"ENTRYPOINT ["/meshkeep"]"#.to_owned(), r#"CMD ["serve"]"#.to_owned()] {
+        assert!(text.lines().any(|own| own == line), "the Containerfile has no line {line}");
+    }
+    let copied = text.lines().filter_map(|line| line.strip_prefix("COPY ")).filter(|line| !line.starts_with("--from"));
+    let copied: Vec<&str> = copied.flat_map(|line| line.split(' ')).filter(|word| *word != "./").collect();
+    let ignored = fs::read_to_string(root.join(".containerignore")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for name in &copied {
+        assert!(ignored.lines().any(|line| line == format!("!{name}")), ".containerignore keeps {name} from the build");
+        assert!(Command::new("cp").arg("-r").arg(root.join(name)).arg(directory.path()).status().unwrap().success(), "{name}");
+    }
+    let mut metadata = Command::new(env!("CARGO"));
+    let output = metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(directory.path()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // what is included is there, or is of the tests
+    let found = Command::new("grep").args(["-rnE", r#"include_(str|bytes)!\("\.\./"#, "src"]).current_dir(root).output().unwrap();
+    for line in String::from_utf8(found.stdout).unwrap().lines().filter(|line| !line.contains("/tests/") && !line.contains("tests.rs")) {
+        let (file, rest) = line.split_once(':').unwrap();
+        let included = Path::new(file).parent().unwrap().join(rest.split('"').nth(1).unwrap());
+        assert!(directory.path().join(&included).exists(), "{line}: the build stage does not copy {}", included.display());
+    }
+}
+
+/// The bound of the tests' own waiting is longer than that of a probe.
+const _: () = assert!(SILENT_PROBE_MAX.as_secs() < PATIENCE.as_secs());

@@ -1,0 +1,160 @@
+//! The command line in front of a person: in a pseudo-terminal, with a width, colours, and a line that says what is waited for.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::samples::in_state_form;
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
+use crate::harness::mesh::FULL;
+use crate::harness::meshkeep::Home;
+use crate::harness::scene::Scene;
+
+/// A colour, as a terminal is told (ECMA-48, SGR).
+const COLOUR: &str = "\u{1b}[";
+
+/// What wipes the line that is written over.
+const WIPE: &str = "\r\u{1b}[K";
+
+/// A terminal with one command in it, ended when dropped.
+struct Terminal {
+    script: Child,
+    directory: TempDir,
+}
+
+impl Terminal {
+    /// Opens one that is so wide, and runs a line of the shell in it; `meshkeep` is ours.
+    fn open(columns: u16, line: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let screen = fs::File::create(directory.path().join("screen")).unwrap();
+        let line = format!("stty cols {columns} rows 24; meshkeep() {{ {} \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_meshkeep"));
+        // it makes the terminal, copies what it shows, and ends as the command does
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]).env_clear().env("TERM", "xterm");
+        script.env("PATH", std::env::var_os("PATH").unwrap()).env("SHELL", "/bin/sh");
+        let script = script.stdin(Stdio::piped()).stdout(screen).spawn().unwrap();
+        Self { script, directory }
+    }
+
+    /// All that it has shown.
+    fn screen(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.directory.path().join("screen")).unwrap()).into_owned()
+    }
+
+    /// Waits until it has shown a text.
+    async fn shows(&self, text: &str) {
+        eventually(&format!("the terminal to show {text:?}"), || std::future::ready(self.screen().contains(text).then_some(()))).await;
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// The exit code, and all that it has shown.
+    async fn ends(mut self) -> (Option<i32>, String) {
+        let status = eventually("the command to end", || std::future::ready(self.script.try_wait().unwrap())).await;
+        (status.code(), self.screen())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // it may have ended
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+async fn run(columns: u16, line: &str) -> (Option<i32>, String) {
+    Terminal::open(columns, line).ends().await
+}
+
+fn widest(screen: &str) -> usize {
+    screen.lines().map(|line| line.trim_end_matches('\r').chars().count()).max().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let (code, narrow) = run(60, &format!("meshkeep get ipcache --server {server}")).await;
+    assert!(code == Some(0) && widest(&narrow) <= 60, "{narrow}");
+    let (code, wide) = run(200, &format!("meshkeep get ipcache --server {server}")).await;
+    assert!(code == Some(0) && widest(&wide) > 60 && wide.lines().count() < narrow.lines().count(), "{wide}");
+    // a pipe has no width and no colours, also where the rest is a terminal
+    let (_, piped) = run(60, &format!("meshkeep get ipcache --server {server} | cat")).await;
+    assert!(widest(&piped) > 60, "{piped}");
+
+    let explain = format!("meshkeep explain 10.1.2.40 --server {server}");
+    let (code, coloured) = run(120, &explain).await;
+    assert!(code == Some(0) && coloured.contains(COLOUR), "{coloured:?}");
+    for plain in [format!("NO_COLOR=1 {explain}"), format!("{explain} | cat")] {
+        let (_, screen) = run(120, &plain).await;
+        assert!(screen.contains("wins") && !screen.contains(COLOUR), "{plain}: {screen:?}");
+    }
+    // columns are where they belong, coloured or not
+    let (_, clusters) = run(200, &format!("meshkeep get clusters --server {server}")).await;
+    let plain = run(200, &format!("NO_COLOR=1 meshkeep get clusters --server {server}")).await.1;
+    let bare = clusters.replace("\u{1b}[32m", "").replace("\u{1b}[0m", "");
+    let columns = |screen: &str| screen.lines().map(|line| line.find(" live ")).collect::<Vec<_>>();
+    assert!(clusters.contains("\u{1b}[32mlive"), "{clusters:?}");
+    assert_eq!((columns(&bare), widest(&bare)), (columns(&plain), widest(&plain)), "{clusters}\n{plain}");
+}
+
+#[tokio::test]
+async fn a_watch_is_ended_with_ctrl_c_and_leaves_the_terminal_alone() {
+    let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let mut terminal = Terminal::open(120, &format!("meshkeep watch --kind service --server {}; echo then $?", running.url()));
+    eventually("the watcher to follow", || async {
+        running.text("/metrics").await.contains("meshkeep_streams{encoding=\"ndjson\"} 1").then_some(())
+    })
+    .await;
+    etcds[0].delete("cilium/state/services/v1/paris/shop/cart").await;
+    terminal.shows("service shop/cart deleted").await;
+    terminal.types("\u{3}");
+    let (_, screen) = terminal.ends().await;
+    assert!(screen.contains(&format!("{COLOUR}31m-{COLOUR}0m service shop/cart deleted")), "{screen:?}");
+}
+
+#[tokio::test]
+async fn what_takes_longer_says_so_on_one_line_which_is_gone_in_the_end() {
+    let mut home = Home::new();
+    home.write_cluster("paris", "endpoints:\n- http://127.0.0.1:1\n");
+    let running = home.start().await;
+    let (code, screen) = run(60, &format!("meshkeep status --wait --timeout 2s --server {}", running.url())).await;
+    assert_eq!(code, Some(1), "{screen:?}");
+    let shown: Vec<&str> = screen.split(WIPE).collect();
+    assert!(shown.len() > 2 && shown[1].starts_with("0 of 1 clusters are live; paris is "), "{screen:?}");
+    for line in &shown[1..shown.len() - 1] {
+        assert!(line.chars().count() < 60 && !line.contains('\n'), "{line:?}");
+    }
+    assert!(shown.last().unwrap().starts_with("meshkeep "), "the table begins on a line that is wiped: {screen:?}");
+    let (_, screen) = run(60, &format!("meshkeep status --server {}", running.url())).await;
+    assert!(!screen.contains(WIPE), "what is over at once needs no line: {screen:?}");
+}
+
+/// What reads the entries does not read for a while.
+#[tokio::test]
+async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, FULL).await;
+    scene.settles("the first loading").await;
+    scene.stop_meshkeep().await;
+    let gate = tempfile::tempdir().unwrap();
+    let gate = gate.path().join("gate");
+    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    let data = scene.home.data_directory();
+    let line = |gate: &Path| format!("meshkeep store export --data-dir {} | {{ read go <{}; wc -l; }}", data.display(), gate.display());
+    let terminal = Terminal::open(80, &line(&gate));
+    terminal.shows(&format!("{WIPE}printed ")).await;
+    fs::write(&gate, "go\n").unwrap();
+    let (code, screen) = terminal.ends().await;
+    assert_eq!(code, Some(0), "{screen:?}");
+    let told = format!(" of {} entries, ", scene.truth().expected().objects.len());
+    assert!(screen.contains(&told), "{told}: {screen:?}");
+    let (code, screen) = run(80, &format!("meshkeep store verify --data-dir {}", data.display())).await;
+    assert!(code == Some(0) && screen.contains("whole: "), "{screen:?}");
+}
