@@ -282,7 +282,7 @@ fn a_lost_chunk_is_noticed() {
 fn what_a_kill_left_unsynced_is_synced_before_it_is_folded() {
     for seed in 0..20 {
         let (disk, mut model) = three_groups();
-        let mut rig = reopen(&disk);
+        let rig = reopen(&disk);
         let mut group = random_group(&mut StdRng::seed_from_u64(9), &mut model, 6);
         model.take(&group);
         rig.log.append(&mut group);
