@@ -39,7 +39,7 @@ pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Resu
         let found = read(&asker).await;
         let waits = options.wait && Instant::now() < deadline;
         match found {
-            Ok((ref status, _)) if waits && !is_directory_read(status) => waiting.tell("the config directory is not read"),
+            Ok((ref status, _)) if waits && !is_directory_read(status) => waiting.tell("the config directory is not read yet"),
             Ok((_, ref clusters)) if waits && !all_live(clusters) => waiting.tell(&waiting_for(clusters)),
             Ok(found) => break found,
             Err(failure) if waits && failure.is_unreachable() => waiting.tell(&failure.to_string()),
@@ -142,8 +142,11 @@ fn summary(status: &Value) -> String {
     }
     let error = text(status, "/store/error");
     let _ = writeln!(out, "store {}{}", text(status, "/store/state"), if error.is_empty() { error } else { format!(": {error}") });
-    if !is_directory_read(status) {
-        let _ = writeln!(out, "config directory cannot be read: {}", text(status, "/directory/error"));
+    let error = text(status, "/directory/error");
+    match (is_directory_read(status), error.as_str()) {
+        (true, _) => {}
+        (false, "") => out.push_str("config directory is not read yet\n"),
+        (false, error) => drop(writeln!(out, "config directory cannot be read: {error}")),
     }
     for (file, reason) in status.pointer("/directory/invalidFiles").and_then(Value::as_object).into_iter().flatten() {
         let _ = writeln!(out, "file {file} is not used: {}", reason.as_str().unwrap_or_default());

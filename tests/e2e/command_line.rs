@@ -123,7 +123,8 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     let running = home.start().await;
     let (mine, others) = (authority.certificate().to_str().unwrap(), other.certificate().to_str().unwrap());
     for (server, flags) in [(socket.as_str(), vec![]), (running.url(), vec!["--ca-file", mine])] {
-        let shown = run(server, &[&["status", "--token-file", &token], &flags[..]].concat());
+        // the config directory is not read at once
+        let shown = run(server, &[&["status", "--wait", "--timeout", "20s", "--token-file", &token], &flags[..]].concat());
         assert_eq!(shown.status.code(), Some(0), "{server}: {shown:?}");
         let (code, text) = complaint(&run(server, &[&["status"], &flags[..]].concat()));
         assert!(code == Some(3) && text.contains("show a token with --token-file"), "{server}: {text}");
