@@ -23,7 +23,7 @@ pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::{Setting, Settings};
-use crate::handle::{About, ClusterBoard, Early, EarlyWatch, Handle, LostLines, StoreReport};
+use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, LostLines, StoreReport};
 use crate::model::DirectoryState;
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
@@ -94,6 +94,7 @@ struct Served {
     /// Cancelled when nothing is served any more.
     no_more: CancellationToken,
     decoded: DecodedBudget,
+    findings: FindingsDoor,
     loaded: watch::Sender<Option<Subscriber>>,
     board: watch::Sender<ClusterBoard>,
     directory: watch::Sender<DirectoryState>,
@@ -199,7 +200,9 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
     let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines };
     let decoded = DecodedBudget::new(settings.memory.decoded_max_bytes);
+    let findings = FindingsDoor::default();
     let handle = Handle::new(about)
+        .with_findings_through(findings.clone())
         .with_early(early)
         .with_decoded(decoded.clone())
         .with_settings(in_force)
@@ -216,6 +219,7 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
         stop_api,
         no_more,
         decoded,
+        findings,
         loaded: loaded_sender,
         board: board_sender,
         directory: directory_sender,
@@ -226,7 +230,7 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
 
 /// Loads the store, then mirrors.
 async fn start(settings: Settings, reread: &Reread, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
-    let Served { mut tasks, stop_api, no_more: _, decoded, loaded, board, directory, persistence, store_report } = served;
+    let Served { mut tasks, stop_api, no_more: _, decoded, findings, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, begun, early } = opened;
     store_report.send_replace(wiring::store_report(&opened));
@@ -246,6 +250,7 @@ async fn start(settings: Settings, reread: &Reread, served: Served, opened: Open
     let (persist, worker) = persister(store, persistence);
     let worker = worker.owing(restored.owed);
     let (commands, queue) = command_queue();
+    findings.lead_to(commands.downgrade());
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_log(log);
     let (fold, fold_worker) = folder();
     let committer = committer.with_folder(fold, tokio::runtime::Handle::current());

@@ -31,6 +31,7 @@ mod serve;
 mod stall;
 mod state;
 mod surveyor;
+mod teller;
 #[cfg(test)]
 mod tests;
 mod tls;

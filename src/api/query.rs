@@ -347,7 +347,7 @@ fn kind(name: &str) -> Result<Kind, Problem> {
     let unknown = || {
         Problem::parameter(
             "kind",
-            format!("{name:?} is none of node, service, identity, ipcache, serviceExport, endpointSlice and cluster"),
+            format!("{name:?} is none of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem"),
         )
     };
     Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)

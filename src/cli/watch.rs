@@ -23,7 +23,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// What to follow.
 #[derive(Debug, Args)]
 pub(super) struct WatchOptions {
-    /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice or cluster (repeatable)
+    /// Only changes of this kind: node, service, identity, ipcache, serviceExport, endpointSlice, cluster or problem (repeatable; problems are told only if asked for)
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
     #[command(flatten)]
@@ -157,7 +157,7 @@ fn line_of(sign: char, colour: Colour, event: &Value) -> String {
     let kind = if kind.is_empty() { "cluster".to_owned() } else { kind };
     let object = event.get("object").unwrap_or(event);
     let cluster = [text(event, "/meta/cluster"), text(object, "/cluster"), text(object, "/name")];
-    let cluster = cluster.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+    let cluster = cluster.into_iter().find(|name| !name.is_empty()).filter(|name| name != "-").unwrap_or_default();
     let parts = [
         cluster.clone(),
         coloured(&sign.to_string(), colour),
@@ -176,6 +176,7 @@ fn what(kind: &str, object: &Value, key: &str) -> String {
             vec![text(object, "/prefix"), owner(object), format!("id {}", text(object, "/identity"))]
         }
         "identity" if object.get("id").is_some() => vec![text(object, "/id"), text(object, "/labels")],
+        "problem" if object.get("detail").is_some() => vec![text(object, "/severity"), short(key).to_owned(), text(object, "/detail")],
         "cluster" if object.get("name").is_some() => vec![text(object, "/phase"), text(object, "/lastError")],
         _ => vec![short(key).to_owned()],
     };
@@ -184,6 +185,9 @@ fn what(kind: &str, object: &Value, key: &str) -> String {
 
 /// A key without what its line says already: `cilium/cache/services/v1/tokyo/shop/cart` is `shop/cart`.
 fn short(key: &str) -> &str {
+    if let Some(problem) = key.strip_prefix("problem/") {
+        return problem;
+    }
     let rest = key.strip_prefix("cilium/cache/").and_then(|rest| rest.split_once("/v1/")).and_then(|(_, rest)| rest.split_once('/'));
     rest.map_or(key, |(_, name)| name)
 }
@@ -218,6 +222,17 @@ mod tests {
         let cluster =
             json!({"type": "cluster", "kind": "cluster", "object": {"name": "osaka", "phase": "backingOff", "lastError": "refused"}});
         assert_eq!(line('+', &cluster), "osaka + cluster backingOff refused");
+    }
+
+    #[test]
+    fn a_problem_is_one_line_that_says_what_is_wrong() {
+        let detail = "paris cannot be reached: connection refused";
+        let problem = json!({"type": "upsert", "kind": "problem", "key": "problem/clusterUnreachable/paris", "meta": {"cluster": "paris"},
+            "object": {"id": "clusterUnreachable/paris", "severity": "critical", "clusters": ["paris"], "detail": detail}});
+        assert_eq!(line('+', &problem), format!("paris + problem critical clusterUnreachable/paris {detail}"));
+        let over = json!({"type": "delete", "kind": "problem", "key": "problem/duplicateAddress/-/host/10.0.0.1", "reason": "deleted",
+            "meta": {"cluster": "-"}});
+        assert_eq!(line('-', &over), "- problem duplicateAddress/-/host/10.0.0.1 deleted");
     }
 
     /// A stream that breaks inside a snapshot begins it again; behind it, it goes on.

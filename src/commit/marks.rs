@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::model::{Announcement, Histogram, Scope};
 
-/// Of how many kinds of clusters changes are counted: those of the largest mesh (511, each with 8 kinds, itself and what is derived from nodes among them), and as many again that have gone. Above that all are counted from zero
+/// Of how many kinds of clusters changes are counted: those of the largest mesh (511, each with 9 kinds, itself, what is derived from nodes and what looks wrong among them), and as many again that have gone. Above that all are counted from zero
 /// again, as after a start.
-const COUNTED_SCOPES_MAX: usize = 2 * 511 * 8;
+const COUNTED_SCOPES_MAX: usize = 2 * 511 * 9;
 
 /// How many changes a kind of a cluster had since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

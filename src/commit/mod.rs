@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::feed::Feed;
-use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Position, Sequence};
+use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, Position, Sequence, Tombstone};
 use crate::store::{Group, Log};
 use crate::view::{Effects, Live, View};
 
@@ -31,7 +31,7 @@ pub use folding::{FoldWorker, Folder, folder};
 pub use marks::{ChangeCounts, HighWaterMark, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
 use queue::Batch;
-pub use queue::{CommandQueue, CommandSender, QUEUE_BYTES_MAX, QUEUE_LENGTH_MAX, QueuePlace, WriterGone, command_queue};
+pub use queue::{CommandQueue, CommandSender, QUEUE_BYTES_MAX, QUEUE_LENGTH_MAX, QueuePlace, WeakCommandSender, WriterGone, command_queue};
 
 /// Between two snapshots, where commands come one by one: each costs some 40 µs, and readers of streams are woken less often anyway. A
 /// change that comes alone is shown at once.
@@ -259,7 +259,9 @@ impl Committer {
         self.publisher.marks.count(announcements.iter());
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
-            group.tombstones.extend(effects.tombstones);
+            // findings are made anew by each start, which knows nothing of those before
+            let is_kept = |tombstone: &Option<Tombstone>| tombstone.as_ref().is_none_or(|one| one.key.kind != Kind::Problem);
+            group.tombstones.extend(effects.tombstones.into_iter().filter(|(_, tombstone)| is_kept(tombstone)));
             group.floor = effects.floor.or(group.floor);
             group.covered = Some(self.state.feed.head());
         }

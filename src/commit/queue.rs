@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::marks::QueueMarks;
-use crate::model::{Change, Command, Object};
+use crate::model::{Change, Command, FindingChange, Object};
 
 /// How many commands may wait. One is at most a page of a list (256 keys) or one watch message, so 128 commands are some
 /// 32,000 keys or 10 MB: a second of work for the writer at the speed that etcd lists. Behind that, reading pauses.
@@ -30,6 +30,14 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 #[derive(Debug, Clone)]
 pub struct CommandSender {
     commands: mpsc::Sender<Queued>,
+    bytes: Arc<Semaphore>,
+    bytes_max: usize,
+}
+
+/// The end of the queue for somebody who has something to say now and then: the writer ends without regard to it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct WeakCommandSender {
+    commands: mpsc::WeakSender<Queued>,
     bytes: Arc<Semaphore>,
     bytes_max: usize,
 }
@@ -100,6 +108,12 @@ impl CommandSender {
         Ok(QueuePlace { place, room })
     }
 
+    /// The same end for somebody who does not keep the writer running.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakCommandSender {
+        WeakCommandSender { commands: self.commands.downgrade(), bytes: Arc::clone(&self.bytes), bytes_max: self.bytes_max }
+    }
+
     /// Sends a command, once there is a place for it.
     ///
     /// # Errors
@@ -107,6 +121,17 @@ impl CommandSender {
     pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
         self.reserve(&command).await?.send(command);
         Ok(())
+    }
+}
+
+impl WeakCommandSender {
+    /// Sends a command, once there is a place for it.
+    ///
+    /// # Errors
+    /// The writer has ended, or all that keep it running have.
+    pub async fn send(&self, command: Command) -> Result<(), WriterGone> {
+        let commands = self.commands.upgrade().ok_or(WriterGone)?;
+        CommandSender { commands, bytes: Arc::clone(&self.bytes), bytes_max: self.bytes_max }.send(command).await
     }
 }
 
@@ -193,6 +218,11 @@ fn byte_count(command: &Command) -> usize {
     };
     let changes: usize = match command {
         Command::Apply { changes, .. } => changes.iter().map(|change| size_of::<Change>() + of_change(change)).sum(),
+        Command::Findings(changes) => {
+            let objects = changes.iter().filter_map(|(_, object)| object.as_ref());
+            changes.iter().map(|(key, _)| size_of::<FindingChange>() + key.name.len()).sum::<usize>()
+                + objects.map(|object| object.footprint()).sum::<usize>()
+        }
         _ => 0,
     };
     size_of::<Queued>() + changes

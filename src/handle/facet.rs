@@ -100,6 +100,10 @@ fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Fac
             }
         }
         Object::Identity(_) | Object::Cluster(_) => {}
+        // its key names no cluster where there are several
+        Object::Finding(finding) => {
+            finding.clusters.iter().filter_map(|name| ClusterName::parse(name).ok()).for_each(|name| visit(&Facet::Cluster(name)));
+        }
         Object::Ip(entry) => {
             visit(&Facet::Namespace(entry.namespace.clone()));
             visit(&Facet::Pod(entry.pod_name.clone()));

@@ -72,6 +72,7 @@ impl Filter {
             }
             // its key is all that there is to ask for
             Object::Cluster(_) => true,
+            Object::Finding(finding) => self.clusters.is_empty() || finding.clusters.iter().any(|name| self.names_cluster(name)),
             Object::Ip(entry) => {
                 self.name.is_none()
                     && self.labels.is_none()
@@ -104,11 +105,21 @@ impl Filter {
                 key.name.split_once('/').is_none_or(|(namespace, name)| part(&self.namespace, namespace) && part(&self.name, name))
             }
             Kind::Identity | Kind::Ip | Kind::NodeIp => true,
-            Kind::Cluster => self.is_only_about_clusters(),
+            Kind::Cluster | Kind::Problem => self.is_only_about_clusters(),
         };
-        (self.kinds.is_empty() || self.kinds.contains(&key.kind.listed_as()))
-            && (self.clusters.is_empty() || self.clusters.contains(&key.cluster))
-            && by_name
+        let by_kind = if self.kinds.is_empty() { key.kind != Kind::Problem } else { self.kinds.contains(&key.kind.listed_as()) };
+        // of several clusters the object alone knows which
+        by_kind && (self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster)) && by_name
+    }
+
+    /// Whether what looks wrong is asked for, which is told only then.
+    #[must_use]
+    pub fn asks_for_problems(&self) -> bool {
+        self.kinds.contains(&Kind::Problem)
+    }
+
+    fn names_cluster(&self, name: &str) -> bool {
+        self.clusters.iter().any(|cluster| cluster.as_str() == name)
     }
 
     /// Nothing but kinds and clusters are asked for: a cluster has nothing else.

@@ -2,12 +2,14 @@
 //!
 //! A [`Handle`] gives [`Reading`]s: immutable snapshots that answer lookups without waiting for the writer and without
 //! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so, unless it is asked for one thing that the
-//! store answers at once; it is never partial (docs/invariants.md, 9). Deliberately lacks: HTTP, JSON, and any way to change something.
+//! store answers at once; it is never partial (docs/invariants.md, 9). Deliberately lacks: HTTP, JSON, and any way to change something but to have the
+//! writer announce what was found wrong.
 
 mod early;
 mod explain;
 mod facet;
 mod filter;
+mod findings_door;
 mod global_services;
 mod miss;
 mod reading;
@@ -40,6 +42,7 @@ pub use early::{Early, EarlyWatch, Question};
 pub use explain::{Merit, Verdict};
 pub(crate) use facet::{Facet, concerns_all, facets_of};
 pub use filter::Filter;
+pub use findings_door::FindingsDoor;
 pub use global_services::Selected;
 pub use miss::Miss;
 pub use reading::{ClusterReading, Counts, FeedReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
@@ -152,6 +155,7 @@ pub struct Handle {
     decoded: DecodedBudget,
     settings: Arc<[Setting]>,
     disk: Option<DiskBytes>,
+    findings: FindingsDoor,
 }
 
 /// The store is still loading after the longest wait.
@@ -163,7 +167,14 @@ impl Handle {
     /// A face over what the runtime built.
     #[must_use]
     pub fn new(about: About) -> Self {
-        Self { about, early: None, decoded: DecodedBudget::default(), settings: Arc::default(), disk: None }
+        Self {
+            about,
+            early: None,
+            decoded: DecodedBudget::default(),
+            settings: Arc::default(),
+            disk: None,
+            findings: FindingsDoor::default(),
+        }
     }
 
     /// This face, taking room for large decoded values from what the whole process shares.

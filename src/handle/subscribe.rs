@@ -149,7 +149,7 @@ impl Subscription {
         match start {
             Start::Now => subscription.owes_synced = true,
             Start::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
-            Start::After(text) => match check(text, reading) {
+            Start::After(text) => match check(text, &subscription.filter, reading) {
                 Ok(position) => {
                     subscription.sent = position;
                     subscription.mode = Mode::Replaying;
@@ -161,12 +161,12 @@ impl Subscription {
         subscription
     }
 
-    /// Whether a position can be served without a reset.
+    /// Whether a position can be served to a reader with this filter without a reset.
     ///
     /// # Errors
     /// Why it cannot.
-    pub fn check_position(text: &str, reading: &Reading) -> Result<(), ResetReason> {
-        check(text, reading).map(|_| ())
+    pub fn check_position(text: &str, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
+        check(text, filter, reading).map(|_| ())
     }
 
     /// The same reader, told of changed backends of a service by patches. Before the first [`Subscription::next`]. A reader that begins
@@ -246,8 +246,8 @@ impl Subscription {
         let Mode::Scanning(next) = &mut self.mode else { return };
         let lowest = EntryKey::lowest_of(self.filter.kinds.iter().min().copied().unwrap_or(Kind::STREAMED[0]));
         let start = next.take().unwrap_or(lowest);
-        if start.kind == Kind::Cluster {
-            return self.scan_clusters(reading, &start, telling);
+        if start.kind >= Kind::Cluster {
+            return self.scan_made(reading, &start, telling);
         }
         let view = &reading.published().view;
         let mut keys = view.live_from(&start);
@@ -267,7 +267,7 @@ impl Subscription {
         }
         match left.or_else(|| keys.next()) {
             Some(live) => self.mode = Mode::Scanning(Some(live.key())),
-            None => self.scan_clusters(reading, &EntryKey::lowest_of(Kind::Cluster), telling),
+            None => self.scan_made(reading, &EntryKey::lowest_of(Kind::Cluster), telling),
         }
     }
 
@@ -277,14 +277,26 @@ impl Subscription {
         Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
-    /// The clusters themselves, behind all that they hold.
-    fn scan_clusters<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
-        let mut clusters = reading.published().view.clusters_from(start).filter(|(key, object)| self.filter.matches(key, object));
-        for (key, object) in clusters.by_ref().take(telling.room()) {
-            self.count += 1;
-            telling.change(Item::Upsert { key, object: Arc::clone(object), revision: None, position: None });
+    /// The clusters themselves, behind all that they hold, and behind them what looks wrong, for who asks for it.
+    fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
+        let view = &reading.published().view;
+        let findings = self.filter.asks_for_problems().then(|| view.findings_from(start));
+        let mut made = view.clusters_from(start).chain(findings.into_iter().flatten());
+        let mut left = None;
+        while telling.room() > 0 && left.is_none() {
+            let piece: Vec<(EntryKey, &Arc<Object>)> = made.by_ref().take(telling.room().min(self.pace)).collect();
+            if piece.is_empty() {
+                break;
+            }
+            let progress = telling.changes(&piece, |(key, object)| {
+                let upsert = || Item::Upsert { key: key.clone(), object: Arc::clone(object), revision: None, position: None };
+                self.filter.matches(key, object).then(upsert)
+            });
+            self.count += progress.count;
+            self.went_on(progress, piece.len());
+            left = piece.into_iter().nth(progress.looked_at);
         }
-        self.mode = clusters.next().map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key)));
+        self.mode = left.or_else(|| made.next()).map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key)));
     }
 
     /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.
@@ -327,11 +339,7 @@ impl Subscription {
             Changed::Gone(key, reason) => {
                 self.filter.may_match(key).then(|| Item::Delete { key: key.clone(), reason: reason.api_name(), position })
             }
-            Changed::Live(live) if live.kind() == Kind::Cluster => {
-                let (view, key) = (&reading.published().view, live.key());
-                let object = view.cluster_object(&key.cluster).filter(|object| self.filter.matches(&key, object))?;
-                Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position })
-            }
+            Changed::Live(live) if live.kind() >= Kind::Cluster => self.replayed_made(live.key(), position, reading),
             Changed::Live(live) => {
                 let record = reading.published().view.record_passing(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
@@ -341,6 +349,16 @@ impl Subscription {
                 }
             }
         }
+    }
+
+    /// A cluster as it is, or a finding, which may concern other clusters than before.
+    fn replayed_made(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<Item> {
+        let object = reading.published().view.made_here(&key)?;
+        if self.filter.matches(&key, object) {
+            return Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position });
+        }
+        let may_be_held = key.kind == Kind::Problem && self.filter.may_match(&key);
+        may_be_held.then_some(Item::Delete { key, reason: "unknown", position })
     }
 
     fn follow<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
@@ -403,19 +421,22 @@ impl Subscription {
 
 /// Whether a position can be served: of a start that is known, neither it nor what was seen above what is vouched for, not below the
 /// floor of the tombstones.
-fn check(text: &str, reading: &Reading) -> Result<Sequence, ResetReason> {
+fn check(text: &str, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let ReaderPosition { position, seen } = text.parse().map_err(|_| ResetReason::Malformed)?;
     if let Some(seen) = seen {
-        servable(Position { sequence: seen, ..position }, reading)?;
+        servable(Position { sequence: seen, ..position }, filter, reading)?;
     }
-    servable(position, reading)
+    servable(position, filter, reading)
 }
 
 /// The same of a position that was read.
-fn servable(position: Position, reading: &Reading) -> Result<Sequence, ResetReason> {
+fn servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let head = reading.position();
     let newest = if position.epoch == head.epoch {
         head.sequence
+    } else if filter.asks_for_problems() {
+        // what was found before this start and is not found again is not known to be over
+        return Err(ResetReason::ForeignEpoch);
     } else {
         let earlier = reading.published().earlier.iter().find(|span| span.epoch == position.epoch);
         earlier.and_then(|span| span.vouched).ok_or(ResetReason::ForeignEpoch)?

@@ -105,10 +105,11 @@ impl Version {
         Self { whole: OnceLock::new(), packed, byte_count, decode, decoded }
     }
 
-    /// An object that was made here and has no bytes.
+    /// An object that was made here and has no bytes, so that it is kept itself and counts like bytes.
     #[must_use]
     pub fn made_here(object: Arc<Object>) -> Self {
-        Self::whole(VersionBytes::default(), |_, _| None, Decoded::Fixed(object))
+        let byte_count = object.footprint();
+        Self { byte_count, ..Self::whole(VersionBytes::default(), |_, _| None, Decoded::Fixed(object)) }
     }
 
     fn whole(whole: VersionBytes, decode: Decode, decoded: Decoded) -> Self {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, Kind, Object, Phase, Revision, SourceStamp};
+use super::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, FindingChange, Kind, Object, Phase, Revision, SourceStamp};
 
 /// One cluster's share of one kind: what is listed, watched, confirmed and pruned as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -169,6 +169,8 @@ pub enum Command {
         /// As in [`ClusterPhase`](super::ClusterPhase).
         cause: u64,
     },
+    /// Shows and announces what looks wrong by now, or no longer does. Of it nothing is stored: each start finds it anew.
+    Findings(Vec<FindingChange>),
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {
         /// The cluster.

@@ -39,11 +39,20 @@ impl ClusterName {
         if valid { Ok(Self(text.into())) } else { Err(InvalidClusterName { name: text.into() }) }
     }
 
-    /// Sorts before every valid name, and is none: only for the start of a scan.
+    /// What stands in the place of a name where no single cluster is meant.
+    pub const NONE: &str = "-";
+
+    /// Sorts before every valid name, and is none: for the start of a scan, and for what is of several clusters or of none.
     pub(super) fn lowest() -> Self {
         // '-' is the lowest character of a name and no name begins with it; keys compare the '/' behind a name, so one '-' is not
         // lower than "-…", which is no name either.
-        Self("-".into())
+        Self(Self::NONE.into())
+    }
+
+    /// Whether it is no cluster's name but stands for several or none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0 == Self::NONE
     }
 
     /// The name as text.

@@ -3,7 +3,9 @@
 
 use std::mem::size_of;
 
-use super::{Backend, ExportPort, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport};
+use super::{
+    Backend, ExportPort, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object, Port, Service, ServiceExport, ToldFinding,
+};
 
 impl Object {
     /// About how many bytes of memory the object takes.
@@ -15,6 +17,7 @@ impl Object {
             Self::Identity(Identity { labels, .. }) => labels.footprint(),
             Self::Ip(entry) => of_ip(entry),
             Self::ServiceExport(export) => size_of::<ServiceExport>() + of_export(export),
+            Self::Finding(finding) => size_of::<ToldFinding>() + finding.text_bytes(),
             // a slice is what came, which its record has too
             Self::EndpointSlice(_) | Self::Cluster(_) => 0,
         };

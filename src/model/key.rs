@@ -10,6 +10,9 @@ use super::{ClusterName, ObjectPrefix};
 /// Where clusters say what they are (`pkg/clustermesh/utils`): the same in a cluster's own etcd and in a copy.
 const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 
+/// Where what looks wrong is told.
+const PROBLEM_PREFIX: &str = "problem/";
+
 /// What stands between a node's name and an address or pod CIDR of it in the key of a derived entry.
 pub(crate) const NODE_IP_MARK: char = '#';
 
@@ -33,6 +36,8 @@ pub enum Kind {
     Service,
     /// A cluster itself. Not mirrored but made here: it has a key only so that its changes have places among the others.
     Cluster,
+    /// Something that looks wrong. Made here like a cluster, and told only to those who ask for it.
+    Problem,
 }
 
 impl Kind {
@@ -44,8 +49,8 @@ impl Kind {
         [Self::EndpointSlice, Self::Identity, Self::Ip, Self::NodeIp, Self::Node, Self::ServiceExport, Self::Service];
 
     /// Every kind that the change stream has a name for, in key order.
-    pub const STREAMED: [Self; 7] =
-        [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster];
+    pub const STREAMED: [Self; 8] =
+        [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster, Self::Problem];
 
     /// The prefix below `cilium/cache/` and `cilium/state/`, as Cilium names it (`pkg/clustermesh/kvstoremesh/reflector`).
     #[must_use]
@@ -58,6 +63,7 @@ impl Kind {
             Self::ServiceExport => "serviceexports/v1",
             Self::Service => "services/v1",
             Self::Cluster => "cluster-config",
+            Self::Problem => "problem",
         }
     }
 
@@ -72,6 +78,7 @@ impl Kind {
             Self::ServiceExport => "serviceExport",
             Self::Service => "service",
             Self::Cluster => "cluster",
+            Self::Problem => "problem",
         }
     }
 
@@ -80,11 +87,11 @@ impl Kind {
     pub const fn is_mirrored(self) -> bool {
         match self {
             Self::EndpointSlice | Self::Identity | Self::Ip | Self::Node | Self::ServiceExport | Self::Service => true,
-            Self::NodeIp | Self::Cluster => false,
+            Self::NodeIp | Self::Cluster | Self::Problem => false,
         }
     }
 
-    /// Its place among those that are mirrored, [`Kind::ALL`]; the nodes' for what is derived from them, and one past all for clusters.
+    /// Its place among those that are mirrored, [`Kind::ALL`]; the nodes' for what is derived from them, and past all for what has no records.
     #[must_use]
     pub const fn place(self) -> usize {
         match self {
@@ -95,6 +102,7 @@ impl Kind {
             Self::ServiceExport => 4,
             Self::Service => 5,
             Self::Cluster => 6,
+            Self::Problem => 7,
         }
     }
 
@@ -103,7 +111,14 @@ impl Kind {
     pub const fn listed_as(self) -> Self {
         match self {
             Self::NodeIp => Self::Ip,
-            Self::EndpointSlice | Self::Identity | Self::Ip | Self::Node | Self::ServiceExport | Self::Service | Self::Cluster => self,
+            Self::EndpointSlice
+            | Self::Identity
+            | Self::Ip
+            | Self::Node
+            | Self::ServiceExport
+            | Self::Service
+            | Self::Cluster
+            | Self::Problem => self,
         }
     }
 
@@ -113,7 +128,7 @@ impl Kind {
     pub const fn is_revocable(self) -> bool {
         match self {
             Self::EndpointSlice | Self::ServiceExport | Self::Service => true,
-            Self::Identity | Self::Ip | Self::NodeIp | Self::Node | Self::Cluster => false,
+            Self::Identity | Self::Ip | Self::NodeIp | Self::Node | Self::Cluster | Self::Problem => false,
         }
     }
 
@@ -121,7 +136,14 @@ impl Kind {
     const fn infix(self) -> &'static str {
         match self {
             Self::Identity => "id/",
-            Self::EndpointSlice | Self::Ip | Self::NodeIp | Self::Node | Self::ServiceExport | Self::Service | Self::Cluster => "",
+            Self::EndpointSlice
+            | Self::Ip
+            | Self::NodeIp
+            | Self::Node
+            | Self::ServiceExport
+            | Self::Service
+            | Self::Cluster
+            | Self::Problem => "",
         }
     }
 }
@@ -139,8 +161,8 @@ pub struct EntryKey {
     pub kind: Kind,
     /// The cluster that it came from.
     pub cluster: ClusterName,
-    /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length, or
-    /// `<node>#<address or prefix>`.
+    /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length,
+    /// `<node>#<address or prefix>`, or of a problem its type and behind a `/` its subject.
     pub name: SmolStr,
 }
 
@@ -154,6 +176,13 @@ impl EntryKey {
     #[must_use]
     pub fn of_cluster(cluster: ClusterName) -> Self {
         Self::new(Kind::Cluster, cluster, "")
+    }
+
+    /// The key that stands for something that looks wrong, of one cluster, or of several or none. Without a subject, type and cluster say it all.
+    #[must_use]
+    pub fn of_problem(kind_name: &str, cluster: Option<ClusterName>, subject: &str) -> Self {
+        let name = if subject.is_empty() { kind_name.into() } else { SmolStr::from(format!("{kind_name}/{subject}")) };
+        Self { kind: Kind::Problem, cluster: cluster.unwrap_or_else(ClusterName::lowest), name }
     }
 
     /// The key of the entry that is derived from an address or a pod CIDR of a node.
@@ -215,6 +244,12 @@ impl EntryKey {
         if let Some(cluster) = text.strip_prefix(CLUSTER_CONFIG_PREFIX) {
             return Some(Self::of_cluster(ClusterName::parse(cluster).ok()?));
         }
+        if let Some(problem) = text.strip_prefix(PROBLEM_PREFIX) {
+            let (kind_name, rest) = problem.split_once('/')?;
+            let (cluster, subject) = rest.split_once('/').unwrap_or((rest, ""));
+            let cluster = if cluster == ClusterName::NONE { None } else { Some(ClusterName::parse(cluster).ok()?) };
+            return Some(Self::of_problem(kind_name, cluster, subject)).filter(|key| key.to_string() == text);
+        }
         let below = text.strip_prefix("cilium/cache/")?;
         let kind = Kind::ALL.into_iter().find(|kind| below.strip_prefix(kind.base()).is_some_and(|rest| rest.starts_with('/')))?;
         let (cluster, rest) = below.get(kind.base().len() + 1..)?.split_once('/')?;
@@ -232,6 +267,10 @@ impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = match self.kind {
             Kind::Cluster => [CLUSTER_CONFIG_PREFIX, "", "", self.cluster.as_str(), "", "", ""],
+            Kind::Problem => match self.name.split_once('/') {
+                Some((kind_name, subject)) => [PROBLEM_PREFIX, kind_name, "/", self.cluster.as_str(), "/", subject, ""],
+                None => [PROBLEM_PREFIX, &self.name, "/", self.cluster.as_str(), "", "", ""],
+            },
             kind => ["cilium/cache/", kind.base(), "/", self.cluster.as_str(), "/", kind.infix(), &self.name],
         };
         parts.into_iter().try_for_each(|part| f.write_str(part))
@@ -246,7 +285,7 @@ impl PartialOrd for EntryKey {
 
 impl Ord for EntryKey {
     /// The order of the cache forms as bytes, which is etcd's: the `/` behind a cluster's name counts, so `eu-west/` comes before `eu/`.
-    /// Entries derived from nodes follow the other ipcache entries.
+    /// Entries derived from nodes follow the other ipcache entries, and problems are in the order of their clusters.
     fn cmp(&self, other: &Self) -> Ordering {
         self.kind.cmp(&other.kind).then_with(|| self.cluster.cmp_in_keys(&other.cluster)).then_with(|| self.name.cmp(&other.name))
     }
@@ -264,6 +303,10 @@ mod tests {
             "cilium/cache/identities/v1/paris/id/68352",
             "cilium/cache/ip/v1/paris/10.1.200.0/24",
             "cilium/cluster-config/paris",
+            "problem/clusterUnreachable/paris",
+            "problem/danglingIdentity/paris/68352",
+            "problem/duplicateAddress/-/cidr/10.1.0.0/16",
+            "problem/journalGap/-",
             "cilium/cache/nodes/v1/paris/worker-1#10.0.0.1",
             "cilium/cache/nodes/v1/paris/a#b#fd00::1",
             "cilium/cache/nodes/v1/paris/a#10.0.0.0/24",
@@ -326,6 +369,9 @@ mod tests {
             "cilium/cache/cluster-config/paris/a",
             "cilium/cluster-config/",
             "cilium/cluster-config/paris/a",
+            "problem/journalGap",
+            "problem/journalGap/Paris",
+            "problem/journalGap/-/",
         ] {
             assert_eq!(EntryKey::from_cache_form(text), None, "{text}");
         }

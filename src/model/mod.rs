@@ -21,6 +21,7 @@ mod record;
 mod reminders;
 mod setting;
 mod size;
+mod told_finding;
 
 pub use announcement::{Announcement, Rows, Version, VersionBytes};
 pub use causes::{Causes, Due};
@@ -46,3 +47,4 @@ pub use record::{Record, Rejection, SourceStamp};
 pub use reminders::{REMINDER_INTERVAL, Reminders};
 pub use setting::{Setting, SettingSource};
 pub use size::{ScopeSize, Size};
+pub use told_finding::{FindingChange, Severity, ToldFinding};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::{EntryKey, IdentityLabels, Kind, PackedSlice, Phase, ServiceExport};
+use super::{EntryKey, IdentityLabels, Kind, PackedSlice, Phase, ServiceExport, ToldFinding};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -35,6 +35,8 @@ pub enum Object {
     EndpointSlice(PackedSlice),
     /// Made here: a cluster and where it is in its life.
     Cluster(ClusterPhase),
+    /// Made here: something that looks wrong.
+    Finding(Box<ToldFinding>),
 }
 
 /// What the change stream tells of a cluster.
@@ -74,7 +76,7 @@ impl Object {
             Self::Service(service) => service.shared.then(|| key.name.clone()),
             Self::ServiceExport(_) => Some(key.name.clone()),
             Self::EndpointSlice(slice) => slice.service().cloned(),
-            Self::Node(_) | Self::Identity(_) | Self::Ip(_) | Self::Cluster(_) => None,
+            Self::Node(_) | Self::Identity(_) | Self::Ip(_) | Self::Cluster(_) | Self::Finding(_) => None,
         }
     }
 
@@ -89,6 +91,7 @@ impl Object {
             Self::ServiceExport(_) => Kind::ServiceExport,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::Cluster(_) => Kind::Cluster,
+            Self::Finding(_) => Kind::Problem,
         }
     }
 
@@ -132,6 +135,12 @@ impl Object {
     #[must_use]
     pub const fn as_cluster(&self) -> Option<&ClusterPhase> {
         if let Self::Cluster(object) = self { Some(object) } else { None }
+    }
+
+    /// The finding, if it is one.
+    #[must_use]
+    pub fn as_finding(&self) -> Option<&ToldFinding> {
+        if let Self::Finding(object) = self { Some(object) } else { None }
     }
 }
 

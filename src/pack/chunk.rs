@@ -441,7 +441,7 @@ impl Packed {
                 let service = String::from_utf8(self.addresses_of(row)).ok()?;
                 Some(Meaning::Service((!service.is_empty()).then(|| service.into())))
             }
-            Kind::Cluster => None,
+            Kind::Cluster | Kind::Problem => None,
             Kind::Identity => self.name(row).parse().ok().map(Meaning::Identity),
             Kind::Node => Some(Meaning::Node { addresses: read_addresses(&self.addresses_of(row)) }),
             Kind::Ip | Kind::NodeIp => {

@@ -95,7 +95,8 @@ fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
             | Kind::EndpointSlice
             | Kind::ServiceExport
             | Kind::Service
-            | Kind::Cluster,
+            | Kind::Cluster
+            | Kind::Problem,
             _,
         ) => false,
     };

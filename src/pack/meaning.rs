@@ -45,7 +45,7 @@ impl Meaning {
                 Self::Service(object.shared_service(&record.key))
             }
             // never in a record
-            Some(Object::Cluster(_)) => Self::Unknown,
+            Some(Object::Cluster(_) | Object::Finding(_)) => Self::Unknown,
         }
     }
 }

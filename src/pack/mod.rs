@@ -105,7 +105,7 @@ mod flag {
     pub(super) const HELD: u64 = 16;
 }
 
-/// The number of a kind in a chunk. Clusters themselves are in none.
+/// The number of a kind in a chunk. What has no records is in none.
 const fn kind_number(kind: Kind) -> u8 {
     match kind {
         Kind::Identity => 0,
@@ -115,7 +115,7 @@ const fn kind_number(kind: Kind) -> u8 {
         Kind::EndpointSlice => 4,
         Kind::ServiceExport => 5,
         Kind::NodeIp => 6,
-        Kind::Cluster => u8::MAX,
+        Kind::Cluster | Kind::Problem => u8::MAX,
     }
 }
 

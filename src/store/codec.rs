@@ -149,7 +149,7 @@ pub(super) fn name(key: &EntryKey) -> String {
 /// Reads a name back.
 pub(super) fn read_name(text: &str) -> Option<EntryKey> {
     let Some(below) = text.strip_prefix(NODE_IPS) else {
-        return EntryKey::from_cache_form(text).filter(|key| key.kind != Kind::NodeIp);
+        return EntryKey::from_cache_form(text).filter(|key| !matches!(key.kind, Kind::NodeIp | Kind::Problem));
     };
     let (cluster, name) = below.split_once('/')?;
     EntryKey::split_node_ip(name)?;

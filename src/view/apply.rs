@@ -92,6 +92,7 @@ impl View {
                 }
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, ClusterPhase { phase: Some(phase), cause }, effects),
+            Command::Findings(changes) => self.set_findings(changes, effects),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, effects),
         }
     }

@@ -60,7 +60,7 @@ impl Gist {
             Object::EndpointSlice(slice) => {
                 Self::Backends(slice.decoded().endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect())
             }
-            Object::ServiceExport(_) | Object::Cluster(_) => Self::Export,
+            Object::ServiceExport(_) | Object::Cluster(_) | Object::Finding(_) => Self::Export,
         }
     }
 

@@ -37,7 +37,8 @@ pub struct Live(Alive);
 #[derive(Debug, Clone)]
 enum Alive {
     Entry(Place),
-    Cluster(EntryKey),
+    /// A cluster or a finding: it has no record.
+    Made(EntryKey),
 }
 
 impl Live {
@@ -46,7 +47,7 @@ impl Live {
     pub fn key(&self) -> EntryKey {
         match &self.0 {
             Alive::Entry(place) => place.key(),
-            Alive::Cluster(key) => key.clone(),
+            Alive::Made(key) => key.clone(),
         }
     }
 
@@ -55,14 +56,14 @@ impl Live {
     pub fn cluster(&self) -> &ClusterName {
         match &self.0 {
             Alive::Entry(place) => place.cluster(),
-            Alive::Cluster(key) => &key.cluster,
+            Alive::Made(key) => &key.cluster,
         }
     }
 
     pub(super) fn place(&self) -> Option<&Place> {
         match &self.0 {
             Alive::Entry(place) => Some(place),
-            Alive::Cluster(_) => None,
+            Alive::Made(_) => None,
         }
     }
 
@@ -71,7 +72,7 @@ impl Live {
     pub fn kind(&self) -> Kind {
         match &self.0 {
             Alive::Entry(place) => place.kind(),
-            Alive::Cluster(_) => Kind::Cluster,
+            Alive::Made(key) => key.kind,
         }
     }
 }
@@ -275,15 +276,16 @@ impl View {
         labels_in(&*record?)
     }
 
-    /// The keys, those of clusters included, that exist and last changed after a position, `count` of them at most, in order of sequence.
+    /// The keys, those of clusters and findings included, that exist and last changed after a position, `count` of them at most, in order of sequence.
     #[must_use]
     pub fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Live)> {
         let mut found = self.base.live_after(position, count);
         let last = found.get(..count).and_then(|found| found.iter().map(|(sequence, _)| *sequence).max()).unwrap_or(Sequence(u64::MAX));
         found.extend(self.overlay.within(position, last).map(|(sequence, record)| (sequence, Place::Fresh(Arc::clone(record)))));
         let entries = found.into_iter().map(|(sequence, place)| (sequence, Live(Alive::Entry(place))));
-        let clusters = self.phases_after(position).map(|(sequence, key)| (sequence, Live(Alive::Cluster(key))));
-        let mut found: Vec<(Sequence, Live)> = entries.chain(clusters).collect();
+        let made = self.phases_after(position).chain(self.findings_after(position).take(count));
+        let made = made.map(|(sequence, key)| (sequence, Live(Alive::Made(key))));
+        let mut found: Vec<(Sequence, Live)> = entries.chain(made).collect();
         found.sort_unstable_by_key(|(sequence, _)| *sequence);
         found.truncate(count);
         found
@@ -294,16 +296,16 @@ impl View {
         self.places_on(start, hosts).map(|place| Live(Alive::Entry(place)))
     }
 
-    /// Everything that exists from a key on, in key order, clusters left out; nothing is decoded.
+    /// Everything that exists from a key on, in key order, what is made here left out; nothing is decoded.
     pub fn live_from(&self, start: &EntryKey) -> impl Iterator<Item = Live> {
         self.places_from(start).map(|place| Live(Alive::Entry(place)))
     }
 
-    /// The record of a key that exists and passes a test, decoded where it is packed; `None` of a cluster.
+    /// The record of a key that exists and passes a test, decoded where it is packed; `None` of a cluster or finding.
     pub fn record_passing(&self, live: &Live, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
         match &live.0 {
             Alive::Entry(place) => self.record_where(place, test),
-            Alive::Cluster(_) => None,
+            Alive::Made(_) => None,
         }
     }
 

@@ -14,6 +14,7 @@ mod base;
 mod bloom_filter;
 mod change_log;
 mod derived;
+mod findings;
 mod first;
 mod flat;
 mod fold;
@@ -77,6 +78,7 @@ pub struct View {
     scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
     phases: OrdMap<ClusterName, phases::Placed>,
+    findings: findings::Findings,
     entry_count: usize,
     sequence: Sequence,
 }

@@ -12,11 +12,11 @@ use crate::model::{Announcement, ClusterName, ClusterPhase, ClusterRecord, Delet
 static RESTORED: LazyLock<Arc<Object>> =
     LazyLock::new(|| Arc::new(Object::Cluster(ClusterPhase { phase: Some(Phase::WaitingForFiles), cause: 0 })));
 
-/// A cluster with its place in our order.
+/// What is made here, with its place in our order.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
-    object: Arc<Object>,
-    sequence: Sequence,
+    pub(super) object: Arc<Object>,
+    pub(super) sequence: Sequence,
 }
 
 impl View {
@@ -67,7 +67,7 @@ impl View {
         self.scopes.cluster_moved(&cluster);
         let object = Arc::new(Object::Cluster(told));
         let old = self.phases.insert(cluster.clone(), Placed { object: Arc::clone(&object), sequence: self.sequence });
-        effects.announcements.push(self.announced(cluster, old, Some(object), None));
+        effects.announcements.push(self.announced(EntryKey::of_cluster(cluster), old, Some(object), None));
     }
 
     /// A cluster is gone from the mesh.
@@ -75,19 +75,20 @@ impl View {
         let Some(old) = self.phases.remove(cluster) else { return };
         self.scopes.cluster_moved(cluster);
         self.sequence = self.sequence.next();
-        effects.announcements.push(self.announced(cluster.clone(), Some(old), None, Some(reason)));
+        effects.announcements.push(self.announced(EntryKey::of_cluster(cluster.clone()), Some(old), None, Some(reason)));
     }
 
-    fn announced(
+    /// The newest change, of something that is made here.
+    pub(super) fn announced(
         &self,
-        cluster: ClusterName,
+        key: EntryKey,
         old: Option<Placed>,
         new: Option<Arc<Object>>,
         deleted: Option<DeleteReason>,
     ) -> Announcement {
         Announcement {
             sequence: self.sequence,
-            key: EntryKey::of_cluster(cluster),
+            key,
             replaces: old.as_ref().map(|old| old.sequence),
             old: old.map(|old| Version::made_here(old.object)),
             new: new.map(Version::made_here),

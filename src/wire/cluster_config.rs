@@ -69,7 +69,7 @@ pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
         (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
         (Kind::Service, _) => Reading::Published,
         // made here, of no source
-        (Kind::NodeIp | Kind::Cluster, _) => Reading::Absent,
+        (Kind::NodeIp | Kind::Cluster | Kind::Problem, _) => Reading::Absent,
     }
 }
 

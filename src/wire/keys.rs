@@ -29,8 +29,8 @@ pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String
         (Kind::Identity, false) => format!("{root}{base}/id/"),
         (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
         (Kind::Ip, false) => format!("{root}{base}/default/"),
-        // nothing is read by the last but one: it is made here
-        (Kind::Ip, true) | (Kind::EndpointSlice | Kind::NodeIp | Kind::Node | Kind::ServiceExport | Kind::Service, _) => {
+        // nothing is read of what is made here
+        (Kind::Ip, true) | (Kind::EndpointSlice | Kind::NodeIp | Kind::Node | Kind::ServiceExport | Kind::Service | Kind::Problem, _) => {
             format!("{root}{base}/{cluster}/")
         }
         (Kind::Cluster, _) => cluster_config_key(cluster),

@@ -22,6 +22,7 @@ mod losses;
 mod namespaces;
 mod output;
 mod pod;
+mod problem_stream;
 mod remotes;
 mod samples;
 mod secrets;

@@ -107,8 +107,10 @@ impl Followed {
                 self.open = true;
             }
             "upsert" => {
-                let kind = event.data["kind"].as_str().unwrap_or_default();
-                let (key, object) = reduce(kind, &event.data["object"]);
+                let (kind, object) = (event.data["kind"].as_str().unwrap_or_default(), &event.data["object"]);
+                // a problem has no key of its own beside that of the event
+                let told = || (event.data["key"].as_str().unwrap_or_default().to_owned(), object.clone());
+                let (key, object) = if kind == "problem" { told() } else { reduce(kind, object) };
                 if event.data["key"] != *key {
                     self.violations.push(format!("the key does not fit the object: {}", event.data));
                 }

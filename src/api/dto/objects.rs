@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
+use super::problems::Finding;
 use super::status::Cluster;
 use super::{LabelsOfIdentity, non_empty, reserved, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};
@@ -276,6 +277,7 @@ pub(crate) enum AnyObject {
     Cluster(Box<Cluster>),
     ServiceExport(ServiceExport),
     EndpointSlice(EndpointSlice),
+    Finding(Box<Finding>),
 }
 
 impl AnyObject {
@@ -288,6 +290,7 @@ impl AnyObject {
             Object::Cluster(told) => Self::Cluster(Box::new(Cluster::told(&key.cluster, *told, ids.reading))),
             Object::ServiceExport(export) => Self::ServiceExport(ServiceExport::new(key, export)),
             Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, &slice.decoded())),
+            Object::Finding(told) => Self::Finding(Box::new(Finding::from(&**told))),
         }
     }
 }

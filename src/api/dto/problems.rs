@@ -1,10 +1,13 @@
 //! What looks wrong, and the whole story of an address.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, ListMeta};
 use super::objects::{IpcacheEntry, Node};
+use crate::model::ToldFinding;
+
+pub(crate) use crate::model::Severity;
 
 /// Something that looks wrong in the mesh.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -34,29 +37,23 @@ pub(crate) struct Finding {
     pub(crate) key: Option<String>,
 }
 
-/// How bad a finding is. The worst comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Severity {
-    /// Something is not served, or not for long.
-    Critical,
-    /// Something is served that is probably not meant.
-    Warning,
-    /// It passes by itself, or nobody need do anything about it today.
-    Info,
+impl Serialize for Severity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.api_name())
+    }
 }
 
-impl Severity {
-    /// All, the worst first.
-    pub(crate) const ALL: [Self; 3] = [Self::Critical, Self::Warning, Self::Info];
+impl From<Finding> for ToldFinding {
+    fn from(finding: Finding) -> Self {
+        let Finding { id, kind, severity, clusters, detail, advice, since, count, key } = finding;
+        Self { id, kind, severity, clusters, detail, advice, since, count, key }
+    }
+}
 
-    /// The name that the API uses.
-    pub(crate) const fn api_name(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::Warning => "warning",
-            Self::Info => "info",
-        }
+impl From<&ToldFinding> for Finding {
+    fn from(told: &ToldFinding) -> Self {
+        let ToldFinding { id, kind, severity, clusters, detail, advice, since, count, key } = told.clone();
+        Self { id, kind, severity, clusters, detail, advice, since, count, key }
     }
 }
 

@@ -123,8 +123,8 @@ pub(crate) async fn list_changes(
     check_stream_age(parts.terms, &filter, &reading)?;
     if parts.on_expired == Some("fail") {
         match (&place, &start) {
-            (Some(place), _) => Subscription::check_place(place, &reading).map_err(expired)?,
-            (None, Start::After(text)) => Subscription::check_position(text, &reading).map_err(expired)?,
+            (Some(place), _) => Subscription::check_place(place, &filter, &reading).map_err(expired)?,
+            (None, Start::After(text)) => Subscription::check_position(text, &filter, &reading).map_err(expired)?,
             (None, Start::Now | Start::Snapshot) => {}
         }
     }

@@ -42,10 +42,11 @@ pub(crate) struct WatchEvent {
     /// `reset`, `upsert`, `patch`, `delete`, `cluster`, `synced`, `bookmark` or `error`.
     #[serde(rename = "type")]
     event_type: &'static str,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: `node`, `service`, `identity`, `ipcache` or `cluster`.
+    /// Of `upsert`, `patch`, `delete` and `cluster`: what the key is of.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: the key in cache form, for a cluster that of its cluster config.
+    /// Of `upsert`, `patch`, `delete` and `cluster`: the key in cache form, for a cluster that of its cluster config, for a problem
+    /// `problem/<type>/<cluster>/<subject>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// Of `upsert` and `cluster`: the whole object, as the lists of its kind show it.
@@ -93,7 +94,7 @@ pub(crate) struct BackendChanges {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EventMeta {
-    /// The cluster.
+    /// The cluster; `-` for a problem of several or none.
     cluster: String,
     /// The source's revision, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -75,7 +75,7 @@ pub(crate) async fn watch_events(
     let reading = state.handle.reading().await?;
     check_stream_age(parts.terms, &filter, &reading)?;
     if let (Start::After(text), Some("fail")) = (&start, parts.on_expired) {
-        Subscription::check_position(text, &reading).map_err(expired)?;
+        Subscription::check_position(text, &filter, &reading).map_err(expired)?;
     }
     let mut subscription = Subscription::new(filter.clone(), &start, &reading);
     if query.values.patch == Some(true) {

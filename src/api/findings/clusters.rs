@@ -74,12 +74,12 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
     }
     match status.failed_in {
         Some(Phase::WaitingForFiles | Phase::Connecting) if matches!(status.phase, Phase::BackingOff | Phase::Connecting) => {
-            let detail = format!("{name} cannot be reached, {} attempts failed: {}", status.failure_count, error());
+            let detail = format!("{name} cannot be reached: {}", error());
             let advice = "`meshkeep doctor` tries each step of the way; what is held of it is served as it was";
             return Some(finding("clusterUnreachable", name.as_str(), [name], detail, advice));
         }
         Some(Phase::ReadingConfig | Phase::WaitingForCanary | Phase::Listing) => {
-            let detail = format!("{name} can be reached and not be read, {} attempts failed: {}", status.failure_count, error());
+            let detail = format!("{name} can be reached and not be read: {}", error());
             let advice = "`meshkeep doctor` says what its user may read and what is missing; what is held of it is served as it was";
             return Some(finding("clusterUnreadable", name.as_str(), [name], detail, advice));
         }

@@ -4,7 +4,7 @@ use crate::api::dto::problems::{Finding, Severity};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 24] = [
+pub(crate) const KINDS: [(&str, Severity); 25] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigRefused", Severity::Critical),
@@ -18,6 +18,7 @@ pub(crate) const KINDS: [(&str, Severity); 24] = [
     ("directoryUnreadable", Severity::Critical),
     ("duplicateAddress", Severity::Warning),
     ("duplicateClusterID", Severity::Critical),
+    ("findingsUntold", Severity::Info),
     ("heldEntries", Severity::Info),
     ("identityOutOfRange", Severity::Warning),
     ("journalGap", Severity::Warning),

@@ -92,7 +92,7 @@ fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, a
 /// What is wrong with clusters as a whole and with this process, by id, each with since when.
 pub(crate) fn standing(state: &ApiState, reading: &Reading) -> Vec<Finding> {
     let mut found = clusters::of_clusters(reading);
-    found.extend(process::of_process(&state.handle, &state.files));
+    found.extend(process::of_process(state));
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found.dedup_by(|one, other| one.id == other.id);
     state.ledger.note(&mut found);

@@ -2,13 +2,14 @@
 
 use super::kinds::finding;
 use crate::api::dto::problems::Finding;
-use crate::api::kept::KeptFiles;
-use crate::handle::{Handle, PersistState};
+use crate::api::state::ApiState;
+use crate::handle::PersistState;
 use crate::model::ClusterName;
 
 /// All of it.
-pub(super) fn of_process(handle: &Handle, files: &KeptFiles) -> Vec<Finding> {
+pub(super) fn of_process(state: &ApiState) -> Vec<Finding> {
     const NOBODY: [&str; 0] = [];
+    let (handle, files) = (&state.handle, &state.files);
     let mut found = Vec::new();
     let directory = handle.directory();
     if let Some(error) = &directory.error {
@@ -41,6 +42,12 @@ pub(super) fn of_process(handle: &Handle, files: &KeptFiles) -> Vec<Finding> {
         let Some(failure) = failure else { continue };
         let detail = format!("the {name} has changed and cannot be used: {failure}; what was read before stays in force");
         found.push(finding("staleFile", name, NOBODY, detail, "correct the file: it is read anew when it changes"));
+    }
+    let untold = state.ledger.untold();
+    if untold > 0 {
+        let detail = format!("the change stream has no room for {untold} of the findings across keys: `kind=problem` tells the others");
+        let advice = "see to those that are told; /v1/problems lists all";
+        found.push(Finding { count: Some(untold), ..finding("findingsUntold", "", NOBODY, detail, advice) });
     }
     found
 }

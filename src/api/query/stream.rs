@@ -33,7 +33,8 @@ macro_rules! stream_query {
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
-            /// Only of this kind (`node`, `service`, `identity`, `ipcache`, `serviceExport`, `endpointSlice`, `cluster`); may be repeated.
+            /// Only of this kind (`node`, `service`, `identity`, `ipcache`, `serviceExport`, `endpointSlice`, `cluster`, `problem`); may be repeated.
+            /// Problems are told only where they are asked for.
             #[serde(default)]
             pub(crate) kind: Vec<String>,
             /// Only of this cluster; may be repeated.

@@ -61,7 +61,10 @@ async fn a_bad_parameter_is_named() {
         ("/v1/ipcache/10.0.0.0/33", "prefix: \"10.0.0.0/33\" is not an address or CIDR"),
         ("/v1/ipcache/lookup?ip=x", "ip: \"x\" is not an IP address"),
         ("/v1/ipcache/lookup", "ip: is missing: give it, like ip=10.1.2.40"),
-        ("/v1/events?kind=pod", "kind: \"pod\" is none of node, service, identity, ipcache, serviceExport, endpointSlice and cluster"),
+        (
+            "/v1/events?kind=pod",
+            "kind: \"pod\" is none of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem",
+        ),
         ("/v1/events?node=paris-worker-1", "node: is not a host address: a stream cannot follow a node's name, give one of its addresses"),
         ("/v1/events?onExpired=cry", "onExpired: \"cry\" is neither reset nor fail"),
     ];

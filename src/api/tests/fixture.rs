@@ -11,11 +11,13 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
+use crate::api::ledger;
 use crate::api::router;
 use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
@@ -24,7 +26,7 @@ use crate::commit::{
     CommandSender, Committer, DecodedBudget, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication,
 };
 use crate::feed::{Feed, Retention};
-use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport, Survey};
+use crate::handle::{About, ClusterBoard, FindingsDoor, Handle, LostLines, StoreReport, Survey};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -39,6 +41,7 @@ pub(in crate::api) struct Fixture {
     pub(in crate::api) router: Router,
     pub(in crate::api) scans: Scans,
     commands: CommandSender,
+    keeper: JoinSet<()>,
     loaded: watch::Sender<Option<Subscriber>>,
     board: watch::Sender<ClusterBoard>,
     pub(in crate::api) directory: watch::Sender<DirectoryState>,
@@ -103,6 +106,8 @@ impl Fixture {
             Committer::new(Published { view, feed, epoch: Epoch(0xfeed), earlier: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = command_queue();
         std::thread::spawn(move || committer.run(receiver));
+        let door = FindingsDoor::default();
+        door.lead_to(commands.downgrade());
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
         let status = watch::channel(status).1;
         let (board, board_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
@@ -118,12 +123,13 @@ impl Fixture {
             persistence: persistence_receiver,
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
             lost_lines: LostLines::default(),
-        });
+        })
+        .with_findings_through(door);
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
         let router = router(state, Guard::new(Hosts::new(&[], &[]), None));
-        Self { handle, stop, router, scans, commands, loaded, board, directory, persistence }
+        Self { handle, stop, router, scans, commands, keeper: JoinSet::new(), loaded, board, directory, persistence }
     }
 
     /// With every tick a wave: what comes within some milliseconds is merged by key.
@@ -159,6 +165,14 @@ impl Fixture {
         state.surveyor = surveyor;
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         (self, sender)
+    }
+
+    /// With somebody who looks what is wrong, and tells the writer.
+    pub(in crate::api) fn looked_after(mut self) -> Self {
+        let state = ApiState::new(self.handle.clone(), self.stop.clone());
+        self.router = router(state.clone(), Guard::new(Hosts::new(&[], &[]), None));
+        self.keeper.spawn(ledger::keep(state));
+        self
     }
 
     /// What the tasks of clusters say of themselves from now on.

@@ -21,6 +21,7 @@ mod metrics;
 mod pages;
 mod paging;
 mod probes;
+mod problem_stream;
 mod problems;
 mod rereading;
 mod serving;

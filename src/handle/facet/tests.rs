@@ -10,7 +10,8 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::handle::{IdentityScope, Item, LabelSelector};
 use crate::model::{
-    ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence, Service, Version,
+    ClusterPhase, EndpointSlice, Epoch, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence, Service, Severity,
+    ToldFinding, Version,
 };
 use crate::wire::tests::slice_object;
 
@@ -39,7 +40,7 @@ fn filter(random: &mut StdRng) -> Filter {
     let nets: [IpNet; 3] = ["10.0.0.0/8", "10.0.0.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap());
     let (ip, host, of) = (address(random), address(random), cluster(random));
     Filter {
-        kinds: maybe(random, &Kind::ALL).into_iter().collect(),
+        kinds: maybe(random, &Kind::STREAMED).into_iter().collect(),
         clusters: maybe(random, &[of]).into_iter().collect(),
         namespace: maybe(random, &words),
         name: maybe(random, &words),
@@ -73,20 +74,34 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             ..IpEntry::new(ObjectPrefix { net: address(random).into(), host: true }, random.random_range(1..3))
         }),
         Kind::Cluster => Object::Cluster(ClusterPhase { phase: Some(one_of(random, &Phase::ALL)), cause: 0 }),
+        Kind::Problem => Object::Finding(Box::new(ToldFinding {
+            id: "duplicateAddress/host/10.0.0.1".to_owned(),
+            kind: "duplicateAddress",
+            severity: Severity::Warning,
+            clusters: one_of(random, &[vec!["paris"], vec!["paris", "tokyo"], vec![]]).into_iter().map(str::to_owned).collect(),
+            detail: String::new(),
+            advice: String::new(),
+            since: None,
+            count: None,
+            key: None,
+        })),
     }
 }
 
 fn change(random: &mut StdRng) -> Announcement {
-    let kind = one_of(random, &[&Kind::STORED[..], &[Kind::Cluster]].concat());
+    let kind = one_of(random, &[&Kind::STORED[..], &[Kind::Cluster, Kind::Problem]].concat());
     let name = match kind {
         Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => one_of(random, &["a/b", "b/a", "a/a", "a"]).to_owned(),
         Kind::Node | Kind::Identity | Kind::Ip => word(random),
         Kind::NodeIp => format!("a#{}", address(random)),
-        Kind::Cluster => String::new(),
+        Kind::Cluster | Kind::Problem => String::new(),
     };
     let mut side = || random.random_bool(0.7).then(|| Version::made_here(Arc::new(object(random, kind))));
     let (old, new) = (side(), side());
-    let key = EntryKey::new(kind, cluster(random), name);
+    let key = match kind {
+        Kind::Problem => EntryKey::of_problem("duplicateAddress", None, "host/10.0.0.1"),
+        _ => EntryKey::new(kind, cluster(random), name),
+    };
     Announcement { sequence: Sequence(1), key, old, new, revision: None, replaces: None, deleted: None }
 }
 

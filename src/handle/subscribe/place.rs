@@ -47,7 +47,7 @@ impl Subscription {
     #[must_use]
     pub fn resumed(filter: Filter, place: &Place, reading: &Reading) -> Self {
         let mut subscription = Self::at_head(filter, reading);
-        match Self::check_place(place, reading) {
+        match Self::check_place(place, &subscription.filter, reading) {
             Ok(()) => {
                 subscription.sent = place.sent.sequence;
                 subscription.mode = match &place.stage {
@@ -67,8 +67,8 @@ impl Subscription {
     ///
     /// # Errors
     /// Why it cannot.
-    pub fn check_place(place: &Place, reading: &Reading) -> Result<(), ResetReason> {
-        servable(place.seen, reading)?;
-        servable(place.sent, reading).map(|_| ())
+    pub fn check_place(place: &Place, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
+        servable(place.seen, filter, reading)?;
+        servable(place.sent, filter, reading).map(|_| ())
     }
 }

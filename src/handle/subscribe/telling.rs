@@ -74,12 +74,6 @@ impl<T: Send, F: Tell<T>> Telling<T, F> {
         self.said.push(item);
     }
 
-    /// Tells a change that is small.
-    pub(super) fn change(&mut self, item: Item) {
-        self.room = self.room.saturating_sub(1);
-        self.said.push(item);
-    }
-
     /// Tells the changes that some of many are. What was made of them is dropped where it was made: that, the making and the telling are most
     /// of the work of a replay, and a few at a time stay in the processor's cache. Where several threads do that and the bytes are used up, what
     /// lies behind the first change that was left out is thrown away.

@@ -14,7 +14,9 @@ use super::*;
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::{Allowance, Slice};
-use crate::model::{Change, ClusterName, Command, DeleteReason, Epoch, Identity, LabelSet, Phase, Scope, SourceStamp};
+use crate::model::{
+    Change, ClusterName, Command, DeleteReason, Epoch, EpochSpan, Identity, LabelSet, Phase, Scope, Severity, SourceStamp, ToldFinding,
+};
 use crate::view::View;
 
 /// A mirror that random commands change.
@@ -72,6 +74,28 @@ impl World {
         self.apply(Command::Apply { scope, changes: vec![Change::Delete { key: key(cluster_index, id) }], cursor: None });
     }
 
+    /// A finding about one cluster or, where it is the last, about one or two; over where it counts nothing.
+    fn find(&mut self, subject: usize, count: u64) {
+        let names = match subject {
+            0 | 1 => vec![cluster(subject)],
+            _ if count == 1 => vec![cluster(0), cluster(1)],
+            _ => vec![cluster(1)],
+        };
+        let finding = ToldFinding {
+            id: format!("heldEntries/{subject}"),
+            kind: "heldEntries",
+            severity: Severity::Info,
+            clusters: names.iter().map(ToString::to_string).collect(),
+            detail: String::new(),
+            advice: String::new(),
+            since: None,
+            count: Some(count),
+            key: None,
+        };
+        let key = if subject > 1 { EntryKey::of_problem("heldEntries", None, "2") } else { finding.stream_key() };
+        self.apply(Command::Findings(vec![(key, (count > 0).then(|| Arc::new(Object::Finding(finding.into()))))]));
+    }
+
     fn reading(&self) -> Reading {
         Reading::new(Arc::new(self.published.clone()), super::super::ClusterBoard::default())
     }
@@ -85,7 +109,9 @@ impl World {
         });
         let clusters = self.published.view.clusters_from(&EntryKey::lowest_of(Kind::Cluster));
         let clusters = clusters.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key, Arc::clone(object)));
-        records.into_iter().chain(clusters).collect()
+        let findings = self.published.view.findings_from(&EntryKey::lowest_of(Kind::Problem));
+        let findings = findings.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key, Arc::clone(object)));
+        records.into_iter().chain(clusters).chain(findings).collect()
     }
 }
 
@@ -165,6 +191,8 @@ fn filters() -> Vec<Filter> {
         Filter { clusters: vec![cluster(1)], ..Filter::default() },
         Filter { kinds: vec![Kind::Cluster], ..Filter::default() },
         Filter { labels: selector("app=a"), ..Filter::default() },
+        Filter { kinds: vec![Kind::Problem], ..Filter::default() },
+        Filter { kinds: vec![Kind::Identity, Kind::Problem], clusters: vec![cluster(0)], ..Filter::default() },
         Filter { labels: selector("app!=a"), clusters: vec![cluster(0)], ..Filter::default() },
     ]
 }
@@ -174,7 +202,8 @@ fn random_change(world: &mut World, random: &mut StdRng) {
     match random.random_range(0..10) {
         0..=5 => world.put(cluster_index, id, ["a", "b", "c", "bad"][random.random_range(0..4)]),
         6..=8 => world.delete(cluster_index, id),
-        _ if random.random_ratio(1, 20) => {
+        _ if random.random_ratio(1, 2) => world.find(random.random_range(0..3), random.random_range(0..3)),
+        _ if random.random_ratio(1, 10) => {
             world.apply(Command::Remove { cluster: cluster(cluster_index), reason: DeleteReason::ClusterRemoved });
         }
         _ => {
@@ -235,6 +264,13 @@ fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
         let items = Subscription::new(Filter::default(), &Start::After(text.clone()), &world.reading()).next(&world.reading());
         assert_eq!(items.first(), Some(&Item::Reset(reason)), "{text}");
     }
+    // what was found before this start is found anew, and not told of what is over since
+    let span = EpochSpan { epoch: Epoch(6), began: Sequence(0), vouched: Some(head.sequence) };
+    world.published.earlier = [span].into();
+    let earlier = Position { epoch: Epoch(6), ..head }.to_string();
+    let problems = Filter { kinds: vec![Kind::Node, Kind::Problem], ..Filter::default() };
+    assert_eq!(Subscription::check_position(&earlier, &problems, &world.reading()), Err(ResetReason::ForeignEpoch));
+    assert_eq!(Subscription::check_position(&earlier, &Filter::default(), &world.reading()), Ok(()));
     let items = Subscription::new(Filter::default(), &Start::After(head.to_string()), &world.reading()).next(&world.reading());
     assert_eq!(items, [Item::Synced { mode: SyncMode::Replay, count: 0, position: head }]);
 }

@@ -3,6 +3,7 @@
 
 mod at_rest;
 mod derived;
+mod findings;
 mod hosts;
 mod labels;
 mod naive;
@@ -121,7 +122,7 @@ fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
             );
             (format!("shop/s{number}"), value.into_bytes())
         }
-        Kind::NodeIp | Kind::Cluster => panic!("a {} is never put by a source", scope.kind),
+        Kind::NodeIp | Kind::Cluster | Kind::Problem => panic!("a {} is never put by a source", scope.kind),
         Kind::Service => {
             let port = random.random_range(80..83);
             let value = format!(
@@ -199,6 +200,7 @@ impl Pair {
             12 | 13 => {
                 Command::Phase { cluster: scope.cluster, phase: Phase::ALL[random.random_range(0..3)], cause: random.random_range(0..2) }
             }
+            14 => findings::random_command(random),
             7..12 => self.relist(random, scope),
             _ => {
                 let changes = (0..random.random_range(1..12)).map(|_| self.random_change(random, &scope)).collect();
@@ -351,7 +353,7 @@ impl Pair {
     fn compare_order(&self, random: &mut StdRng) {
         let mut order: Vec<(Sequence, EntryKey)> =
             self.naive.records_from(&EntryKey::lowest()).map(|record| (record.last_sequence, record.key.clone())).collect();
-        order.extend(self.naive.placed_clusters());
+        order.extend(self.naive.placed());
         order.sort();
         let position = order.get(random.random_range(0..=order.len())).map_or(self.view.sequence(), |(sequence, _)| *sequence);
         let count = random.random_range(1..30);

@@ -42,6 +42,7 @@ pub(super) struct Naive {
     scopes: OrdMap<Scope, HeldScope>,
     clusters: OrdMap<ClusterName, ClusterRecord>,
     phases: OrdMap<ClusterName, ((Phase, u64), Sequence)>,
+    findings: OrdMap<EntryKey, (Arc<Object>, Sequence)>,
     /// How many records of a kind have an object.
     object_counts: [u64; Kind::STORED.len()],
     sequence: Sequence,
@@ -100,7 +101,7 @@ impl Naive {
                     self.node_addresses.insert((address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) | Object::Finding(_) => {}
         }
     }
 
@@ -124,7 +125,7 @@ impl Naive {
                     self.node_addresses.remove(&(address.ip, record.key.clone()));
                 }
             }
-            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) => {}
+            Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) | Object::Cluster(_) | Object::Finding(_) => {}
         }
     }
 }
@@ -182,6 +183,7 @@ impl Naive {
                 }
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut effects),
+            Command::Findings(changes) => self.set_findings(changes, &mut effects),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
         }
         effects
@@ -266,9 +268,33 @@ impl Naive {
         }
     }
 
-    /// The clusters with their places in the order.
-    pub(super) fn placed_clusters(&self) -> impl Iterator<Item = (Sequence, EntryKey)> {
-        self.phases.iter().map(|(cluster, (_, sequence))| (*sequence, EntryKey::of_cluster(cluster.clone())))
+    fn set_findings(&mut self, changes: Vec<FindingChange>, effects: &mut Effects) {
+        for (key, new) in changes {
+            let old = self.findings.get(&key).cloned();
+            if old.as_ref().map(|(object, _)| object) == new.as_ref() {
+                continue;
+            }
+            self.sequence = self.sequence.next();
+            match &new {
+                Some(object) => drop(self.findings.insert(key.clone(), (Arc::clone(object), self.sequence))),
+                None => drop(self.findings.remove(&key)),
+            }
+            effects.announcements.push(Announcement {
+                sequence: self.sequence,
+                key,
+                replaces: old.as_ref().map(|(_, sequence)| *sequence),
+                old: old.map(|(object, _)| Version::made_here(object)),
+                deleted: new.is_none().then_some(DeleteReason::Deleted),
+                new: new.map(Version::made_here),
+                revision: None,
+            });
+        }
+    }
+
+    /// What is made here, with its place in the order.
+    pub(super) fn placed(&self) -> impl Iterator<Item = (Sequence, EntryKey)> {
+        let clusters = self.phases.iter().map(|(cluster, (_, sequence))| (*sequence, EntryKey::of_cluster(cluster.clone())));
+        clusters.chain(self.findings.iter().map(|(key, (_, sequence))| (*sequence, key.clone())))
     }
 
     fn change(&mut self, change: Change, now: SystemTime, effects: &mut Effects) {

@@ -57,7 +57,8 @@ fn a_reader_that_broke_off_anywhere_ends_with_the_truth_of_a_restored_copy() {
                 for _ in 0..random.random_range(0..12) {
                     // few keys, so that most change again and again
                     let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..5));
-                    match random.random_range(0..4) {
+                    match random.random_range(0..5) {
+                        4 => world.find(id as usize % 3, random.random_range(0..3)),
                         0 => world.delete(cluster_index, id),
                         _ => world.put(cluster_index, id, ["a", "b", "c"][random.random_range(0..3)]),
                     }

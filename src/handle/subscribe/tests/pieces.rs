@@ -85,8 +85,8 @@ fn a_place_that_saw_more_than_there_is_now_is_reset() {
     let place = subscription.place(&world.reading()).unwrap();
     let (sent, seen) = (before.position(), world.reading().position());
     assert_eq!(place, Place { sent, seen, mode: SyncMode::Snapshot, stage: Stage::Scan(Some(key(0, 3))), count: 2 });
-    assert_eq!(Subscription::check_place(&place, &world.reading()), Ok(()));
-    assert_eq!(Subscription::check_place(&place, &before), Err(ResetReason::RolledBack));
+    assert_eq!(Subscription::check_place(&place, &Filter::default(), &world.reading()), Ok(()));
+    assert_eq!(Subscription::check_place(&place, &Filter::default(), &before), Err(ResetReason::RolledBack));
     let items = Subscription::resumed(Filter::default(), &place, &before).next(&before);
     assert_eq!(items.first(), Some(&Item::Reset(ResetReason::RolledBack)));
 }

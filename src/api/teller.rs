@@ -1,0 +1,154 @@
+//! Tells the writer what looks wrong, so that each finding that comes, changes or goes has a place in the change stream (`kind=problem`).
+//!
+//! What is found is held against what was told last, once in a while: so what time makes (a certificate that is about to end, a cluster that is stuck)
+//! is told like what a change makes, and what is over before the next look is not told at all. Owns what was told, and its bounds.
+//! Deliberately lacks: what is wrong ([`super::findings`]), and when to look ([`super::ledger`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::findings::told;
+use crate::api::dto::problems::Finding;
+use crate::handle::{Reading, Survey};
+use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
+
+/// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters
+/// with the same addresses may have a million of that sort: whoever wants them all lists them.
+const TOLD_COUNT_MAX: usize = 8_192;
+
+/// How many bytes their texts have: a finding has some 0.5 KB, so that only texts with very long keys come near.
+const TOLD_BYTES_MAX: usize = 16 << 20;
+
+/// How many changes one look tells, as a list's two pages of keys: findings that come and go as fast as they can leave no more than so many tombstones
+/// a second, and all that may be told is told within 16 s.
+const CHANGES_MAX: usize = 512;
+
+/// How old what shows across keys must be: what comes over one watch a moment before what it names comes over another is nothing wrong.
+const LASTING_MIN: Duration = Duration::from_secs(1);
+
+/// What was told and is not over.
+#[derive(Debug, Default)]
+pub(super) struct Teller {
+    told: BTreeMap<EntryKey, Arc<Object>>,
+}
+
+/// What is found, within the bounds.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    by_key: BTreeMap<EntryKey, ToldFinding>,
+    bytes: usize,
+    /// How many there is no room for.
+    pub(super) left_out: u64,
+}
+
+impl Found {
+    /// Those about clusters and this process, then those across keys.
+    pub(super) fn of(standing: Vec<Finding>, survey: Option<&Survey>, reading: &Reading) -> Self {
+        let mut found = Self::default();
+        let (mut rest, total) =
+            (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
+        for finding in standing {
+            rest += u64::from(!found.take(finding));
+        }
+        let Some(survey) = survey else { return Self { left_out: rest, ..found } };
+        let is_lasting = |finding: &&crate::handle::Finding| {
+            survey.since(finding).is_some_and(|since| since.elapsed().is_ok_and(|age| age >= LASTING_MIN))
+        };
+        for finding in survey.findings_from(None).filter(is_lasting) {
+            if let Some(finding) = told(finding, survey, reading)
+                && !found.take(finding)
+            {
+                rest = total.saturating_sub(found.by_key.len() as u64);
+                break;
+            }
+        }
+        Self { left_out: rest, ..found }
+    }
+
+    /// False where there is no room for it.
+    fn take(&mut self, finding: Finding) -> bool {
+        let finding = ToldFinding::from(finding);
+        let bytes = self.bytes + finding.text_bytes();
+        if self.by_key.len() >= TOLD_COUNT_MAX || bytes > TOLD_BYTES_MAX {
+            return false;
+        }
+        self.bytes = bytes;
+        self.by_key.insert(finding.stream_key(), finding);
+        true
+    }
+}
+
+impl Teller {
+    /// What is to be told so that what was told is what is found, or a step towards it: what is over first. It counts as told.
+    pub(super) fn changes(&mut self, found: Found) -> Vec<FindingChange> {
+        let gone: Vec<EntryKey> = self.told.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();
+        let mut changes: Vec<FindingChange> = gone.into_iter().map(|key| (key, None)).collect();
+        for (key, finding) in found.by_key {
+            if changes.len() >= CHANGES_MAX {
+                break;
+            }
+            let before = self.told.get(&key).and_then(|object| object.as_finding());
+            if before.is_none_or(|before| !before.says_the_same(&finding)) {
+                changes.push((key, Some(Arc::new(Object::Finding(finding.into())))));
+            }
+        }
+        for (key, object) in &changes {
+            match object {
+                Some(object) => drop(self.told.insert(key.clone(), Arc::clone(object))),
+                None => drop(self.told.remove(key)),
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::findings::finding;
+
+    fn found(findings: impl IntoIterator<Item = Finding>) -> Found {
+        let mut found = Found::default();
+        findings.into_iter().for_each(|finding| assert!(found.take(finding)));
+        found
+    }
+
+    fn lost(cluster: &str, detail: &str) -> Finding {
+        finding("sourceLost", cluster, [cluster], detail, "")
+    }
+
+    fn told(changes: Vec<FindingChange>) -> Vec<String> {
+        let text = |(key, object): (EntryKey, Option<Arc<Object>>)| match object.as_deref().and_then(Object::as_finding) {
+            Some(finding) => format!("{key} {}", finding.detail),
+            None => format!("{key} over"),
+        };
+        changes.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn what_comes_changes_or_goes_is_told_once_and_what_goes_comes_first() {
+        let mut teller = Teller::default();
+        let key = |cluster: &str| format!("problem/sourceLost/{cluster}");
+        assert_eq!(told(teller.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
+        let again = Finding { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
+        assert_eq!(told(teller.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
+        assert_eq!(told(teller.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
+        assert_eq!(told(teller.changes(found([]))), [key("a") + " over"]);
+    }
+
+    #[test]
+    fn many_are_told_step_by_step_and_no_more_than_there_is_room_for() {
+        let many = |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "x".repeat(100), ""));
+        let mut bounded = Found::default();
+        let taken = many(TOLD_COUNT_MAX + 100).filter(|finding| bounded.take(finding.clone())).count();
+        assert_eq!(taken, TOLD_COUNT_MAX);
+        let mut long = Found::default();
+        let taken = many(40).map(|finding| Finding { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
+        assert_eq!(taken, 15);
+        let mut teller = Teller::default();
+        let steps: Vec<usize> = (0..4).map(|_| teller.changes(found(many(CHANGES_MAX * 2 + 7))).len()).collect();
+        assert_eq!(steps, [CHANGES_MAX, CHANGES_MAX, 7, 0]);
+        assert_eq!([teller.changes(found([])).len(), teller.told.len()], [CHANGES_MAX, CHANGES_MAX + 7]);
+    }
+}

@@ -1,0 +1,29 @@
+//! Findings for the random lives: few, so that they come, change and go.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use crate::model::{ClusterName, Command, FindingChange, Object, Severity, ToldFinding};
+
+/// Some findings as they are now, or over.
+pub(super) fn random_command(random: &mut StdRng) -> Command {
+    let change = |(subject, count): (u32, u64)| -> FindingChange {
+        let clusters = if subject > 1 { vec![super::cluster(subject)] } else { vec![super::cluster(0), super::cluster(1)] };
+        let finding = ToldFinding {
+            id: format!("heldEntries/{subject}"),
+            kind: "heldEntries",
+            severity: Severity::Info,
+            clusters: clusters.iter().map(ClusterName::to_string).collect(),
+            detail: String::new(),
+            advice: String::new(),
+            since: None,
+            count: Some(count),
+            key: None,
+        };
+        (finding.stream_key(), (count > 0).then(|| Arc::new(Object::Finding(finding.into()))))
+    };
+    let count = random.random_range(1..4);
+    Command::Findings((0..count).map(|_| (random.random_range(0..4), random.random_range(0..3))).map(change).collect())
+}

@@ -1,0 +1,86 @@
+//! What looks wrong, in the change stream.
+
+use serde_json::Value;
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::SMALL;
+use crate::harness::meshkeep::http;
+use crate::harness::scene::Scene;
+use crate::harness::stream::{Followed, Follower};
+
+const UNREACHABLE: &str = "problem/clusterUnreachable/c01";
+
+/// A stream that goes on from a position.
+async fn resumed(scene: &Scene, query: &str, position: &str) -> Follower {
+    let request = http().get(format!("{}/v1/events?{query}", scene.meshkeep().url()));
+    Follower::of(request.header("last-event-id", position).send().await.unwrap())
+}
+
+/// What a follower was told of the cluster that cannot be reached, from an index on: `upsert` and `delete`.
+fn told(followed: &Followed, from: usize) -> Vec<&str> {
+    followed.events[from..].iter().filter(|event| event.data["key"] == UNREACHABLE).map(|event| event.name.as_str()).collect()
+}
+
+async fn is_told(follower: &Follower, name: &str) -> Value {
+    let what = format!("{name} of the cluster that cannot be reached");
+    follower
+        .wait(&what, |followed| {
+            let newest = followed.events.iter().rfind(|event| event.data["key"] == UNREACHABLE)?;
+            (newest.name == name).then(|| newest.data.clone())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kill() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
+    scene.settles("the first loading").await;
+    let follower = Follower::open(scene.meshkeep(), "kind=problem&snapshot=true").await;
+    follower.synced_after(0).await;
+    let healthy = follower.now().position.clone().unwrap();
+    assert_eq!(told(&follower.now(), 0), Vec::<&str>::new());
+
+    scene.remotes[0].proxy.cut().await;
+    let came = is_told(&follower, "upsert").await;
+    let listed = scene.meshkeep().get("/v1/problems?kind=clusterUnreachable").await;
+    assert_eq!((&came["object"]["id"], &came["object"]["since"]), (&listed["items"][0]["id"], &listed["items"][0]["since"]));
+    let broken = follower.now().position.clone().unwrap();
+    let again = resumed(&scene, "kind=problem", &healthy).await;
+    again.synced_after(0).await;
+    assert_eq!(again.now().objects.get(UNREACHABLE), follower.now().objects.get(UNREACHABLE));
+
+    scene.remotes[0].proxy.restore().await;
+    is_told(&follower, "delete").await;
+    scene.settles("the return").await;
+    // whoever was away meanwhile, or never heard of it, ends with the same
+    for position in [&healthy, &broken] {
+        let again = resumed(&scene, "kind=problem", position).await;
+        again.synced_after(0).await;
+        assert_eq!(told(&again.now(), 0), ["delete"]);
+        assert_eq!(again.now().named("reset", 0).count(), 0);
+    }
+
+    scene.remotes[0].proxy.cut().await;
+    is_told(&follower, "upsert").await;
+    let position = follower.now().position.clone().unwrap();
+    let other = Follower::open(scene.meshkeep(), "kind=problem&cluster=c02&snapshot=true").await;
+    other.synced_after(0).await;
+    assert_eq!(told(&other.now(), 0), Vec::<&str>::new());
+    // an unfiltered stream from the first moment on, and one that replays all of it
+    let replay = resumed(&scene, "", &healthy).await;
+    replay.synced_after(0).await;
+    for followed in [scene.follower().now(), replay.now()] {
+        assert!(followed.events.iter().all(|event| event.data["kind"] != "problem"), "{:?}", followed.events);
+    }
+
+    scene.kill_meshkeep();
+    scene.start_meshkeep().await;
+    let anew = resumed(&scene, "kind=problem", &position).await;
+    is_told(&anew, "upsert").await;
+    let reasons: Vec<Value> = anew.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
+    assert_eq!(reasons, ["foreignEpoch"]);
+    // what others hold is not forgotten for that
+    let others = resumed(&scene, "kind=node", &position).await;
+    others.synced_after(0).await;
+    assert_eq!(others.now().named("reset", 0).count(), 0);
+}
