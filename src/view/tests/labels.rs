@@ -25,6 +25,9 @@ fn labels_that_change_are_not_those_that_were_asked_for_before() {
     assert_eq!(app(&view), None);
     let mut before = view.clone();
     for name in ["cart", "db", &"x".repeat(10_000)] {
+        // of one usable value after another no index sees anything but the number
+        put(&mut view, Kind::Identity, "300", "k8s:app=other;");
+        assert_eq!(app(&view).as_deref(), Some("other"));
         put(&mut view, Kind::Identity, "300", &format!("k8s:app={name};"));
         assert_eq!([app(&view), app(&view)], [Some(name.to_owned()), Some(name.to_owned())]);
         // bytes that cannot be used take nothing away
