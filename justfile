@@ -63,3 +63,11 @@ fuzz *seconds:
 # the attacks at full size: 12,000 strangers that hold every connection, or as many as given; or `remote`, the etcds that lie
 attack *what:
     scripts/attack {{ what }}
+
+# the Helm chart: lint, unit tests, rendered values against Kubernetes' schemas; --write writes deploy/kustomize anew
+chart *options:
+    scripts/chart {{ options }}
+
+# the Grafana dashboard, from the panels in scripts/dashboard
+dashboard:
+    scripts/dashboard

@@ -1,0 +1,62 @@
+{{- define "meshkeep.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "meshkeep.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "meshkeep.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "meshkeep.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "meshkeep.labels" -}}
+app.kubernetes.io/name: {{ include "meshkeep.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* What pods are found by: in a sidecar's case those of clustermesh-apiserver. */}}
+{{- define "meshkeep.selectorLabels" -}}
+{{- if eq .Values.mode "sidecar" -}}
+{{- toYaml .Values.sidecar.selectorLabels -}}
+{{- else -}}
+app.kubernetes.io/name: {{ include "meshkeep.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+{{- end -}}
+
+{{- define "meshkeep.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "meshkeep.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "meshkeep.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The names that clients call the Service by. */}}
+{{- define "meshkeep.serviceNames" -}}
+{{- $name := include "meshkeep.fullname" . -}}
+{{- $namespace := .Release.Namespace -}}
+{{- list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) | toJson -}}
+{{- end -}}
+
+{{- define "meshkeep.tlsSecretName" -}}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.secretName) -}}
+{{- printf "%s-tls" (include "meshkeep.fullname" .) -}}
+{{- else -}}
+{{- .Values.tls.secretName -}}
+{{- end -}}
+{{- end -}}
