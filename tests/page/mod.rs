@@ -248,7 +248,8 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     page.types("open").await;
     page.press(&["Enter"]).await;
     page.says(&["meshkeep asks for a token", "meshkeep does not know that token"]).await;
-    page.becomes("an empty box again", "return document.querySelector('input[name=token]')?.value === ''").await;
+    let waits = "const box = document.activeElement; return box?.name === 'token' && box.value === ''";
+    page.becomes("an empty box again, with the cursor in it", waits).await;
     page.types("sesame").await;
     page.press(&["Enter"]).await;
     page.says(&["No cluster yet", "following"]).await;

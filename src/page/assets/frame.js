@@ -1,6 +1,6 @@
 // What stands around each part: the bar with the search box, the places, whether the page follows; help and the sign-in.
 
-import { html } from "./vendor/preact.js";
+import { Component, html } from "./vendor/preact.js";
 import { signIn } from "./api.js";
 import { again, mirror, summary } from "./mirror.js";
 import { hash } from "./route.js";
@@ -137,8 +137,13 @@ function Help() {
 }
 
 /** Asks for the token, which stays in memory: a reload asks again. */
-function SignIn() {
-  const submit = (event) => {
+class SignIn extends Component {
+  componentDidMount() {
+    // only now is the box in the document and can have the cursor
+    this.base.querySelector("input").focus();
+  }
+
+  submit(event) {
     event.preventDefault();
     const token = event.target.elements.token.value.trim();
     if (!token) return;
@@ -147,16 +152,19 @@ function SignIn() {
     signIn(token);
     frameState.signedIn();
     frameState.draw();
-  };
-  return html`<div class="veil">
-    <form class="dialog" onSubmit=${submit} aria-labelledby="sign-in-title" role="dialog" aria-modal="true">
-      <h2 id="sign-in-title">meshkeep asks for a token</h2>
-      <p>It is what stands in the file of <code>--token-file</code>. The page keeps it in memory until it is closed or loaded again, and nowhere else.</p>
-      ${frameState.isWrong && html`<p class="red" role="alert">meshkeep does not know that token.</p>`}
-      <label>Token <input name="token" type="password" autocomplete="off" spellcheck="false" ref=${(box) => box && !box.value && box.focus()} /></label>
-      <button type="submit" class="main">Sign in</button>
-    </form>
-  </div>`;
+  }
+
+  render() {
+    return html`<div class="veil">
+      <form class="dialog" onSubmit=${(event) => this.submit(event)} aria-labelledby="sign-in-title" role="dialog" aria-modal="true">
+        <h2 id="sign-in-title">meshkeep asks for a token</h2>
+        <p>It is what stands in the file of <code>--token-file</code>. The page keeps it in memory until it is closed or loaded again, and nowhere else.</p>
+        ${frameState.isWrong && html`<p class="red" role="alert">meshkeep does not know that token.</p>`}
+        <label>Token <input name="token" type="password" autocomplete="off" spellcheck="false" /></label>
+        <button type="submit" class="main">Sign in</button>
+      </form>
+    </div>`;
+  }
 }
 
 /** Everything. */
