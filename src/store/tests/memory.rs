@@ -102,7 +102,7 @@ fn difference(found: &Loaded, expected: &Loaded) -> String {
 
 /// How many sequences are tried; `just soak` asks for more.
 pub(super) fn sequence_count() -> u64 {
-    std::env::var("MESHKEEP_TEST_STORE_SEQUENCES").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
+    std::env::var("MESHKEEP_TEST_STORE_SEQUENCES").ok().and_then(|count| count.parse().ok()).unwrap_or(150)
 }
 
 #[test]
