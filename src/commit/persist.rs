@@ -74,8 +74,11 @@ pub trait Persistence: Send + 'static {
     fn rest(&self) {}
 
     /// Does what can be done when nothing has come for 10 s. Returns whether there is more to do.
-    fn tidy(&self) -> bool {
-        false
+    ///
+    /// # Errors
+    /// Whatever the disk says; nothing that was stored is lost.
+    fn tidy(&self) -> Result<bool, StoreError> {
+        Ok(false)
     }
 }
 
@@ -92,14 +95,8 @@ impl Persistence for Store {
         self.forget_pages();
     }
 
-    fn tidy(&self) -> bool {
-        match self.settle(TIDY_TIME_MAX) {
-            Ok(settled) => !settled,
-            Err(error) => {
-                tell_unmoved(&error);
-                false
-            }
-        }
+    fn tidy(&self) -> Result<bool, StoreError> {
+        self.settle(TIDY_TIME_MAX).map(|settled| !settled).inspect_err(tell_unmoved)
     }
 }
 
@@ -297,9 +294,9 @@ impl<P: Persistence> PersistWorker<P> {
                     continue;
                 }
                 Next::Quiet => {
-                    while untidy && !self.is_wanted() {
-                        untidy = self.persistence.tidy();
-                    }
+                    untidy = self.tidy();
+                    // what failed is tried again after as long
+                    calm_since = Instant::now();
                     continue;
                 }
                 Next::End => break,
@@ -329,6 +326,19 @@ impl<P: Persistence> PersistWorker<P> {
             }
         }
         self.persistence
+    }
+
+    /// Does what can be done while nothing comes; returns whether something is left to do.
+    fn tidy(&self) -> bool {
+        while !self.is_wanted() {
+            let outcome = self.persistence.tidy();
+            let (is_left, is_over) = (!matches!(outcome, Ok(false)), !matches!(outcome, Ok(true)));
+            if is_over {
+                self.tended(outcome.map(drop));
+                return is_left;
+            }
+        }
+        true
     }
 
     /// Whether a group waits, or the end.
@@ -372,8 +382,11 @@ impl<P: Persistence> PersistWorker<P> {
         }
     }
 
-    /// Says how it goes, where a group was stored and that is how the store was tended.
+    /// Says how it goes, where nothing waits to be stored and that is how the store was tended.
     fn tended(&self, outcome: Result<(), StoreError>) {
+        if self.shared.lock().stopped {
+            return;
+        }
         let state = outcome.map_or_else(|error| PersistState::Failing { error: error.to_string() }, |()| PersistState::Healthy);
         self.state.send_if_modified(|current| {
             let differs = *current != state;
