@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::PipeReader;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::harness::eventually;
@@ -94,12 +95,14 @@ async fn a_reader_of_the_log_that_sleeps_stops_nothing() {
 fn commands_end_in_order_whatever_becomes_of_their_output() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().display().to_string();
-    let home = directory.path().join("store");
-    fs::create_dir(&home).unwrap();
-    for file in fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0002-packed/store")).unwrap() {
-        let path = file.unwrap().path();
-        if path.is_file() {
-            fs::copy(&path, home.join(path.file_name().unwrap())).unwrap();
+    for part in ["store", "log"] {
+        let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0003-one-log").join(part), directory.path().join(part));
+        fs::create_dir(&to).unwrap();
+        for file in fs::read_dir(from).unwrap() {
+            let path = file.unwrap().path();
+            if path.is_file() {
+                fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+            }
         }
     }
     let cases: [(&[&str], i32); 5] = [

@@ -125,7 +125,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Waits until a checker holds what it should, at the position of the lists. Returns how many kinds were compared.
+    /// Waits until a checker holds what it should, at the position of the lists or behind it: findings that come and go with time have sequences
+    /// too, and change no list. Returns how many kinds were compared.
     pub(super) async fn compare(&self, watched: &Watched, reaching: Reaching) -> Result<u64, String> {
         if watched.spec.is_filtered() {
             self.check_filtered_lists(watched).await?;
@@ -137,7 +138,7 @@ impl Snapshot {
             let (is_there, is_synced, text, difference) = {
                 let state = watched.shared.state();
                 let is_synced = state.phase == Phase::Synced;
-                let is_there = is_synced && state.position.as_ref() == Some(&self.position);
+                let is_there = is_synced && state.position.as_ref().is_some_and(|position| position.reaches(&self.position));
                 // while it is behind, looking costs more than waiting
                 let difference = is_synced.then(|| differences(&expected, &state)).flatten();
                 (is_there, is_synced, format!("{:?} at {:?}", state.phase, state.position), difference)

@@ -89,6 +89,11 @@ pub(super) struct State {
 }
 
 impl Position {
+    /// Whether all that is told up to another position is told up to this one.
+    pub(super) fn reaches(&self, other: &Self) -> bool {
+        self.epoch == other.epoch && self.sequence >= other.sequence
+    }
+
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix("v1.")?.split('.');
         let (epoch, sequence) = (parts.next()?, parts.next()?.parse().ok()?);
