@@ -108,15 +108,18 @@ async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
 #[tokio::test]
 async fn a_watch_is_ended_with_ctrl_c_and_leaves_the_terminal_alone() {
     let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
-    let mut terminal = Terminal::open(120, &format!("meshkeep watch --kind service --server {}; echo then $?", running.url()));
-    eventually("the watcher to follow", || async {
-        running.text("/metrics").await.contains("meshkeep_streams{encoding=\"ndjson\"} 1").then_some(())
-    })
-    .await;
+    let mut terminal = Terminal::open(120, &format!("meshkeep watch --kind service --server {}", running.url()));
+    let watchers = async |count: u32| {
+        let line = format!("meshkeep_streams{{encoding=\"ndjson\"}} {count}");
+        eventually(&line, || async { running.text("/metrics").await.contains(&line).then_some(()) }).await;
+    };
+    watchers(1).await;
     etcds[0].delete("cilium/state/services/v1/paris/shop/cart").await;
     terminal.shows("service shop/cart deleted").await;
     terminal.types("\u{3}");
-    let (_, screen) = terminal.ends().await;
+    // `script` itself may outlive what was in it
+    watchers(0).await;
+    let screen = terminal.screen();
     assert!(screen.contains(&format!("{COLOUR}31m-{COLOUR}0m service shop/cart deleted")), "{screen:?}");
 }
 
