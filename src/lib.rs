@@ -1,21 +1,54 @@
 //! meshkeep mirrors the state that remote Cilium clusters publish in their etcd, keeps it on disk and serves it.
 //!
-//! ARCHITECTURE.md is the map of the rooms below; `tests/` keeps their walls.
+//! As a library it is an etcd client for Cilium's keys ([`kvstore`]) and the command line as a function ([`cli`]). The other rooms, of which
+//! ARCHITECTURE.md is the map, are private, so that the compiler names what nothing uses.
+//!
+//! ```no_run
+//! use meshkeep::kvstore::{ClientFile, ClientOptions, Connection};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let file = ClientFile::parse(&std::fs::read("/var/lib/cilium/clustermesh/paris")?)?;
+//! let endpoint = file.endpoints().first().ok_or("the file names no endpoint")?;
+//! let connection = Connection::open(&file, endpoint, &ClientOptions::default()).await?;
+//! let mut nodes = connection.list(b"cilium/state/nodes/v1/");
+//! while let Some(page) = nodes.next_page().await? {
+//!     println!("{} nodes at revision {}", page.key_values.len(), page.revision.0);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
-pub mod api;
+mod api;
 pub mod cli;
-pub mod clustermesh;
-pub mod commit;
-pub mod config;
-pub mod doctor;
-pub mod feed;
-pub mod handle;
+mod clustermesh;
+mod commit;
+mod config;
+mod doctor;
+mod feed;
+mod handle;
 pub mod kvstore;
-pub mod model;
-pub mod pack;
-pub mod page;
-pub mod runtime;
-pub mod store;
-pub mod telemetry;
-pub mod view;
-pub mod wire;
+mod model;
+mod pack;
+mod page;
+mod runtime;
+mod store;
+mod telemetry;
+mod view;
+mod wire;
+
+pub use model::{EtcdClusterId, LeaseId, Revision};
+
+/// The private rooms, for this repository's integration tests and benches. Not part of the library's face: anything here may change or go.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    macro_rules! opened {
+        ($($room:ident),*) => { $(
+            #[doc(hidden)]
+            pub mod $room {
+                pub use crate::$room::*;
+            }
+        )* };
+    }
+    opened!(api, commit, feed, handle, model, pack, store, view, wire);
+}

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshkeep::commit::first_reservation;
-use meshkeep::model::{ClusterConfig, ClusterId, ClusterRecord, Cursor, EtcdClusterId, Kind, Record, Revision, Scope, Sequence};
-use meshkeep::store::{Group, Store};
-use meshkeep::view::DERIVATION;
+use meshkeep::internals::commit::first_reservation;
+use meshkeep::internals::model::{ClusterConfig, ClusterId, ClusterRecord, Cursor, EtcdClusterId, Kind, Record, Revision, Scope, Sequence};
+use meshkeep::internals::store::{Group, Store};
+use meshkeep::internals::view::DERIVATION;
 
 use super::{Outcome, data};
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshkeep::model::{Change, Command as Order, Epoch, EpochSpan, Kind, Record, Scope, Sequence};
-use meshkeep::store::{Group, Store};
+use meshkeep::internals::model::{Change, Command as Order, Epoch, EpochSpan, Kind, Record, Scope, Sequence};
+use meshkeep::internals::store::{Group, Store};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meshkeep::model::{ClusterName, EntryKey, Kind, LeaseId, Record, Revision, Sequence, SourceStamp};
+use meshkeep::internals::model::{ClusterName, EntryKey, Kind, LeaseId, Record, Revision, Sequence, SourceStamp};
 
 /// How many clusters the entries come from.
 pub(super) const CLUSTER_COUNT: u64 = 250;

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use meshkeep::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
-use meshkeep::store::{Group, Store};
+use meshkeep::internals::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
+use meshkeep::internals::store::{Group, Store};
 
 use syncs::{SYNC_BYTES, Syncs, Wait, tell_slowest};
 use written::Written;

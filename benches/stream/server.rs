@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshkeep::api::{ApiOptions, Bound};
-use meshkeep::commit::{CommandSender, Committer, PersistState, Persistence, Published, command_queue, folder, persister, publication};
-use meshkeep::feed::{Feed, Retention};
-use meshkeep::handle::{About, Handle, LostLines, StoreReport};
-use meshkeep::model::{
+use meshkeep::internals::api::{ApiOptions, Bound};
+use meshkeep::internals::commit::{
+    CommandSender, Committer, PersistState, Persistence, Published, command_queue, folder, persister, publication,
+};
+use meshkeep::internals::feed::{Feed, Retention};
+use meshkeep::internals::handle::{About, Handle, LostLines, StoreReport};
+use meshkeep::internals::model::{
     Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, IpEntry, Kind, ListenAddress, Object, ObjectPrefix, Revision, Scope,
     Sequence, SourceStamp,
 };
-use meshkeep::store::{Group, StoreError};
-use meshkeep::view::View;
+use meshkeep::internals::store::{Group, StoreError};
+use meshkeep::internals::view::View;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -85,7 +87,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
         clusters: watch::channel(Arc::default()).1,
         directory: watch::channel(DirectoryState::default()).1,
         own_cluster: None,
-        max_connected_clusters: meshkeep::model::MaxConnectedClusters::Clusters255,
+        max_connected_clusters: meshkeep::internals::model::MaxConnectedClusters::Clusters255,
         persistence: watch::channel(PersistState::Healthy).1,
         store: watch::channel(StoreReport::default()).1,
         lost_lines: LostLines::default(),

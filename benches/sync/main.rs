@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, CompactionOptions, GetOptions};
-use meshkeep::model::{EntryKey, Kind};
+use meshkeep::internals::model::{EntryKey, Kind};
 use tokio::task::JoinSet;
 
 use self::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};

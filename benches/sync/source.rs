@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
-use meshkeep::model::{EntryKey, Kind};
+use meshkeep::internals::model::{EntryKey, Kind};
 use tokio::task::JoinSet;
 
 use super::data;

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use meshkeep::model::{
+use meshkeep::internals::model::{
     Change, ClusterId, ClusterName, Command, EntryKey, IpEntry, Kind, LeaseId, MaxConnectedClusters, Object, Record, Revision, Scope,
     Sequence, SourceStamp,
 };
-use meshkeep::view::entries_of;
-use meshkeep::wire::{self, Context};
+use meshkeep::internals::view::entries_of;
+use meshkeep::internals::wire::{self, Context};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

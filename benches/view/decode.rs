@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant, SystemTime};
 
-use meshkeep::handle::BackendsPatch;
-use meshkeep::model::{Change, EntryKey, Kind, LeaseId, Revision, Scope, Sequence, SourceStamp};
-use meshkeep::view::View;
+use meshkeep::internals::handle::BackendsPatch;
+use meshkeep::internals::model::{Change, EntryKey, Kind, LeaseId, Revision, Scope, Sequence, SourceStamp};
+use meshkeep::internals::view::View;
 use serde::Deserialize;
 
 use super::data::{cluster, decode as decoded};
@@ -145,7 +145,7 @@ fn compare(what: &str, key: &EntryKey, value: &str, plain: impl Fn(&[u8])) {
 }
 
 pub(crate) fn decode() {
-    let paris = meshkeep::model::ClusterName::parse("paris").expect("must be a name");
+    let paris = meshkeep::internals::model::ClusterName::parse("paris").expect("must be a name");
     let key = |kind, name: &str| EntryKey::new(kind, paris.clone(), name);
     compare("ip pair", &key(Kind::Ip, "10.1.2.40"), IP, |value| {
         drop(black_box(serde_json::from_slice::<PlainPair>(value).expect("must parse")));
@@ -192,7 +192,7 @@ pub(crate) fn service() {
         let source = SourceStamp { mod_revision: Revision(i64::from(round)), lease: LeaseId(7), held: false };
         let put = Change::Put { key: key.clone(), value: value.into_bytes().into(), decoded: Ok(object), source };
         let begun = Instant::now();
-        let command = meshkeep::model::Command::Apply { scope: scope.clone(), changes: vec![put], cursor: None };
+        let command = meshkeep::internals::model::Command::Apply { scope: scope.clone(), changes: vec![put], cursor: None };
         let effects = view.apply(command, SystemTime::UNIX_EPOCH);
         applying = applying.min(begun.elapsed());
         let announcement = &effects.announcements[0];

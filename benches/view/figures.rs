@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use meshkeep::commit::folder;
-use meshkeep::feed::{Feed, Retention};
-use meshkeep::model::{EntryKey, Kind, Record, Sequence};
-use meshkeep::pack::{Chunk, build, fold};
-use meshkeep::view::View;
+use meshkeep::internals::commit::folder;
+use meshkeep::internals::feed::{Feed, Retention};
+use meshkeep::internals::model::{EntryKey, Kind, Record, Sequence};
+use meshkeep::internals::pack::{Chunk, build, fold};
+use meshkeep::internals::view::View;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};

@@ -22,5 +22,5 @@ pub use bounds::ClusterBounds;
 pub use cluster::MeshOptions;
 pub use directory::{ClusterFiles, DirectoryEvent, DirectoryOptions, read_cluster_files, watch_directory};
 pub use local::{LocalEtcd, watch_local_etcd};
-pub use mesh::{Board, Mesh};
+pub use mesh::Mesh;
 pub use timing::Timing;

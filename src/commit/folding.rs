@@ -78,7 +78,8 @@ pub fn folder() -> (Folder, FoldWorker) {
 }
 
 impl Folder {
-    /// The same, beginning earlier: for tests.
+    /// A folder that begins with fewer unpacked records.
+    #[cfg(test)]
     #[must_use]
     pub fn beginning_at(self, unpacked_max: usize) -> Self {
         Self { unpacked_max, unpacked_min: unpacked_max.min(self.unpacked_min), ..self }

@@ -27,11 +27,11 @@ use crate::store::{Group, Log};
 use crate::view::{Effects, Live, View};
 
 pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
-pub use folding::{FoldWorker, Folder, folder};
-pub use marks::{ChangeCounts, HighWaterMark, QueueMarks};
+pub use folding::{Folder, folder};
+pub use marks::{ChangeCounts, QueueMarks};
 pub use persist::{PersistState, Persistence, Persister, persister};
 use queue::Batch;
-pub use queue::{CommandQueue, CommandSender, QUEUE_BYTES_MAX, QUEUE_LENGTH_MAX, QueuePlace, WeakCommandSender, WriterGone, command_queue};
+pub use queue::{CommandQueue, CommandSender, WeakCommandSender, WriterGone, command_queue};
 
 /// Between two snapshots, where commands come one by one: each costs some 40 µs, and readers of streams are woken less often anyway. A
 /// change that comes alone is shown at once.

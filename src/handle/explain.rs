@@ -10,7 +10,6 @@ use ipnet::IpNet;
 use super::{LookupMatch, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
 use crate::view::Weakness;
-use crate::view::agent::{AgentIpcache, Claim, Era, Source};
 
 /// What becomes of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,17 +50,8 @@ impl Reading {
             .collect();
         // longest first, hosts first
         found.sort_by_key(|(prefix, found)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&found.record)));
-        let mut agent = AgentIpcache::new(Era::Current);
-        for (prefix, found) in found.iter().rev() {
-            if let Some(entry) = found.record.object.as_deref().and_then(|object| object.as_ip()) {
-                // the strongest comes last and stays; the datapath is not asked
-                let key = &found.record.key;
-                let is_own = self.own_cluster() == Some(&key.cluster) && !key.is_fallback();
-                let source = if is_own { Source::CustomResource } else { Era::Current.remote() };
-                let _ = agent.upsert(*prefix, Claim::of(entry, source));
-            }
-        }
-        let winner = agent.lookup(ip).map(|(prefix, _)| prefix);
+        // as an agent looks up: the host, else the longest prefix (`LookupByIP`, `pkg/ipcache/ipcache.go`)
+        let winner = found.first().map(|(prefix, _)| *prefix);
         let merit = self.merit(&found);
         let mut strongest: Option<(ObjectPrefix, Arc<Record>)> = None;
         let verdicts = found.into_iter().map(|(prefix, found)| {
@@ -74,7 +64,7 @@ impl Reading {
                     let weakness = self.rank(&found.record).weakness(&self.rank(&stronger));
                     Verdict::Outranked(stronger.key.cluster.clone(), weakness)
                 }
-                (None, Some(winner)) if winner != prefix && agent.is_shadowed(prefix) => Verdict::Shadowed,
+                (None, Some(winner)) if winner != prefix && winner.net == prefix.net => Verdict::Shadowed,
                 (None, Some(winner)) if winner != prefix => Verdict::LessSpecific(winner.net),
                 (None, _) => Verdict::Wins(merit.clone()),
             };

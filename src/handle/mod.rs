@@ -33,7 +33,7 @@ pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting, Times};
 
-pub use crate::commit::{ChangeCounts, DecodedRoom, NoDecodedRoom};
+pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
     Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, SelectionRule, ServiceShare, Weakness,
@@ -45,14 +45,13 @@ pub use filter::Filter;
 pub use findings_door::FindingsDoor;
 pub use global_services::Selected;
 pub use miss::Miss;
-pub use reading::{ClusterReading, Counts, FeedReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
+pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use scan::Scanned;
-pub use seek::Seek;
-pub use selector::{LabelSelector, MalformedSelector};
+pub use selector::LabelSelector;
 pub use slice::{Allowance, Slice, Spent};
 pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, ByteCount, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
-pub use survey::{Finding, Look, Overlaps, Survey};
+pub use survey::{Finding, Look, Survey};
 
 /// How long a request waits for the store to load (docs/api.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -138,16 +137,6 @@ pub struct StoreReport {
 }
 
 /// Everything that may be asked. Cheap to clone.
-///
-/// ```no_run
-/// # async fn example(handle: meshkeep::handle::Handle) -> Result<(), meshkeep::handle::Loading> {
-/// let reading = handle.reading().await?;
-/// for found in reading.lookup("10.1.2.40".parse().expect("must be an address")) {
-///     println!("{} is {:?} in {}", found.record.key.name, found.labels, found.record.key.cluster);
-/// }
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone)]
 pub struct Handle {
     about: About,

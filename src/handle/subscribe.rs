@@ -212,11 +212,13 @@ impl Subscription {
     }
 
     /// The next piece of what the reader lacks. Empty and [`Subscription::is_current`]: wait for the signal.
+    #[cfg(test)]
     pub fn next(&mut self, reading: &Reading) -> Vec<Item> {
         self.next_up_to(reading, LOOKED_AT_MAX)
     }
 
-    /// The same with so many upserts, patches and deletes at most; at least 1.
+    /// The next piece, with so many upserts, patches and deletes at most; at least 1.
+    #[cfg(test)]
     pub fn next_up_to(&mut self, reading: &Reading, change_count_max: usize) -> Vec<Item> {
         let bounds = LookBounds { changes: change_count_max, bytes: usize::MAX };
         self.tell_up_to(reading, bounds, |items, _| items.collect::<Vec<Item>>()).into_iter().flatten().collect()

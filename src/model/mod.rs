@@ -23,12 +23,12 @@ mod setting;
 mod size;
 mod told_finding;
 
-pub use announcement::{Announcement, Rows, Version, VersionBytes};
+pub use announcement::{Announcement, Rows, Version};
 pub use causes::{Causes, Due};
 pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, InvalidClusterName,
-    MaxConnectedClusters, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, MaxConnectedClusters, Phase,
+    RefusedKey, ResourceStatus, UnknownPrefix, WentBack,
 };
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};
@@ -42,7 +42,7 @@ pub use object::{
     ObjectPrefix, Port, Service,
 };
 pub use packed_slice::PackedSlice;
-pub use position::{Epoch, EpochSpan, LeaseId, MalformedPosition, Position, ReaderPosition, Revision, Sequence};
+pub use position::{Epoch, EpochSpan, LeaseId, Position, ReaderPosition, Revision, Sequence};
 pub use record::{Record, Rejection, SourceStamp};
 pub use reminders::{REMINDER_INTERVAL, Reminders};
 pub use setting::{Setting, SettingSource};

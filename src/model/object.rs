@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smol_str::SmolStr;
 
-use super::{EntryKey, IdentityLabels, Kind, PackedSlice, Phase, ServiceExport, ToldFinding};
+use super::{EntryKey, IdentityLabels, PackedSlice, Phase, ServiceExport, ToldFinding};
 
 /// Labels or annotations by name.
 pub type LabelSet = BTreeMap<String, String>;
@@ -81,8 +81,10 @@ impl Object {
     }
 
     /// The kind of key that holds such an object.
+    #[cfg(test)]
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> super::Kind {
+        use super::Kind;
         match self {
             Self::Node(_) => Kind::Node,
             Self::Service(_) => Kind::Service,

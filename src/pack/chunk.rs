@@ -88,6 +88,7 @@ impl Chunk {
     }
 
     /// Whether it is longer than [`super::STORED_LENGTH_MAX`]. Such a chunk has one record; whoever stores it spreads it over several places.
+    #[cfg(test)]
     #[must_use]
     pub fn is_oversize(&self) -> bool {
         self.0.bytes.len() >= super::STORED_LENGTH_MAX
@@ -119,6 +120,7 @@ impl Chunk {
     }
 
     /// The record of a key: without its object, in generation 0.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn get(&self, key: &EntryKey) -> Option<Record> {
         self.find(key).ok().map(|row| self.record(row))

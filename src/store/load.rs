@@ -57,6 +57,7 @@ pub struct Loaded {
 
 impl Loaded {
     /// The entry of a key.
+    #[cfg(test)]
     #[must_use]
     pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
         if let Some(changed) = self.changed.get(key) {

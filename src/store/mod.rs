@@ -47,16 +47,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use cold::{Cold, Found, Wanted};
+pub use cold::{Cold, Wanted};
 pub use disk::disk_bytes;
 pub use error::{EngineError, StoreError};
 pub use group::Group;
 pub use load::Loaded;
 pub use log::Log;
-pub use offline::{Inspection, Share, inspect};
+pub use offline::{Inspection, inspect};
 
 use engine::Engine;
-use files::{Directory, Files, LOG_DIRECTORY};
+use files::{Directory, Files};
 use lock::DirectoryLock;
 use recovery::Recovered;
 use slots::Slots;
@@ -126,6 +126,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotWritable`], or [`StoreError::Engine`] where the machine and not the files is the reason.
+    #[cfg(any(test, feature = "internals"))]
     pub fn open(directory: &Path, lock_wait: Duration) -> Result<(Self, Opened), StoreError> {
         Self::open_offering(directory, lock_wait, &mut |_| ())
     }
@@ -262,6 +263,7 @@ impl Store {
     }
 
     /// Whether there is nothing for [`Store::settle`] to do.
+    #[cfg(test)]
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.inner().warm.as_ref().is_none_or(Warm::is_settled)
@@ -332,9 +334,10 @@ impl Store {
     }
 
     /// How much room the engine's files and the log take, in bytes; `None` if they cannot be looked at.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn bytes_on_disk(&self) -> Option<u64> {
-        let log = directory_bytes(&self.data_directory().join(LOG_DIRECTORY)).unwrap_or(0);
+        let log = directory_bytes(&self.data_directory().join(files::LOG_DIRECTORY)).unwrap_or(0);
         directory_bytes(&self.directory).ok().map(|bytes| bytes + log)
     }
 

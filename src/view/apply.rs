@@ -40,6 +40,7 @@ struct Repeat {
 
 impl View {
     /// Applies one command. `now` is the wall clock, for the times of rejections.
+    #[cfg(any(test, feature = "internals"))]
     pub fn apply(&mut self, command: Command, now: SystemTime) -> Effects {
         self.apply_all(vec![command], now)
     }

@@ -232,12 +232,14 @@ impl View {
     }
 
     /// How many chunks hold the packed records, and how many bytes they are.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn packed_size(&self) -> (usize, usize) {
         self.chunks().fold((0, 0), |(count, length), chunk| (count + 1, length + chunk.stored().len()))
     }
 
     /// The chunks that hold the packed records, in key order.
+    #[cfg(any(test, feature = "internals"))]
     pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         self.base.chunks_from(None).map(|(_, chunk)| chunk)
     }

@@ -97,22 +97,13 @@ impl View {
     }
 
     /// All records from a key on, that one included, in key order.
+    #[cfg(test)]
     pub fn records_from(&self, start: &EntryKey) -> impl Iterator<Item = Arc<Record>> {
         self.places_from(start).map(|place| self.record_at(&place))
     }
 
-    /// The same of those whose keys pass a test; no other is decoded.
-    pub fn records_where(&self, start: &EntryKey, test: impl Fn(&EntryKey) -> bool) -> impl Iterator<Item = Arc<Record>> {
-        self.places_from(start).filter_map(move |place| self.record_where(&place, &test))
-    }
-
-    /// The records of a kind, as lists know it, whose keys pass a test, from a key on; no other is decoded.
-    pub fn records_of(&self, kind: Kind, start: &EntryKey, test: impl Fn(&EntryKey) -> bool) -> impl Iterator<Item = Arc<Record>> {
-        let places = self.places_from(start).take_while(move |place| place.kind().listed_as() == kind);
-        places.filter_map(move |place| self.record_where(&place, &test))
-    }
-
     /// All records of a scope, in key order.
+    #[cfg(test)]
     pub fn in_scope(&self, scope: &Scope) -> impl Iterator<Item = Arc<Record>> {
         self.places_in(scope).map(|place| self.record_at(&place))
     }

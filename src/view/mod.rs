@@ -8,7 +8,6 @@
 //! Most records are packed in chunks (`base`), some 40 B each, and decoded when somebody asks for them. What changes stands beside its chunk
 //! (`side`), and what is new above them all (`overlay`), whole, until it is folded into new chunks (`fold`). The indices hold addresses, numbers and names, no records.
 
-pub mod agent;
 mod apply;
 mod base;
 mod bloom_filter;
@@ -55,12 +54,14 @@ use self::side::Before;
 use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 use crate::pack::Meaning;
 
-pub use derived::{DERIVATION, entries_of};
+pub use derived::DERIVATION;
+#[cfg(any(test, feature = "internals"))]
+pub use derived::entries_of;
 pub use fold::{FoldJob, Folded};
 pub use gist::Gist;
 pub use global_services::{
-    Affinity, BackendPort, BackendState, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
-    SelectionRule, ServiceShare, select,
+    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection, SelectionRule,
+    ServiceShare, select,
 };
 pub use index::Within;
 pub use lookup::{Live, LookupMatch};
@@ -105,6 +106,7 @@ impl View {
     }
 
     /// The sequence of the newest change.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn sequence(&self) -> Sequence {
         self.sequence

@@ -10,7 +10,7 @@ pub struct Rank {
     /// What is derived from pod CIDRs stands in for what is not announced: also of the own cluster it is the weakest, for its sources are no
     /// stronger than those of the entries that pods have (`podCIDREntries`, `pkg/node/manager/manager.go`).
     is_fallback: bool,
-    /// Agents have what is of their own cluster from sources that entries of other clusters do not overwrite (`Source`, `view/agent/source.rs`).
+    /// Agents have what is of their own cluster from sources that entries of other clusters do not overwrite (`defaultSources`, `pkg/source/source.go`).
     is_remote: bool,
     /// What a cluster announces stands before what its nodes' addresses say.
     is_derived: bool,

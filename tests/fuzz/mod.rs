@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use meshkeep::handle::LabelSelector;
+use meshkeep::internals::handle::LabelSelector;
+use meshkeep::internals::model::{ClusterId, ClusterName, EntryKey, Kind, MaxConnectedClusters, Position};
+use meshkeep::internals::wire::cluster_config::parse_cluster_config;
+use meshkeep::internals::wire::{self, Context, keys};
 use meshkeep::kvstore::ClientFile;
-use meshkeep::model::{ClusterId, ClusterName, EntryKey, Kind, MaxConnectedClusters, Position};
-use meshkeep::wire::cluster_config::parse_cluster_config;
-use meshkeep::wire::{self, Context, keys};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
@@ -57,7 +57,7 @@ fn decode(kind: Kind, name: &str, value: &[u8]) -> String {
                 // it is decoded where it is asked for, by what was found good now
                 assert_eq!(slice.decoded().name, name.split_once('/').expect("must have a namespace").1);
             }
-            format!("a {}", object.kind())
+            format!("a {}", kind)
         }
         Err(reason) => {
             assert!(!reason.is_empty() && reason.chars().count() <= 301 && !reason.chars().any(char::is_control), "{reason:?}");

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Disposition, Endpoint, KeyValue};
-use meshkeep::model::{LeaseId, Revision};
+use meshkeep::{LeaseId, Revision};
 
 use super::{client_file, open, open_with, refusal};
 use crate::harness::certificates::Authority;

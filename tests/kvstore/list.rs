@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use etcd_client::PutOptions;
+use meshkeep::Revision;
 use meshkeep::kvstore::{ClientOptions, Disposition, Page, PagedList};
-use meshkeep::model::Revision;
 
 use super::{open, open_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};

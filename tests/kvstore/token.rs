@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use meshkeep::Revision;
 use meshkeep::kvstore::{ClientOptions, Connection, Endpoint, Event, WatchMessage, prefix_end};
-use meshkeep::model::Revision;
 
 use super::{client_file, open};
 use crate::harness::PATIENCE;

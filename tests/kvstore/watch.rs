@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etcd_client::{DeleteOptions, Txn, TxnOp};
 use meshkeep::kvstore::{ClientOptions, Disposition, Event, KeyValue, Watch, WatchMessage, prefix_end};
-use meshkeep::model::{LeaseId, Revision};
+use meshkeep::{LeaseId, Revision};
 
 use super::{open, open_with};
 use crate::harness::PATIENCE;

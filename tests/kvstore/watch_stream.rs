@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use meshkeep::Revision;
 use meshkeep::kvstore::{ClientOptions, Connection, Event, Watch, WatchMessage, prefix_end};
-use meshkeep::model::Revision;
 
 use super::{open, open_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};

@@ -114,11 +114,10 @@ const TRAPS: [(u8, &str, Covered); 36] = [
     (21, "reserved identities", Covered::By(&[(WIRE, "trap_21_reserved_ids_are_valid_in_pairs_only_and_host_becomes_remote_node")])),
     (
         22,
-        "a host and a CIDR of full length are two, and deletes need an equal source",
+        "a host and a CIDR of full length are two entries",
         Covered::By(&[
-            ("src/view/agent/tests.rs", "every_rule_of_upsert_and_delete_notifies_as_an_agent_does"),
-            ("src/view/agent/tests.rs", "a_weaker_source_changes_nothing_and_only_its_own_source_deletes"),
             ("src/view/ipcache.rs", "the_longest_prefix_wins_and_a_host_beats_a_cidr_of_full_length"),
+            ("src/api/tests/problems.rs", "an_explanation_has_every_entry_and_says_why_one_wins"),
         ]),
     ),
     (

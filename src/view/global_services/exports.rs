@@ -88,6 +88,7 @@ impl MergedExports {
     }
 
     /// The export that is right where clusters disagree.
+    #[cfg(test)]
     #[must_use]
     pub fn oldest(&self) -> Option<&ServiceExport> {
         self.exports.first().and_then(|record| export_in(record))

@@ -53,7 +53,7 @@ impl Life {
     /// `name#address identity@host key revision` of each derived entry.
     fn held(&self) -> Vec<String> {
         let lowest = EntryKey::lowest_of(Kind::NodeIp);
-        let records = self.view.records_of(Kind::Ip, &lowest, |_| true);
+        let records = self.view.records_from(&lowest).filter(|record| record.key.kind.listed_as() == Kind::Ip);
         let line = |record: Arc<Record>| match record.object.as_deref() {
             Some(Object::Ip(IpEntry { prefix, identity, host_ip, encryption_key, .. })) => {
                 assert_eq!(record.key.name.rsplit('#').next(), Some(&*prefix.to_string()));
