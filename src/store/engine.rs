@@ -261,6 +261,31 @@ mod tests {
         assert_eq!(outcome.unwrap_err().to_string(), "the engine panicked: assertion 7");
     }
 
+    /// A device has nothing to sync, and says so (EINVAL, fdatasync(2)): by then sled must have written everything.
+    #[test]
+    fn a_sync_ends_with_an_fdatasync_behind_the_flush() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut engine = Engine::open(directory.path()).unwrap();
+        engine.sync().unwrap();
+        let value = *b"what is put between two syncs";
+        engine.put(Slot { kind: super::super::slots::SlotKind::Chunk, number: 0 }, &value).unwrap();
+        engine.log = File::open("/dev/null").unwrap();
+        let EngineError::Io(error) = engine.sync().unwrap_err() else { panic!("no error of the kernel") };
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let written = fs::read(directory.path().join(LOG_FILE)).unwrap();
+        assert!(memchr::memmem::find(&written, &value).is_some(), "it was synced before it was written");
+    }
+
+    #[test]
+    fn a_value_that_sled_would_keep_in_a_file_of_its_own_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = Engine::open(directory.path()).unwrap();
+        let slot = Slot { kind: super::super::slots::SlotKind::Chunk, number: 0 };
+        engine.put(slot, &vec![7; VALUE_BYTES_MAX]).unwrap();
+        let refused = engine.put(slot, &vec![7; VALUE_BYTES_MAX + 1]);
+        assert!(matches!(refused, Err(EngineError::Oversized { length, .. }) if length == VALUE_BYTES_MAX + 1));
+    }
+
     #[test]
     fn a_full_disk_is_the_machines_fault_and_corruption_is_not() {
         let full = translate(sled::Error::Io(io::ErrorKind::StorageFull.into()));

@@ -123,3 +123,33 @@ impl Files for Directory {
         self.path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device has nothing to sync, and says so (EINVAL, fdatasync(2)): who asks it hears that.
+    #[test]
+    fn a_file_is_synced_by_the_kernel() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Directory::of(directory.path());
+        files.create(1).unwrap();
+        files.sync(1).unwrap();
+        let device = Arc::new(File::options().write(true).open("/dev/null").unwrap());
+        files.open.lock().unwrap().insert(1, device);
+        assert_eq!(files.sync(1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// Nor has a directory of the kernel's own.
+    #[test]
+    fn a_directory_is_synced_with_the_one_that_it_is_in() {
+        let of = |path: &str| Directory { path: path.into(), open: Mutex::default() };
+        let directory = tempfile::tempdir().unwrap();
+        let files = Directory::of(directory.path());
+        files.create(1).unwrap();
+        files.sync_directory().unwrap();
+        assert_eq!(of("/proc/self/task").sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // a link to an ordinary one, in such a directory
+        assert_eq!(of("/proc/self/cwd").sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -307,3 +307,36 @@ fn read_continued(reader: &mut Reader<'_>, text: &mut Vec<u8>) -> Result<(), Mal
     text.extend_from_slice(reader.bytes()?);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A base that has these ranges, each in a slot of its own.
+    fn base_of(ranges: &[(&str, Option<&str>)]) -> Noted {
+        let entries: Vec<(Key, Entry)> = ranges
+            .iter()
+            .zip(0..)
+            .map(|((low, high), number)| {
+                let slots = vec![Slot { kind: SlotKind::Chunk, number }];
+                (
+                    Key::from(low.as_bytes()),
+                    Entry { high: high.map(|high| high.as_bytes().into()), stamp: 1, slots, summary: Summary::empty() },
+                )
+            })
+            .collect();
+        let head = Head { stamp: 9, first_group: 9, ..Head::default() };
+        let slots = vec![Slot { kind: SlotKind::Manifest, number: 0 }];
+        Noted { head, body: Some(Manifest::default().write(&entries).into()), slots, complete: true }
+    }
+
+    #[test]
+    fn ranges_that_leave_a_key_out_are_not_believed() {
+        let is_believed = |ranges: &[(&str, Option<&str>)]| Manifest::read(vec![base_of(ranges)], false).0.is_valid();
+        assert!(is_believed(&[("", Some("e")), ("e", None)]));
+        assert!(!is_believed(&[("", Some("e")), ("f", None)]), "a gap");
+        assert!(!is_believed(&[("a", Some("e")), ("e", None)]), "the beginning is missing");
+        assert!(!is_believed(&[("", Some("e")), ("e", Some("f"))]), "the end is missing");
+        assert!(!is_believed(&[]), "nothing");
+    }
+}

@@ -154,6 +154,33 @@ fn storing_stops_when_a_store_that_fails_is_too_many_bytes_behind() {
     worker.join().unwrap();
 }
 
+/// Changes that take few bytes.
+fn small(count: usize) -> Waiting {
+    let mut waiting = Waiting::default();
+    waiting.gathered.add(Group { tombstones: (0..count as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() });
+    waiting
+}
+
+#[test]
+fn what_waits_is_bounded_in_changes_too() {
+    assert!(!small(WAITING_CHANGES_MAX).is_full() && small(WAITING_CHANGES_MAX + 1).is_full());
+    assert!(!small(WAITING_WHILE_FAILING_MAX).is_too_much() && small(WAITING_WHILE_FAILING_MAX + 1).is_too_much());
+}
+
+#[test]
+fn a_full_log_is_told_as_stopped_until_the_engine_takes_changes_again() {
+    let (state, states) = watch::channel(PersistState::Healthy);
+    let (persister, worker) = persister(Told(mpsc::sync_channel(1).0), state);
+    let full = StoreError::LogFull { directory: "/".into(), cause: "no space left".to_owned() };
+    worker.failed(group(1), &full);
+    assert_eq!(*states.borrow(), PersistState::Stopped { error: full.to_string() });
+    assert_eq!(persister.push(group(2)), (2, 2 * 200), "what comes is kept, and tried again");
+    worker.failed(group(1), &disk_full());
+    assert_eq!(*states.borrow(), PersistState::Failing { error: disk_full().to_string() });
+    worker.tended(Ok(()));
+    assert_eq!(*states.borrow(), PersistState::Healthy);
+}
+
 /// Keeps what is logged.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);

@@ -12,6 +12,7 @@ mod memory;
 mod migration;
 mod model;
 mod offline;
+mod order;
 mod power;
 
 use std::path::Path;
