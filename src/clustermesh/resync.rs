@@ -170,7 +170,7 @@ enum Question {
     PutThen,
     /// The newest delete's key at its revision: absent.
     Deleted,
-    /// The same just before: present.
+    /// The newest delete's key just before that revision: present.
     BeforeDelete,
 }
 
@@ -314,7 +314,7 @@ impl Resync {
         }
     }
 
-    /// The last commands of a list or comparison: what went, that all the rest is confirmed, and then the cursor, so that who finds
+    /// The last commands of a list or comparison: what went, that all the rest is confirmed, and then the cursor, so that a start that finds
     /// the cursor finds everything.
     fn settled(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
         let apply = |changes, cursor| Command::Apply { scope: self.scope.clone(), changes, cursor };
@@ -370,7 +370,7 @@ impl Resync {
             etcd_cluster_id: source.etcd_cluster_id,
             revision,
             cached: source.cached,
-            // else counts would say nothing to whoever resumes from it
+            // else counts would say nothing to a resume from it
             last_put: newest.as_ref().filter(|_| self.unreadable.is_empty()).map(put_point),
             last_delete: None,
             canary: self.canary.clone(),
@@ -385,7 +385,7 @@ impl Resync {
             (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision))
         };
         self.cursor = Some(first.clone());
-        let complete = Command::CompleteList { scope: self.scope.clone(), cursor: first, prune: false };
+        let complete = Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(first) };
         Step { commands: vec![complete], request: Some(request), ..Step::default() }
     }
 

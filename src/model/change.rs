@@ -130,7 +130,8 @@ pub struct Tombstone {
 pub enum Command {
     /// A full list of the scope begins: its cursor is cleared and nothing of it is confirmed by this list yet.
     BeginList(Scope),
-    /// Changes of one scope. With a cursor where they complete a source revision; without one inside a list.
+    /// Changes of one scope. With a cursor where they complete a source revision or a list; without one inside a list. What a complete list did not
+    /// confirm stays, unconfirmed, until it is deleted or [`Command::Prune`] comes (invariant 3).
     Apply {
         /// The scope that all the keys belong to.
         scope: Scope,
@@ -138,16 +139,6 @@ pub enum Command {
         changes: Vec<Change>,
         /// The new cursor, stored with the changes.
         cursor: Option<Cursor>,
-    },
-    /// The list that began last is complete. `prune` removes every key of the scope that it did not confirm; without it they
-    /// stay, unconfirmed, until [`Command::Prune`] (invariant 3: a cluster without canaries whose history changed).
-    CompleteList {
-        /// The scope.
-        scope: Scope,
-        /// How far the list reached.
-        cursor: Cursor,
-        /// Whether what was not confirmed may go now.
-        prune: bool,
     },
     /// Removes every key of the scope that the last list, and the changes since, did not confirm.
     Prune(Scope),

@@ -74,12 +74,6 @@ impl View {
                     self.set_cursor(scope, cursor, effects);
                 }
             }
-            Command::CompleteList { scope, cursor, prune } => {
-                self.set_cursor(scope.clone(), cursor, effects);
-                if prune {
-                    self.prune(&scope, effects);
-                }
-            }
             Command::Prune(scope) => self.prune(&scope, effects),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {

@@ -192,7 +192,7 @@ impl Pair {
         self.revision += 1;
         match random.random_range(0..40) {
             0 | 1 => Command::BeginList(scope),
-            2 => Command::CompleteList { scope, cursor: cursor(self.revision), prune: random.random() },
+            2 => Command::Apply { scope, changes: Vec::new(), cursor: Some(cursor(self.revision)) },
             3 => Command::Prune(scope),
             4 => Command::Confirm(scope),
             5 => Command::Remove { cluster: scope.cluster, reason: DeleteReason::ClusterRemoved },

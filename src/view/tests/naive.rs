@@ -168,12 +168,6 @@ impl Naive {
                     self.set_cursor(scope, cursor, &mut effects);
                 }
             }
-            Command::CompleteList { scope, cursor, prune } => {
-                self.set_cursor(scope.clone(), cursor, &mut effects);
-                if prune {
-                    self.prune(&scope, &mut effects);
-                }
-            }
             Command::Prune(scope) => self.prune(&scope, &mut effects),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {
