@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(holdings.add(Kind::Ip, size(10, 0), 500), Ok(()));
     }
 
-    /// Else a cluster could not come back that has fewer keys of one kind and more of another.
+    /// Otherwise a cluster could not come back that has fewer keys of one kind and more of another.
     #[test]
     fn a_kind_of_which_it_is_not_known_what_was_deleted_is_judged_once_that_is_known() {
         let holdings = Holdings::new(BOUNDS, Kind::ALL.map(|kind| if kind == Kind::Ip { 600 } else { 0 }));

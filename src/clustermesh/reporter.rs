@@ -206,7 +206,7 @@ impl Reporter {
         }
     }
 
-    /// So many keys of a kind stay although the source has lost them.
+    /// Reports how many keys of a kind are held although the source has lost them.
     pub(super) fn holds(&self, kind: Kind, held_count: usize) {
         self.mirrors(|status| std::mem::replace(&mut status.resource_mut(kind).held_count, held_count) != held_count);
     }

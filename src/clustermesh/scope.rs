@@ -430,7 +430,7 @@ impl ScopeTask<'_> {
             self.memory.held_since = None;
         }
         if synced && !self.told_synced {
-            // who hears that everything is there must find it there
+            // a client that hears that everything is there must find it there
             self.settled_mirror().await;
         }
         self.told_synced = synced;

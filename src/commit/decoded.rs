@@ -1,6 +1,6 @@
 //! How many bytes of large decoded values are held at one time in the whole process, by requests and by what comes from remotes.
 //!
-//! A value may be many times as large once it is decoded, and whoever writes to a remote decides how many times. Whoever decodes a large one takes
+//! A value may be many times as large once it is decoded, and the writers of a remote decide how many times. Code that decodes a large one takes
 //! room here first; what is small takes none. Room is taken once for each piece of work and given back when that is done, and nobody who has some
 //! waits for more, so that all get on.
 

@@ -16,7 +16,7 @@ use crate::view::{FoldJob, Folded, View};
 /// 0.7 ms; by arithmetic one takes some 35 changes in then at 20,000/s over a million keys, which makes 570 folds/s, 40 % of a core.
 const UNPACKED_MAX: usize = 16_384;
 
-/// And so many chunks are packed before the writer is asked again: it comes by some 170 times a second.
+/// How many chunks one urgent job packs before the writer is asked again, which comes by some 170 times a second.
 const URGENT_FOLDS_MAX: usize = 4;
 
 /// With fewer than this nothing is folded: a fold costs the same for a few changes as for many, and this is 4 MB.
@@ -26,7 +26,7 @@ const UNPACKED_MIN: usize = 4_096;
 /// packed follows the rate of changes: at 1,000/s over a million keys some 6,000, at 5,000/s more than the most.
 const REST_FACTOR: u32 = 4;
 
-/// And so long where there was nothing to gain, as where all that was packed has changed meanwhile.
+/// How long folding rests after a job that gained nothing, as where all that was packed has changed meanwhile.
 const FRUITLESS_REST: Duration = Duration::from_secs(10);
 
 /// How soon a writer that has nothing else to do asks for a result, which takes 2 to 3 ms.

@@ -82,7 +82,7 @@ impl QueueMarks {
         self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// These are the times until changes are stored.
+    /// Takes the histogram of how long changes take until they are stored.
     pub(super) fn stored_in(&self, times: Arc<Histogram>) {
         // there is one writer
         let _ = self.stored.set(times);

@@ -70,7 +70,7 @@ impl Published {
         self.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, named(changed))).collect()
     }
 
-    /// The same for whoever goes on to read the records of this moment.
+    /// What changed after a position, newest change of each key only, with places in the view instead of keys, for a reader of this moment's records.
     #[must_use]
     pub fn lacked_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Changed<Live>)> {
         let live = self.view.live_after(position, count).into_iter().map(|(sequence, live)| (sequence, Changed::Live(live)));

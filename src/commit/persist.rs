@@ -17,23 +17,24 @@ use crate::store::{Group, Store, StoreError};
 /// group costs the disk more than what is in it.
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 
-/// How long if they are few. A change is to be durable within 60 ms, of which storing takes up to 20.
+/// How long changes gather while they are few: a change is to be durable within 60 ms, of which storing takes up to 20.
 const CALM_GROUP_WINDOW: Duration = Duration::from_millis(40);
 
-/// So many in a group's window are no longer few: 5,000 a second.
+/// The rate above which changes are no longer few, per [`GROUP_WINDOW`]: 5,000 a second.
 const CALM_CHANGES_MAX: usize = 125;
 
 /// Above this many changes the writer waits for the store, so that one batch stays within some 10 MB (300 B a key).
 const WAITING_CHANGES_MAX: usize = 32_768;
 
-/// And above so many bytes, with what the values mean: twice what so many usual changes take, which have some 0.9 KB each.
+/// The bytes above which the writer waits for the store, decoded objects included: twice what [`WAITING_CHANGES_MAX`] usual changes take, of some 0.9 KB each.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// While the store fails, so many changed keys are kept for it: as many as the largest set of a mesh of 255 clusters has
 /// (620k keys: 255 clusters with 50,000 nodes and 500,000 pods), at most some 300 MB. Above that storing stops until the next start.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
-/// And so many bytes, with what the values mean: half of the keys of that set if each has 0.9 KB; the mirror shares those that are not packed.
+/// The bound by bytes while the store fails, decoded objects included: half of the keys of that set if each has 0.9 KB; the mirror shares those that are not
+/// packed.
 const WAITING_BYTES_WHILE_FAILING_MAX: usize = 512 << 20;
 
 /// How long a failed store is left alone before the next try.
@@ -48,7 +49,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const REST_INTERVAL: Duration = Duration::from_secs(1);
 const REST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// So long may tidying keep a group waiting that comes meanwhile.
+/// How long tidying may keep a group waiting that comes meanwhile.
 const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// What was logged lately about storing: a disk that is full at one moment and not at the next must not fill the log.
@@ -234,7 +235,7 @@ impl Persister {
             return (0, 0);
         }
         waiting.gathered.add(group);
-        // whoever waits for the window to end needs no call for what joins it, which at some thousand batches a second would cost
+        // the thread that waits for the window to end needs no call for what joins it, which at some thousand batches a second would cost
         // more than they do
         if waiting.since.is_none() || waiting.is_full() {
             waiting.since.get_or_insert_with(Instant::now);

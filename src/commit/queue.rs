@@ -34,7 +34,7 @@ pub struct CommandSender {
     bytes_max: usize,
 }
 
-/// The end of the queue for somebody who has something to say now and then: the writer ends without regard to it. Cheap to clone.
+/// A sender that does not keep the writer running, for what has a command now and then. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct WeakCommandSender {
     commands: mpsc::WeakSender<Queued>,
@@ -108,7 +108,7 @@ impl CommandSender {
         Ok(QueuePlace { place, room })
     }
 
-    /// The same end for somebody who does not keep the writer running.
+    /// A sender of the same queue that does not keep the writer running.
     #[must_use]
     pub fn downgrade(&self) -> WeakCommandSender {
         WeakCommandSender { commands: self.commands.downgrade(), bytes: Arc::clone(&self.bytes), bytes_max: self.bytes_max }
@@ -176,7 +176,7 @@ impl CommandQueue {
 }
 
 impl Batch {
-    /// Always true, for who received something.
+    /// Always true, so that a receiver can return it.
     fn push(&mut self, Queued { command, came, room }: Queued) -> bool {
         self.came.get_or_insert(came);
         self.bytes += room.num_permits();

@@ -23,7 +23,7 @@ pub const RING_LENGTH_MAX: usize = 16_384;
 pub const RING_BYTES_MAX: usize = 64 << 20;
 
 /// How many bytes the decoded objects take that the newest announcements keep: of entries and identities, some 0.5 KB for both sides of a
-/// change, those of the last 8,000, as many as wait for streams at most before they are merged. What is older is decoded for whoever asks.
+/// change, those of the last 8,000, as many as wait for streams at most before they are merged. What is older is decoded on demand.
 pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 
 /// How many tombstones of entries that were derived from nodes are looked at for one address: their keys are in order of nodes. Each takes some

@@ -16,7 +16,7 @@ pub trait Rows: Send + Sync {
 }
 
 /// One version of a key: its bytes, when it came, and what it means. The object may take many times the room of the bytes, so it is kept only
-/// until [`Announcement::let_objects_go`], and decoded again for whoever asks later.
+/// until [`Announcement::let_objects_go`], and decoded again for later readers.
 pub struct Version {
     whole: OnceLock<VersionBytes>,
     /// Where it is packed; gone once it is whole.

@@ -247,7 +247,7 @@ pub struct ClusterStatus {
     pub endpoint: Option<String>,
     /// When the source last said anything: a reply, an event or a progress mark.
     pub last_contact: Option<Instant>,
-    /// The same on the wall clock, for people.
+    /// The last contact on the wall clock, for people.
     pub last_contact_time: Option<SystemTime>,
     /// How often what agents send traffic by was given up since meshkeep started (`--cache-ttl`).
     pub revocation_count: u64,

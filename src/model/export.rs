@@ -76,7 +76,7 @@ pub struct SliceEndpoint {
     pub addresses: Vec<IpAddr>,
     /// Whether it takes new connections; `None` is unknown, which counts as yes.
     pub ready: Option<bool>,
-    /// The same, also while it is being ended.
+    /// Whether it can serve, also while it is being ended.
     pub serving: Option<bool>,
     /// Whether it is being ended.
     pub terminating: Option<bool>,

@@ -10,7 +10,7 @@ use super::EndpointSlice;
 /// The label that names the service of an endpoint slice (`k8s.io/api/discovery/v1`, `LabelServiceName`).
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// An endpoint slice that is decoded where somebody asks, and again for the next: whoever writes to a source decides what a frame unpacks
+/// An endpoint slice that is decoded where it is asked for, and again for the next reader: the writers of a source decide what a frame unpacks
 /// to, so what is held at rest is what came.
 #[derive(Clone)]
 pub struct PackedSlice {

@@ -131,7 +131,7 @@ impl fmt::Display for ReaderPosition {
     }
 }
 
-/// As `{:016x}` writes it, without what that does for any width: every event has one number of these or two.
+/// Writes 16 hexadecimal digits, as `{:016x}` but without what that does for any width: every event has one number of these or two.
 fn hexadecimal(number: u64, digits: &mut [u8; 16]) -> &str {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (byte, pair) in number.to_be_bytes().into_iter().zip(digits.chunks_exact_mut(2)) {

@@ -28,7 +28,7 @@ impl<K: Ord + Clone> Reminders<K> {
         Self { interval, broken: BTreeMap::new() }
     }
 
-    /// These are broken now. Returns those of which somebody should be reminded, and for how long they have been broken: whatever breaks
+    /// Takes the set of what is broken now. Returns those of which somebody should be reminded, and for how long they have been broken: whatever breaks
     /// was told when it did.
     pub fn due(&mut self, broken: impl IntoIterator<Item = K>, now: Instant) -> Vec<(K, Duration)> {
         let mut before = std::mem::take(&mut self.broken);

@@ -17,7 +17,7 @@ pub struct Size {
 pub struct ScopeSize {
     /// What its last list, and the changes since, have confirmed: what it has at the source.
     pub confirmed: Size,
-    /// And what they have not.
+    /// What is held of the scope, confirmed or not.
     pub all: Size,
 }
 

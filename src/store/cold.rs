@@ -2,7 +2,7 @@
 //!
 //! Owns: which chunks and changes those are, and that they are what the manifest says. Emits: parts of what [`super::Store::load`] gives later,
 //! complete for what was asked, or nothing. Deliberately lacks: what entries mean (the caller decodes), and damage: where anything is not as it
-//! should be, whoever asks has to wait for `recover`, which knows what to do.
+//! should be, the reading has to wait for `recover`, which knows what to do.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ use crate::pack::Chunk;
 pub enum Wanted {
     /// The ip entries of every prefix that covers an address, derived ones included.
     Covering(IpAddr),
-    /// Those of exactly this network, hosts and CIDRs.
+    /// The ip entries of exactly this network, hosts and CIDRs.
     Net(IpNet),
     /// The identities of a number.
     Identity(u32),
@@ -205,7 +205,7 @@ impl Early {
         self.put_within(&low, &high)
     }
 
-    /// Those of ip entries, announced or derived from a node, of which the end of the key and what they are for pass.
+    /// The changes of ip entries, announced or derived from a node, whose key has this end and whose address passes.
     fn ips<'a>(&'a self, end: KeyEnd, passes: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Change<'a>> {
         let announced = self.put(Kind::Ip).map(|change| (change, name_below_cluster as fn(&[u8]) -> &str));
         let derived = self.put(Kind::NodeIp).map(|change| (change, name_behind_mark as fn(&[u8]) -> &str));
@@ -250,7 +250,7 @@ fn asked(wanted: &[Wanted]) -> (Vec<Element>, Vec<Vec<u8>>) {
 /// How the key of an ip entry may end that is of a network or covers it. The log has a hundred thousand keys, and next to none of them is
 /// meant: taking each apart took a fifth of the time until a killed process answers again.
 struct KeyEnd {
-    /// That of a host entry; none where it may be written in many ways.
+    /// The end of a host entry's key; none where it may be written in many ways.
     host: Option<Vec<u8>>,
 }
 

@@ -33,7 +33,7 @@ const VALUE_KEY: &[u8] = b"v";
 /// The key of what primes it.
 const PRIME_KEY: &[u8] = b"p";
 
-/// So many small writes, and the next one is the tenth link of the page: sled then writes the page anew as a whole, which frees the old value at
+/// How many small writes *prime* a slot: the next one is the tenth link of the page, and sled then writes the page anew as a whole, which frees the old value at
 /// once. With ten, the tenth itself would copy the old value (docs/measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
 
@@ -47,10 +47,10 @@ const SEGMENT_BYTES: usize = 512 * 1024;
 /// below the 30 s that a start may wait for the lock.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// The same at the end, when a shutdown has 4.7 s for everything (docs/invariants.md, "Waiting and ending") and settling may have taken 1.5 s of them.
+/// How long the close of a handle waits for its threads: a shutdown has 4.7 s for everything (docs/invariants.md, "Waiting and ending") and settling may have taken 1.5 s of them.
 const CLOSING_WAIT: Duration = Duration::from_secs(1);
 
-/// How often to look whether they did.
+/// How often to look whether its threads have ended.
 const BUSY_POLL: Duration = Duration::from_millis(5);
 
 /// The file that sled writes everything but big pages to.

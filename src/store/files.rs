@@ -14,7 +14,7 @@ pub(super) const LOG_DIRECTORY: &str = "log";
 
 /// Numbered files that are only appended to.
 pub(super) trait Files: Debug + Send + Sync {
-    /// Those that there are, in order.
+    /// The numbers of the files that there are, in order.
     fn numbers(&self) -> io::Result<Vec<u64>>;
 
     /// Reads all of a file.
@@ -43,12 +43,12 @@ pub(super) trait Files: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Those that are written.
+    /// The files that are written.
     open: Mutex<BTreeMap<u64, Arc<File>>>,
 }
 
 impl Directory {
-    /// Those of a data directory.
+    /// The log's files of a data directory.
     pub(super) fn of(data_directory: &Path) -> Self {
         Self { path: data_directory.join(LOG_DIRECTORY), open: Mutex::default() }
     }

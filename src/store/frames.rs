@@ -71,7 +71,7 @@ pub(super) struct FileRead {
 /// What a start finds of a log.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// That of the store.
+    /// The id that the log and its store share.
     pub(super) id: u64,
     /// The first group that the files are for, 0 where there is none of this store.
     pub(super) first: u64,

@@ -29,7 +29,7 @@ use super::warm::Warm;
 /// Changes are written into one slot again until they are longer than this, in bytes: it is written with most syncs.
 const CHANGES_BYTES_MAX: usize = 4 << 10;
 
-/// So many slots of changes at most: each takes a start some 10 µs.
+/// The most slots of changes: each takes a start some 10 µs.
 const CHANGES_COUNT_MAX: u64 = 128;
 
 /// Changes below this length are never a reason to write the base anew, in bytes;

@@ -131,7 +131,7 @@ impl Store {
         Self::open_offering(directory, lock_wait, &mut |_| ())
     }
 
-    /// The same; meanwhile `offer` gets `None` when opening begins, the directory being locked, and what lookups can be answered from before
+    /// Opens the store as [`Store::open`] does. Meanwhile `offer` gets `None` when opening begins, the directory being locked, and what lookups can be answered from before
     /// everything is read, if all is well. `None` once more says that nothing can be, or that opening begins anew: what was offered
     /// before then counts no more.
     ///

@@ -24,7 +24,7 @@ const FOLD: u64 = 1_000;
 /// what the log has then.
 const OWED_MAX: u64 = 64 * FOLD;
 
-/// So long folding may take behind any group where the log is full, in proportion where it is less, whether or not the next group is due: a
+/// How long folding may take behind any group where the log is full, in proportion where it is less, whether or not the next group is due: a
 /// change is to be durable within 60 ms, and one that came as a group was taken waits for that to be stored (20 ms, as `commit::persist`
 /// has it), for this, and for its own group to be stored.
 const OVERTIME_MAX: Duration = Duration::from_millis(20);

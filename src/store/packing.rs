@@ -19,7 +19,7 @@ use crate::pack::{self, Chunk};
 /// A chunk of small things has at most so many keys: tombstones, which can be a million, are some 45 bytes each and compress to a third.
 const ITEM_COUNT_MAX: usize = 4_096;
 
-/// And so many bytes of keys and values, to stay in one slot when compressed to a third.
+/// The most bytes of keys and values of such a chunk, so that it stays in one slot when compressed to a third.
 const ITEM_RAW_BYTES_MAX: u64 = 384 << 10;
 
 /// A chunk of fewer keys is joined with its neighbour, a quarter of what [`crate::pack`] aims at,
@@ -52,7 +52,7 @@ pub(super) enum Content {
     Items(BTreeMap<Key, Arc<[u8]>>),
 }
 
-/// The same, packed.
+/// What a chunk holds, packed: one object to be written.
 #[derive(Debug)]
 pub(super) struct Packed {
     /// The lowest of the keys; empty if there is none.

@@ -98,7 +98,7 @@ impl Pairs {
         self.at(0..self.rows.len())
     }
 
-    /// Those of keys from one on and below another.
+    /// The pairs whose keys are within a range.
     pub(super) fn within(&self, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = Pair<'_>> + use<'_> {
         let place = |key: &[u8]| self.rows.partition_point(|row| self.keys[row.key.clone()] < *key);
         self.at(place(low)..high.map_or(self.rows.len(), place))

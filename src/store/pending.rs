@@ -11,14 +11,14 @@ use super::codec;
 use crate::model::Record;
 use crate::pack;
 
-/// So many records are packed together: fewer would take more room each (some 1.5 KB a chunk are the same for all), and more would stay whole.
+/// The fewest records that are packed together: fewer would take more room each (some 1.5 KB a chunk are the same for all), and more would stay whole.
 /// The tests' meshes are small.
 const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
 
 /// As many new records of one scope as a chunk of them has: [`pack::fold`] need not pack them again. A list brings them a few hundred at a time.
 const WHOLE_RUN: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
 
-/// So many records may wait for that, in all: a chunk of each list that one etcd gives at once (eight, `clustermesh/gate.rs`). They are some
+/// The most records that may wait for that, over all chunks: a chunk of each list that one etcd gives at once (eight, `clustermesh/gate.rs`). They are some
 /// 8 MB that the mirror holds as well until it has packed them.
 pub(super) const GROWING_MAX: usize = if cfg!(test) { 40 } else { 8 * WHOLE_RUN };
 

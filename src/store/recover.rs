@@ -117,7 +117,7 @@ impl Object {
         self.parts.values().filter_map(|(_, body)| body.as_deref()).collect::<Vec<_>>().concat()
     }
 
-    /// The same, taken away: not copied where it is in one slot, as most are.
+    /// Takes the body away, without a copy where it is in one slot, as most are.
     fn take_body(&mut self) -> Vec<u8> {
         match (self.parts.len(), self.parts.values_mut().next()) {
             (1, Some((_, body))) => body.take().unwrap_or_default(),
@@ -156,7 +156,7 @@ pub(super) struct Mark {
     pub(super) group: u64,
     /// In layout 2, the first group for which the log was needed.
     pub(super) floor: u64,
-    /// That of the log; none in layout 2.
+    /// The id of the log that goes with the store; none in layout 2.
     pub(super) id: Option<u64>,
 }
 

@@ -101,7 +101,7 @@ pub(super) struct Warm<S> {
     pub(super) stamp: u64,
     /// The last group that was taken in.
     pub(super) group_number: u64,
-    /// That of the log which goes with this store; 0 while something that was lost is not noted yet.
+    /// The id of the log that goes with this store; 0 while something that was lost is not noted yet.
     id: u64,
     /// All chunks had everything up to this group when they were last synced,
     passed: u64,

@@ -31,7 +31,7 @@ impl Resync {
             }
         }
         if !self.unreadable.is_empty() {
-            // whoever resumes could not tell by counts what has gone: it lists in full
+            // a resume could not tell by counts what has gone: it lists in full
             cursor.iter_mut().chain(&mut self.cursor).for_each(|cursor| cursor.last_put = None);
         }
         if !changes.is_empty() || cursor.is_some() {
@@ -40,7 +40,7 @@ impl Resync {
         step
     }
 
-    /// The same of puts alone, for which nothing has to vouch.
+    /// Turns puts alone into changes of our keys: no sign has to vouch for them.
     pub(super) fn apply_puts(&mut self, puts: Vec<KeyValue>, cursor: Option<Cursor>) -> Step {
         self.apply(puts.into_iter().map(Event::Put).collect(), &Signs::default(), cursor)
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 /// How many are remembered of one kind of one cluster: no Cilium writes any, so that a few show what somebody else does.
 const UNREADABLE_MAX: usize = 16;
 
-/// Those that the source has now, at most 16.
+/// The unreadable keys that the source has now, at most 16.
 #[derive(Debug, Default)]
 pub struct Unreadable {
     keys: BTreeMap<Vec<u8>, UnreadableKey>,
     /// There were more since everything was read last, and some of those may be there.
     has_more: bool,
-    /// Counts changes, so that who shows them sees that there are others now.
+    /// Counts changes, so that the reporter sees that there are others now.
     change_count: u64,
 }
 

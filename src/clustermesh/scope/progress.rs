@@ -20,7 +20,7 @@ impl Progress {
         Self { begun: now, told: now, read: 0 }
     }
 
-    /// So many more keys of so many were read. Logged where that is due.
+    /// Counts a page of keys, and logs how far the list is where that is due.
     pub(super) fn page(&mut self, scope: &Scope, read: usize, total: u64, now: Instant) {
         if self.advance(read, now) {
             let Scope { cluster, kind } = scope;

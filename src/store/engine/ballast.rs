@@ -45,7 +45,7 @@ const SURPLUS_COUNT: usize = 64;
 /// How long it is counted what is written, until it shows whether that is much.
 const COUNTED: Duration = Duration::from_secs(10);
 
-/// So much in that time is very much: 1,000 changes/s are 12 MB, 20,000 are 200 MB. Between the two it hardly matters.
+/// The bytes within [`COUNTED`] above which very much is written: 1,000 changes/s are 12 MB, 20,000 are 200 MB. Between the two it hardly matters.
 const CALM_BYTES_MAX: u64 = 50_000_000;
 
 /// How long what an open needs is there, so that sled can empty what it has begun to. With a million keys it was done after 12 s, in a build
@@ -71,7 +71,7 @@ pub(super) struct Ballast {
     counted: (Instant, u64),
     /// How long the file was at the last flush.
     file_bytes: u64,
-    /// So many flushes are yet to pass until any more come.
+    /// How many flushes are yet to pass until more values come.
     pause_count: usize,
 }
 

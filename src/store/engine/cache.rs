@@ -13,7 +13,7 @@ use super::{PRIME_KEY, guarded};
 /// The beginning of the names of the trees with those pages. They are numbered from 0 on and never hold anything.
 const PREFIX: &str = "sweep-";
 
-/// So many trees made one after the other have a page in every shard: there are 256, to which pages go in turn, and a tree has two.
+/// How many trees, made one after the other, have a page in every shard: there are 256 shards, to which pages go in turn, and a tree has two.
 const TREE_COUNT: usize = 128;
 
 /// sled looks at a shard after so many reads of its pages (docs/measurements.md §1.3, trap 3), with the next one.
