@@ -18,7 +18,7 @@ pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 use self::values::{parse_bytes, parse_interval};
 pub use crate::model::Setting;
-use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters};
+use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl};
 
 /// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -81,6 +81,11 @@ pub struct Settings {
     /// Remove the services, service exports and endpoint slices of a cluster that cannot be read for so long; 0 keeps them
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     pub cache_ttl: Duration,
+
+    /// POST each finding of /v1/problems that appears or goes to this http:// or https:// address, as JSON; its path may be
+    /// a secret, which MESHKEEP_ON_PROBLEM keeps out of the list of processes
+    #[arg(long, value_name = "URL", value_parser = parse_secret_url)]
+    pub on_problem: Option<SecretUrl>,
 
     /// What is held in memory at most.
     #[command(flatten)]
@@ -336,6 +341,9 @@ impl Settings {
                 "--decoded-max-bytes must be 96MiB at least: the largest endpoint slice takes some 80 MiB once it is decoded".into(),
             );
         }
+        if self.on_problem.as_ref().is_some_and(|url| !url.is_usable()) {
+            return conflict("--on-problem must be a URL that begins with http:// or https:// and names a host".into());
+        }
         self.security.check()?;
         match self.listen.iter().find(|address| !address.is_local()) {
             Some(address) if !self.security.protects() && !self.security.insecure => conflict(format!(
@@ -372,6 +380,12 @@ fn conflict(message: String) -> Result<(), UsageError> {
 fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
     ClusterName::parse(text)
         .map_err(|_| "must be 1 to 32 characters of a-z, 0-9 and '-', and begin and end with a letter or digit".to_owned())
+}
+
+/// Any text: an error here would be told with the text.
+#[expect(clippy::unnecessary_wraps, reason = "the signature is clap's")]
+fn parse_secret_url(text: &str) -> Result<SecretUrl, String> {
+    Ok(SecretUrl::new(text))
 }
 
 fn parse_count(text: &str) -> Result<u64, String> {

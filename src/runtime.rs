@@ -23,10 +23,11 @@ pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::{Setting, Settings};
-use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, LostLines, StoreReport};
+use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, StoreReport};
 use crate::model::DirectoryState;
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
+use crate::telemetry::Log;
 
 use self::plan::Begun;
 use self::signals::Reread;
@@ -115,7 +116,7 @@ pub async fn check(settings: &Settings) -> Result<(), RunError> {
 ///
 /// # Errors
 /// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
-pub async fn run(settings: Settings, in_force: Vec<Setting>, mut signals: Signals, lost_lines: LostLines) -> Result<(), RunError> {
+pub async fn run(settings: Settings, in_force: Vec<Setting>, mut signals: Signals, log: &Log) -> Result<(), RunError> {
     let reread = Reread::default();
     let descriptors = descriptors::raise(settings.max_connected_clusters);
     let started = Instant::now();
@@ -135,7 +136,7 @@ pub async fn run(settings: Settings, in_force: Vec<Setting>, mut signals: Signal
     };
     let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
     let addresses = bound.addresses().into_iter().chain(health).collect();
-    let served = serve(&settings, in_force, bound, early, started, lost_lines);
+    let served = serve(&settings, in_force, bound, early, started, log);
     let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
     // whoever leaves must see it gone, and with it the unix socket
     let leave = async || {
@@ -191,14 +192,15 @@ async fn tell(addresses: Vec<String>) {
 }
 
 /// Serves what can be answered.
-fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: EarlyWatch, started: Instant, lost_lines: LostLines) -> Served {
+fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: EarlyWatch, started: Instant, log: &Log) -> Served {
     let (loaded_sender, loaded) = watch::channel(None);
     let (board_sender, clusters) = watch::channel(ClusterBoard::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());
     let (persistence_sender, persistence) = watch::channel(PersistState::Healthy);
     let (report_sender, store) = watch::channel(StoreReport::default());
     let (own_cluster, max_connected_clusters) = (settings.cluster_name.clone(), settings.max_connected_clusters);
-    let about = About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines };
+    let about =
+        About { started, loaded, clusters, directory, own_cluster, max_connected_clusters, persistence, store, lost_lines: log.lost() };
     let decoded = DecodedBudget::new(settings.memory.decoded_max_bytes);
     let findings = FindingsDoor::default();
     let handle = Handle::new(about)
@@ -206,6 +208,7 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
         .with_early(early)
         .with_decoded(decoded.clone())
         .with_settings(in_force)
+        .with_log(log.tail())
         .with_disk_bytes(wiring::disk_bytes(settings));
     let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
     let (stop, gone) = (stop_api.clone(), no_more.clone().drop_guard());

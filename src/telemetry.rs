@@ -7,12 +7,13 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::config::{LogFormat, LogLevel};
 use crate::handle::LostLines;
+use crate::model::LogTail;
 
 /// The environment variable with which a filter finer than a level is given.
 const FILTER_VARIABLE: &str = "RUST_LOG";
@@ -26,6 +27,7 @@ const WAITING_LINES_MAX: usize = 32_768;
 pub struct Log {
     _writer: WorkerGuard,
     lost: LostLines,
+    tail: LogTail,
 }
 
 impl Log {
@@ -33,6 +35,29 @@ impl Log {
     #[must_use]
     pub fn lost(&self) -> LostLines {
         self.lost.clone()
+    }
+
+    /// Its newest lines.
+    #[must_use]
+    pub fn tail(&self) -> LogTail {
+        self.tail.clone()
+    }
+}
+
+/// A writer of one line to both places: where the log goes, and what is kept of it.
+struct Both {
+    queue: NonBlocking,
+    tail: LogTail,
+}
+
+impl Write for Both {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.tail.push(line);
+        self.queue.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.queue.flush()
     }
 }
 
@@ -85,14 +110,18 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     let (queue, writer) = queue.finish(tolerant);
     let dropped = queue.error_counter();
     let lost = LostLines::new(move || unwritable.load(Ordering::Relaxed) + dropped.dropped_lines() as u64);
+    let tail = LogTail::default();
+    let kept = tail.clone();
+    let writer_of_lines = move || Both { queue: queue.clone(), tail: kept.clone() };
     // an error of ours is no reason to print one to the same place, which panics
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(queue).with_ansi(colours).log_internal_errors(false);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer_of_lines).with_ansi(colours).log_internal_errors(false);
     match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     }
     .map_err(TelemetryError::Twice)?;
-    Ok(Log { _writer: writer, lost })
+    Ok(Log { _writer: writer, lost, tail })
 }
 
 /// Ours at the level, the libraries' warnings only: their debug lines are about frames and would drown ours.

@@ -64,7 +64,11 @@ pub(crate) async fn keep(state: ApiState) {
                 let survey = of_look.surveyor.newest();
                 let found = Found::of(standing(&of_look, &reading), survey.as_ref(), &reading);
                 of_look.ledger.0.untold.store(found.left_out, Ordering::Relaxed);
-                (teller.changes(found), teller)
+                let changes = teller.changes(found);
+                if !changes.is_empty() {
+                    of_look.posts.show(teller.told());
+                }
+                (changes, teller)
             };
             let Ok((changes, after)) = spawn_blocking(look).await else { return };
             teller = after;

@@ -16,6 +16,7 @@ use super::ApiOptions;
 use super::events::Client;
 use super::guard::{Guard, Hosts, Token};
 use super::kept::{Kept, KeptFiles, Look};
+use super::posts::Poster;
 use super::seats::ConnectionLimits;
 use super::tls::{self, TlsError};
 use crate::model::ListenAddress;
@@ -65,6 +66,14 @@ pub enum BindError {
     /// The certificate, key or client CA cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Nothing can be posted to where `--on-problem` says.
+    #[error("cannot use --on-problem {shown}: {reason}")]
+    OnProblem {
+        /// What of it may be shown.
+        shown: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A face that holds its addresses and serves nothing yet.
@@ -81,6 +90,8 @@ pub struct Bound {
     pub(super) certificate: Option<PathBuf>,
     pub(super) reread: Arc<Notify>,
     pub(super) limits: ConnectionLimits,
+    /// Posts findings.
+    pub(super) poster: Option<Poster>,
 }
 
 impl fmt::Debug for Bound {
@@ -139,6 +150,7 @@ impl Bound {
         let tls = options.tls.as_ref().map(tls::keep).transpose()?.map(Arc::new);
         let token = options.token_file.as_deref().map(keep_token).transpose()?.map(Arc::new);
         let kept = [tls.clone().map(|tls| tls as Arc<dyn Look>), token.clone().map(|token| token as Arc<dyn Look>)];
+        let poster = options.on_problem.as_ref().map(Poster::new).transpose()?;
         let mut listeners = Vec::with_capacity(listen.len());
         for address in listen {
             listeners.push(Listener::bind(address).await?);
@@ -165,6 +177,7 @@ impl Bound {
             files,
             reread,
             limits: options.limits,
+            poster,
         })
     }
 

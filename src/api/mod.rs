@@ -21,6 +21,7 @@ mod openapi;
 mod pages;
 mod paging;
 mod pieces;
+mod posts;
 mod problem;
 mod query;
 mod request_times;
@@ -57,7 +58,7 @@ use guard::Guard;
 use problem::{Code, Problem};
 use state::ApiState;
 
-use crate::model::{Causes, Due, ListenAddress};
+use crate::model::{Causes, Due, ListenAddress, SecretUrl};
 
 pub use listen::{BindError, Bound};
 pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
@@ -84,6 +85,8 @@ pub struct ApiOptions {
     pub tls: Option<TlsFiles>,
     /// Says that token and certificates shall be read again in any case.
     pub reread: Arc<Notify>,
+    /// Where findings that appear or go are posted.
+    pub on_problem: Option<SecretUrl>,
     /// How many connections, and how long each may do nothing.
     pub limits: ConnectionLimits,
 }
@@ -124,10 +127,11 @@ fn documented_routes() -> OpenApiRouter<ApiState> {
 
 /// Those that answer and are done.
 fn lookup_routes() -> OpenApiRouter<ApiState> {
-    use routes::{batch, clusters, config, entries, explain, exports, global_services, ipcache, metrics, objects, probes, problems};
+    use routes::{batch, clusters, config, entries, explain, exports, global_services, ipcache, log, metrics, objects, probes, problems};
     OpenApiRouter::new()
         .routes(routes!(clusters::get_status))
         .routes(routes!(config::get_config))
+        .routes(routes!(log::get_log))
         .routes(routes!(clusters::list_clusters))
         .routes(routes!(clusters::get_cluster))
         .routes(routes!(objects::list_nodes))

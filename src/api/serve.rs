@@ -97,6 +97,9 @@ impl Bound {
         watching.spawn(self.files.watch(self.reread));
         let health_router = super::health_router(state.clone(), self.health_guard);
         watching.spawn(ledger::keep(state.clone()));
+        if let Some(poster) = self.poster {
+            watching.spawn(poster.run(state.posts.clone(), state.handle.uptime()));
+        }
         let server = Server {
             router: super::router(state, self.guard),
             tls: self.tls,

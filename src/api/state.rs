@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::events::{Hub, Patience, Places, StreamMeters};
 use super::kept::KeptFiles;
 use super::ledger::Ledger;
+use super::posts::Posts;
 use super::request_times::RequestTimes;
 use super::scans::{Pace, Scans};
 use super::seats::{ConnectionLimits, Seats};
@@ -27,6 +28,8 @@ pub(crate) struct ApiState {
     pub(crate) surveyor: Surveyor,
     /// Since when each of what is wrong with clusters and this process is there.
     pub(crate) ledger: Ledger,
+    /// What is there to be posted, and what became of it.
+    pub(crate) posts: Posts,
     /// What streams do, counted.
     pub(crate) meters: StreamMeters,
     /// The token and the certificates.
@@ -58,6 +61,7 @@ impl ApiState {
             times: RequestTimes::default(),
             certificate: None,
             ledger: Ledger::default(),
+            posts: Posts::default(),
         }
     }
 

@@ -15,10 +15,10 @@ use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
 
 /// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters
 /// with the same addresses may have a million of that sort: whoever wants them all lists them.
-const TOLD_COUNT_MAX: usize = 8_192;
+pub(super) const TOLD_COUNT_MAX: usize = 8_192;
 
 /// How many bytes their texts have: a finding has some 0.5 KB, so that only texts with very long keys come near.
-const TOLD_BYTES_MAX: usize = 16 << 20;
+pub(super) const TOLD_BYTES_MAX: usize = 16 << 20;
 
 /// How many changes one look tells, as a list's two pages of keys: findings that come and go as fast as they can leave no more than so many tombstones
 /// a second, and all that may be told is told within 16 s.
@@ -80,6 +80,11 @@ impl Found {
 }
 
 impl Teller {
+    /// What was told and is not over, by its key.
+    pub(super) fn told(&self) -> &BTreeMap<EntryKey, Arc<Object>> {
+        &self.told
+    }
+
     /// What is to be told so that what was told is what is found, or a step towards it: what is over first. It counts as told.
     pub(super) fn changes(&mut self, found: Found) -> Vec<FindingChange> {
         let gone: Vec<EntryKey> = self.told.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();

@@ -4,6 +4,7 @@
 //! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
 
 mod asker;
+mod bundle;
 mod config;
 mod doctor;
 mod explain;
@@ -73,6 +74,8 @@ enum CliCommand {
     Config(Asking<config::ConfigOptions>),
     /// Whether a running meshkeep is ready, for exec probes
     Healthcheck(Asking<healthcheck::HealthcheckOptions>),
+    /// Put what is needed to understand a running meshkeep into one tar: status, problems, metrics, settings, log; no secrets
+    Bundle(Asking<bundle::BundleOptions>),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
     Doctor(doctor::Options),
     /// Print the OpenAPI document of the HTTP API
@@ -137,6 +140,7 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Problems(asking) => problems::run(&asking.options, &asking.server).await,
             CliCommand::Config(asking) => config::run(&asking.options, &asking.server).await,
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
+            CliCommand::Bundle(asking) => bundle::run(&asking.options, &asking.server).await,
             CliCommand::Doctor(options) => doctor::run(&options).await,
             CliCommand::Serve(_) | CliCommand::Openapi(_) | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
                 Ok(Verdict::Fine)

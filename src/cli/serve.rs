@@ -19,7 +19,7 @@ pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let ended = executor.block_on(runtime::run(settings, in_force, signals, log.lost()));
+    let ended = executor.block_on(runtime::run(settings, in_force, signals, &log));
     // an orderly end has waited for everything already; any other must not wait for a store that is still loading
     executor.shutdown_background();
     Ok(ended?)

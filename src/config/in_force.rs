@@ -7,13 +7,16 @@ use clap::{Arg, Command};
 
 use super::layers::{Layered, options};
 use super::values::{KvstoreOption, KvstoreOptions};
-use crate::model::{Setting, SettingSource};
+use crate::model::{SecretUrl, Setting, SettingSource};
 
 /// Set beside ours (`telemetry`): it wins over `--log-level`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
 /// The option that has options of its own.
 const KVSTORE_OPTION: &str = "kvstore-opt";
+
+/// The option whose value is a secret from its path on.
+const SECRET_URL_OPTION: &str = "on-problem";
 
 /// Lists them, in the order of the help text. Each `--kvstore-opt` has a line of its own, like `kvstore-opt.etcd.qps`.
 pub(super) fn list(
@@ -44,7 +47,8 @@ pub(super) fn list(
 
 fn setting(option: &Arg, Layered { matches, below }: &Layered) -> Option<Setting> {
     let (name, id) = (option.get_long()?, option.get_id().as_str());
-    let values = matches.get_raw(id).into_iter().flatten().map(|value| without_secrets(&value.to_string_lossy()).into_owned()).collect();
+    let shown = |value: &str| if name == SECRET_URL_OPTION { SecretUrl::new(value).shown() } else { without_secrets(value).into_owned() };
+    let values = matches.get_raw(id).into_iter().flatten().map(|value| shown(&value.to_string_lossy())).collect();
     let (source, origin) = match below.get(name) {
         Some(given) => (given.source, Some(given.origin.clone())),
         None if matches.value_source(id) == Some(ValueSource::CommandLine) => (SettingSource::Flag, Some(format!("--{name}"))),
@@ -71,7 +75,7 @@ fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> 
     described.into_iter().map(one).collect()
 }
 
-/// A value as anybody may read it: what names a user and password in a URL is left out. No option holds any other secret, only paths to them.
+/// A value as anybody may read it: what names a user and password in a URL is left out. No other option holds a secret, only paths to them.
 fn without_secrets(value: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = value.split_once("://") else { return value.into() };
     let authority = rest.split('/').next().unwrap_or(rest);
@@ -83,7 +87,19 @@ fn without_secrets(value: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Args as _;
+
     use super::*;
+
+    /// The option of a flag, the environment and the file alike: `list` is the one way to what `/v1/config` says.
+    #[test]
+    fn the_path_of_on_problem_is_left_out() {
+        let command = crate::config::Settings::augment_args(Command::new("serve"));
+        let arguments = ["serve", "--on-problem=https://hooks.example/T0/hunter2"].map(Into::into);
+        let (_, settings) = crate::config::Settings::resolve(&command, &arguments, |_| None).unwrap();
+        let shown = settings.iter().find(|setting| setting.name == SECRET_URL_OPTION).unwrap();
+        assert_eq!(shown.values, ["https://hooks.example/REDACTED"]);
+    }
 
     #[test]
     fn users_and_passwords_of_urls_are_left_out() {

@@ -43,6 +43,7 @@ fn nothing_said_means_the_documented_defaults() {
         tombstone_max_age: Duration::from_secs(24 * 3600),
         tombstone_max_count: 1_000_000,
         cache_ttl: Duration::ZERO,
+        on_problem: None,
         memory: MemorySettings { cluster_max_keys: 2_000_000, cluster_max_bytes: 1 << 30, decoded_max_bytes: 256 << 20 },
         security: SecuritySettings::default(),
         log_format: LogFormat::Text,

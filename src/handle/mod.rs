@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting, Times};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, LogTail, MaxConnectedClusters, Scope, Setting, Times};
 
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
@@ -145,6 +145,7 @@ pub struct Handle {
     settings: Arc<[Setting]>,
     disk: Option<DiskBytes>,
     findings: FindingsDoor,
+    log: LogTail,
 }
 
 /// The store is still loading after the longest wait.
@@ -163,6 +164,7 @@ impl Handle {
             settings: Arc::default(),
             disk: None,
             findings: FindingsDoor::default(),
+            log: LogTail::default(),
         }
     }
 
@@ -176,6 +178,18 @@ impl Handle {
     #[must_use]
     pub fn with_settings(self, settings: Vec<Setting>) -> Self {
         Self { settings: settings.into(), ..self }
+    }
+
+    /// This face, which can say what was logged lately.
+    #[must_use]
+    pub fn with_log(self, log: LogTail) -> Self {
+        Self { log, ..self }
+    }
+
+    /// The newest lines of the log, the oldest of them first, and how many older ones there were.
+    #[must_use]
+    pub fn log_lines(&self) -> (Vec<String>, u64) {
+        self.log.lines()
     }
 
     /// The settings in force.

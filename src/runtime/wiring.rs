@@ -31,6 +31,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
         reread: Arc::clone(&reread.api),
+        on_problem: settings.on_problem.clone(),
         limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }
 }

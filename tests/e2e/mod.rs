@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod big_values;
+mod bundle;
 mod cache_ttl;
 mod chaos;
 mod clusters;
@@ -20,6 +21,7 @@ mod interrupted;
 mod local_etcd;
 mod losses;
 mod namespaces;
+mod on_problem;
 mod output;
 mod pod;
 mod problem_stream;

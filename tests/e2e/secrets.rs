@@ -7,6 +7,8 @@ use std::path::Path;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
+use super::bundle::{bundle, files_of};
+use super::on_problem::Receiver;
 use crate::harness::certificates::Authority;
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
@@ -141,9 +143,11 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
     let ours = authority.server("ours", &["127.0.0.1"]);
     let files = cluster_files(&etcd, &authority);
     let (token, config) = (format!("--token-file={}", file("token")), format!("--config={}", file("config.yaml")));
+    let receiver = Receiver::start().await;
+    let on_problem = format!("--on-problem=http://hunter2-bob:hunter2-pw@127.0.0.1:{}/hunter2?key=hunter2#hunter2", receiver.port());
     let (certificate, key) = (format!("--tls-cert={}", ours.certificate.display()), format!("--tls-key={}", ours.key.display()));
     let mut home = Home::new()
-        .with_flags(&[&token, &config, &certificate, &key, "--log-level=trace"])
+        .with_flags(&[&token, &config, &certificate, &key, &on_problem, "--log-level=trace"])
         .behind_shell("umask 000; export RUST_LOG=trace ETCD_PASSWORD=hunter2-environment MESHKEEP_NO_OPTION=hunter2-option");
     for (name, text, _) in &files {
         home.write_cluster(name, text);
@@ -169,6 +173,18 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
         let text = if path.contains("token") { "badParameter" } else { "event: synced" };
         asker.read_stream_until(path, text).await;
     }
+    let unpacked = bundle(
+        meshkeep.url(),
+        directory.path(),
+        &["--output=-", "--token-file", &file("token"), "--ca-file", authority.certificate().to_str().unwrap()],
+    );
+    assert_clean("the bundle's log", &String::from_utf8_lossy(&unpacked.stderr));
+    let unpacked = files_of(&unpacked.stdout);
+    assert!(unpacked.len() >= 10 && unpacked["meshkeep-bundle/config.json"].contains("REDACTED"), "{:?}", unpacked.keys());
+    for (name, text) in unpacked {
+        assert_clean(&name, &text);
+    }
+    assert!(receiver.told().iter().any(|(status, _)| *status == 204), "or the log shows nothing of posts");
     let ended = meshkeep.stop().await;
     assert!(ended.log.contains("TRACE"), "or the test shows nothing");
     assert_clean("the log", &ended.log);

@@ -42,6 +42,7 @@ fn text(state: &ApiState) -> String {
     requests(&mut page, state);
     store(&mut page, &state.handle);
     streams(&mut page, state, reading.as_ref());
+    posts(&mut page, state);
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
         clusters::add(&mut page, &state.handle, &all);
@@ -157,6 +158,15 @@ fn problems(page: &mut Page, state: &ApiState, reading: &Reading) {
     for ((kind, severity), count) in counts(state, reading) {
         family.sample(&[("kind", kind), ("severity", severity.api_name())], count);
     }
+}
+
+fn posts(page: &mut Page, state: &ApiState) {
+    let (outcomes, waiting) = state.posts.counts();
+    let mut posts = page.counter("meshkeep_problem_posts_total", "What became of what was sent to --on-problem.");
+    for (outcome, count) in outcomes {
+        posts.sample(&[("outcome", outcome)], count);
+    }
+    page.gauge("meshkeep_problem_posts_waiting", "Findings that appeared or went and were not posted yet.").sample(&[], waiting);
 }
 
 fn mirror(page: &mut Page, reading: &Reading) {

@@ -9,6 +9,7 @@ pub(crate) mod explain;
 pub(crate) mod exports;
 pub(crate) mod global_services;
 pub(crate) mod ipcache;
+pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod objects;
 pub(crate) mod page;

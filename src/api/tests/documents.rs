@@ -66,7 +66,7 @@ async fn the_page_at_the_root_links_only_to_what_is_there() {
     let fixture = Fixture::new();
     let page = String::from_utf8(fixture.get("/").await.bytes).unwrap();
     let links: Vec<String> = page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap().replace("&amp;", "&")).collect();
-    assert_eq!(links.len(), 15);
+    assert_eq!(links.len(), 16);
     for link in links {
         assert_ne!(fixture.get(&link).await.status.as_u16(), 404, "{link}");
     }

@@ -1,0 +1,18 @@
+//! What was logged lately.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::api::dto::log::Log;
+use crate::api::query::{NoQuery, Parameters};
+use crate::api::state::ApiState;
+
+/// The newest lines of the log.
+///
+/// The last 1,000, as they are written to standard error. Secrets are in none. Answers also while the store is loading.
+#[utoipa::path(get, path = "/v1/log", operation_id = "getLog", tag = "status",
+    responses((status = 200, description = "The lines.", body = Log)))]
+pub(crate) async fn get_log(State(state): State<ApiState>, _: Parameters<NoQuery>) -> Json<Log> {
+    let (lines, left_out) = state.handle.log_lines();
+    Json(Log { lines, left_out })
+}

@@ -1,0 +1,124 @@
+//! `meshkeep bundle`: what somebody needs who shall find out from elsewhere what is wrong, in one tar.
+//!
+//! Asks what anybody could ask, each question by itself: what is not answered stands in `errors.txt`, and the rest is there all the same.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+use tar::{Builder, Header};
+
+use super::asker::{Asker, ServerOptions};
+use super::failure::{Failure, Verdict};
+use super::output::print;
+
+/// The folder in the tar.
+const FOLDER: &str = "meshkeep-bundle";
+
+/// Standard output instead of a file.
+const STANDARD_OUTPUT: &str = "-";
+
+/// The mode of files in the tar: what they say of a mesh is for who asked alone.
+const FILE_MODE: u32 = 0o600;
+
+/// What is asked as JSON: the file, and the question. One page of each list, which is 4 MiB at most: far more problems than anybody reads.
+const ANSWERS: [(&str, &str); 5] = [
+    ("status.json", "/v1/status"),
+    ("clusters.json", "/v1/clusters?limit=10000"),
+    ("problems.json", "/v1/problems?limit=10000"),
+    ("rejected.json", "/v1/rejected?limit=10000"),
+    ("config.json", "/v1/config"),
+];
+
+/// What is asked as text. Probes answer also where they say no.
+const TEXTS: [(&str, &str); 3] = [("ready.txt", "/readyz?verbose"), ("synced.txt", "/readyz?synced&verbose"), ("metrics.txt", "/metrics")];
+
+/// Where to put it.
+#[derive(Debug, Args)]
+pub(super) struct BundleOptions {
+    /// The file to write; `-` is standard output [default: meshkeep-bundle-TIME.tar here]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Asks for everything and writes it; not fine where something was not answered.
+pub(super) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
+    let asker = Asker::new(server)?;
+    let now = jiff::Timestamp::now();
+    let (mut files, mut failures) = (vec![("about.json", pretty(&about(now)))], Vec::new());
+    for (name, path) in ANSWERS {
+        take(&mut files, &mut failures, name, asker.get(path, &[]).await.map(|answer| pretty(&answer)));
+    }
+    take(&mut files, &mut failures, "log.txt", asker.get("/v1/log", &[]).await.map(|log| lines(&log)));
+    for (name, path) in TEXTS {
+        take(&mut files, &mut failures, name, asker.probe(path).await.map(|(_, text)| text));
+    }
+    let is_complete = failures.is_empty();
+    if files.len() == 1
+        && let Some((_, failure)) = failures.pop()
+    {
+        return Err(failure);
+    }
+    if !is_complete {
+        let mut text = String::new();
+        for (name, failure) in &failures {
+            let _ = writeln!(text, "{name}: {failure}");
+        }
+        super::print_to_stderr(format!("not all was answered:\n{text}"));
+        files.push(("errors.txt", text));
+    }
+    let bytes = pack(&files, now).map_err(|error| Failure::not_found(format!("cannot make the bundle: {error}")))?;
+    let path = options.output.clone().unwrap_or_else(|| PathBuf::from(format!("{FOLDER}-{}.tar", now.strftime("%Y%m%dT%H%M%SZ"))));
+    write(&path, &bytes).map_err(|error| Failure::not_found(format!("cannot write {}: {error}", path.display())))?;
+    if path != Path::new(STANDARD_OUTPUT) {
+        print(&format!("{}: {} files, {} bytes\n", path.display(), files.len(), bytes.len()))?;
+    }
+    Ok(Verdict::of(is_complete))
+}
+
+type Files = Vec<(&'static str, String)>;
+
+fn take(files: &mut Files, failures: &mut Vec<(&'static str, Failure)>, name: &'static str, answer: Result<String, Failure>) {
+    match answer {
+        Ok(text) => files.push((name, text)),
+        Err(failure) => failures.push((name, failure)),
+    }
+}
+
+/// When and by what it was made: the sidecar itself says its own version.
+fn about(now: jiff::Timestamp) -> Value {
+    json!({ "made": now.to_string(), "by": format!("meshkeep {}", env!("MESHKEEP_VERSION")) })
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// The lines of the log as a file of them.
+fn lines(log: &Value) -> String {
+    let lines = log.get("lines").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    lines.fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn pack(files: &Files, now: jiff::Timestamp) -> io::Result<Vec<u8>> {
+    let mut tar = Builder::new(Vec::new());
+    for (name, text) in files {
+        let mut header = Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(FILE_MODE);
+        header.set_mtime(u64::try_from(now.as_second()).unwrap_or_default());
+        tar.append_data(&mut header, format!("{FOLDER}/{name}"), text.as_bytes())?;
+    }
+    tar.into_inner()
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path == Path::new(STANDARD_OUTPUT) {
+        let mut output = io::stdout().lock();
+        return output.write_all(bytes).and_then(|()| output.flush());
+    }
+    // the umask of the process makes it its owner's alone
+    std::fs::write(path, bytes)
+}

@@ -1,0 +1,92 @@
+//! The newest lines of the log, kept in memory for whoever has no access to where they are written.
+//!
+//! Owns: how many, and how long each may be. Deliberately lacks: writing the log, and what may stand in it: secrets never get that far.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many lines are kept: some hours of a quiet mesh, minutes of one in trouble.
+const LINES_MAX: usize = 1_000;
+
+/// How much of a line is kept: usual ones have 200 bytes, one with a long key or error some kilobytes.
+const LINE_BYTES_MAX: usize = 4 << 10;
+
+/// How much all together are: a fourth of the longest lines, five times the usual.
+const BYTES_MAX: usize = 1 << 20;
+
+/// What stands for the rest of a line.
+const CUT: &str = "…";
+
+/// The newest lines. Cheap to clone: all clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct LogTail(Arc<Mutex<Lines>>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    kept: VecDeque<String>,
+    bytes: usize,
+    left_out: u64,
+}
+
+impl LogTail {
+    /// Takes a line, which may have colours and end with a line feed.
+    pub fn push(&self, line: &[u8]) {
+        let line = plain(line);
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.bytes += line.len();
+        lines.kept.push_back(line);
+        while lines.kept.len() > LINES_MAX || lines.bytes > BYTES_MAX {
+            let Some(oldest) = lines.kept.pop_front() else { break };
+            lines.bytes -= oldest.len();
+            lines.left_out += 1;
+        }
+    }
+
+    /// The lines, the oldest first, and how many older ones there were.
+    #[must_use]
+    pub fn lines(&self) -> (Vec<String>, u64) {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (lines.kept.iter().cloned().collect(), lines.left_out)
+    }
+}
+
+/// A line as text: without colours (ECMA-48: `ESC [`, parameters, a letter), and not too long.
+fn plain(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let mut pieces = text.trim_end().split("\x1b[");
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        plain += piece.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').get(1..).unwrap_or_default();
+    }
+    if plain.len() > LINE_BYTES_MAX {
+        plain.truncate(plain.floor_char_boundary(LINE_BYTES_MAX - CUT.len()));
+        plain += CUT;
+    }
+    // a line that was longer once would keep its room
+    plain.shrink_to_fit();
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_lines_are_kept_within_a_number_and_bytes() {
+        let tail = LogTail::default();
+        (0..1_500).for_each(|number| tail.push(format!("line {number}\n").as_bytes()));
+        let (lines, left_out) = tail.lines();
+        assert_eq!((lines.len(), lines[0].as_str(), lines[999].as_str(), left_out), (1_000, "line 500", "line 1499", 500));
+        (0..1_000).for_each(|_| tail.push("é".repeat(100_000).as_bytes()));
+        let (lines, left_out) = tail.lines();
+        let bytes: usize = lines.iter().map(String::len).sum();
+        assert!(bytes <= BYTES_MAX && bytes > BYTES_MAX - 2 * LINE_BYTES_MAX, "{bytes}");
+        assert!(lines.iter().all(|line| line.len() <= LINE_BYTES_MAX && line.ends_with("éé…")));
+        assert_eq!(left_out + lines.len() as u64, 2_500);
+    }
+
+    #[test]
+    fn colours_are_left_out() {
+        assert_eq!(plain(b"\x1b[2m2026\x1b[0m \x1b[1;33m WARN\x1b[0m a [b] \xff\n"), "2026  WARN a [b] \u{fffd}");
+    }
+}

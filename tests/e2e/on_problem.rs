@@ -1,0 +1,209 @@
+//! `--on-problem` against a real receiver: one that is quick, slow, refuses, and is started anew.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::harness::eventually;
+use crate::harness::meshkeep::{Home, Meshkeep};
+
+/// No answer at all.
+const SILENT: u16 = 0;
+
+/// A cluster that nothing answers for.
+const NOWHERE: &str = "endpoints:\n- http://127.0.0.1:1\n";
+
+/// Takes posts, and answers each with the status that is set.
+pub(super) struct Receiver {
+    port: u16,
+    status: Arc<AtomicU16>,
+    posts: Arc<Mutex<Vec<(u16, String, Value)>>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Receiver {
+    pub(super) async fn start() -> Self {
+        let (status, posts) = (Arc::new(AtomicU16::new(204)), Arc::default());
+        let (port, accepting) = accept(0, &status, &posts).await;
+        Self { port, status, posts, accepting }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn answers(&self, status: u16) {
+        self.status.store(status, Ordering::Relaxed);
+    }
+
+    /// The listener and all of its connections go.
+    async fn stop(&mut self) {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
+    }
+
+    async fn start_again(&mut self) {
+        (_, self.accepting) = accept(self.port, &self.status, &self.posts).await;
+    }
+
+    /// What was posted so far: the status that it got, the event and the finding's name.
+    pub(super) fn told(&self) -> Vec<(u16, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let posts = self.posts.lock().unwrap();
+        posts.iter().map(|(status, _, body)| (*status, format!("{} {}", text(&body["event"]), text(&body["finding"]["id"])))).collect()
+    }
+
+    /// Waits until something was posted that got a status.
+    async fn was_told(&self, status: u16, what: &str) {
+        let expected = (status, what.to_owned());
+        eventually(&format!("{what} to be posted, for {status}: {:?}", self.told()), || async {
+            self.told().contains(&expected).then_some(())
+        })
+        .await;
+    }
+}
+
+async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Arc<Mutex<Vec<(u16, String, Value)>>>) -> (u16, JoinHandle<()>) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (status, posts) = (Arc::clone(status), Arc::clone(posts));
+    let accepting = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((socket, _)) = listener.accept().await {
+            connections.spawn(answer(socket, Arc::clone(&status), Arc::clone(&posts)));
+        }
+    });
+    (port, accepting)
+}
+
+/// Reads one request, notes it, and answers.
+async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: Arc<Mutex<Vec<(u16, String, Value)>>>) {
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    let (head, body) = loop {
+        let length = socket.read(&mut buffer).await.unwrap_or(0);
+        if length == 0 {
+            return;
+        }
+        request.extend_from_slice(&buffer[..length]);
+        let text = String::from_utf8(request.clone()).unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap().parse::<usize>().unwrap();
+        if body.len() == length {
+            break (head.to_owned(), serde_json::from_str(body).unwrap());
+        }
+    };
+    let status = status.load(Ordering::Relaxed);
+    posts.lock().unwrap().push((status, head, body));
+    if status == SILENT {
+        return std::future::pending().await;
+    }
+    let answer = format!("HTTP/1.1 {status} x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n");
+    let _ = socket.write_all(answer.as_bytes()).await;
+}
+
+async fn posting_to(receiver: &Receiver) -> (Home, Meshkeep) {
+    let mut home = Home::new().with_flags(&[&format!("--on-problem=http://127.0.0.1:{}/hook", receiver.port())]);
+    let meshkeep = home.start().await;
+    (home, meshkeep)
+}
+
+#[tokio::test]
+async fn each_finding_that_appears_or_goes_is_posted_once() {
+    let receiver = Receiver::start().await;
+    let (home, meshkeep) = posting_to(&receiver).await;
+    home.write_cluster("paris", NOWHERE);
+    receiver.was_told(204, "appeared clusterUnreachable/paris").await;
+    let listed = meshkeep.get("/v1/problems").await;
+    let (head, body) = {
+        let posts = receiver.posts.lock().unwrap();
+        (posts[0].1.clone(), posts[0].2.clone())
+    };
+    assert!(head.starts_with("POST /hook HTTP/1.1") && head.contains("content-type: application/json"), "{head}");
+    assert_eq!((&body["finding"]["since"], &body["finding"]["severity"]), (&listed["items"][0]["since"], &listed["items"][0]["severity"]));
+    assert_eq!(body["meshkeep"]["version"], json!(env!("CARGO_PKG_VERSION")));
+    home.remove_cluster("paris");
+    receiver.was_told(204, "gone clusterUnreachable/paris").await;
+    let about_paris = |(status, what): &(u16, String)| *status == 204 && what.contains("clusterUnreachable/paris");
+    assert_eq!(receiver.told().into_iter().filter(about_paris).count(), 2, "{:?}", receiver.told());
+    assert!(meshkeep.text("/metrics").await.contains("meshkeep_problem_posts_total{outcome=\"taken\"}"));
+    let config = meshkeep.get("/v1/config").await;
+    let shown = config["items"].as_array().unwrap().iter().find(|item| item["name"] == "on-problem").unwrap();
+    assert_eq!(shown["values"], json!([format!("http://127.0.0.1:{}/REDACTED", receiver.port())]));
+}
+
+/// What is over before it is taken is left out; the rest is told as soon as the receiver is well.
+#[tokio::test]
+async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
+    let receiver = Receiver::start().await;
+    receiver.answers(503);
+    let (home, meshkeep) = posting_to(&receiver).await;
+    home.write_cluster("paris", NOWHERE);
+    receiver.was_told(503, "appeared clusterUnreachable/paris").await;
+    home.remove_cluster("paris");
+    home.write_cluster("tokyo", NOWHERE);
+    receiver.was_told(503, "appeared clusterUnreachable/tokyo").await;
+    receiver.answers(204);
+    receiver.was_told(204, "appeared clusterUnreachable/tokyo").await;
+    assert!(!receiver.told().contains(&(204, "appeared clusterUnreachable/paris".to_owned())), "{:?}", receiver.told());
+    // a redirection is not followed: it would lead a finding elsewhere
+    for (status, cluster) in [(400, "oslo"), (307, "rome")] {
+        receiver.answers(status);
+        home.write_cluster(cluster, NOWHERE);
+        receiver.was_told(status, &format!("appeared clusterUnreachable/{cluster}")).await;
+    }
+    receiver.answers(204);
+    home.write_cluster("lima", NOWHERE);
+    receiver.was_told(204, "appeared clusterUnreachable/lima").await;
+    for cluster in ["oslo", "rome"] {
+        let count = receiver.told().iter().filter(|(_, what)| what.ends_with(cluster)).count();
+        assert_eq!(count, 1, "{:?}", receiver.told());
+    }
+    assert_eq!(meshkeep.log_lines_with(&["refuses a finding", "it answers 400"]), 1, "{}", meshkeep.log());
+}
+
+/// Nothing waits for a receiver: not requests, not the mirror, not the end.
+#[tokio::test]
+async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
+    let mut receiver = Receiver::start().await;
+    receiver.answers(SILENT);
+    let (home, meshkeep) = posting_to(&receiver).await;
+    home.write_cluster("paris", NOWHERE);
+    receiver.was_told(SILENT, "appeared clusterUnreachable/paris").await;
+    home.write_cluster("tokyo", NOWHERE);
+    let problems = || async { meshkeep.get("/v1/problems?kind=clusterUnreachable").await["items"].as_array().unwrap().len() };
+    eventually("both to be listed while the receiver sleeps", || async { (problems().await == 2).then_some(()) }).await;
+    let begun = Instant::now();
+    meshkeep.get("/v1/status").await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+
+    receiver.stop().await;
+    receiver.answers(204);
+    eventually("a post to fail", || async {
+        let metrics = meshkeep.text("/metrics").await;
+        (!metrics.contains("meshkeep_problem_posts_total{outcome=\"failed\"} 0")).then_some(())
+    })
+    .await;
+    receiver.start_again().await;
+    for cluster in ["paris", "tokyo"] {
+        receiver.was_told(204, &format!("appeared clusterUnreachable/{cluster}")).await;
+    }
+    receiver.answers(SILENT);
+    home.remove_cluster("paris");
+    receiver.was_told(SILENT, "gone clusterUnreachable/paris").await;
+    let ended = meshkeep.stop().await;
+    assert!(ended.status.success() && ended.after < Duration::from_secs(5), "{:?}", ended.after);
+}
+
+#[tokio::test]
+async fn a_url_that_cannot_be_used_is_refused_without_being_shown() {
+    for url in ["hunter2", "ftp://hunter2@a", "http://[/hunter2", "https://bob:hunter2@/x"] {
+        let ended = Home::new().with_flags(&[&format!("--on-problem={url}")]).run_to_the_end().await;
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{url}: {}", ended.log);
+        assert!(ended.log.contains("--on-problem") && !ended.log.contains("hunter2"), "{url}: {}", ended.log);
+    }
+}

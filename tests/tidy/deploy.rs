@@ -1,0 +1,74 @@
+//! What is deployed beside the binary: alerts and dashboard ask for metrics that there are, each alert has its part of docs/alerts.md, and the chart has the
+//! same files. docs/metrics.md, in turn, is held equal to `/metrics` by a test of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+fn read(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The metrics that docs/metrics.md has, with their types.
+fn metrics() -> BTreeMap<String, String> {
+    let page = read("docs/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    rows.map(|(name, rest)| (name.to_owned(), rest.split(' ').next().unwrap_or_default().to_owned())).collect()
+}
+
+/// The words that could be metrics of ours.
+fn names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| ["meshkeep_", "process_"].iter().any(|begin| word.starts_with(begin))).collect()
+}
+
+/// Those of a text that no `/metrics` has.
+fn unknown<'a>(text: &'a str, metrics: &BTreeMap<String, String>) -> Vec<&'a str> {
+    let of_histogram = |name: &str| {
+        let family = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
+        family.is_some_and(|family| metrics.get(family).is_some_and(|kind| kind == "histogram"))
+    };
+    names(text).into_iter().filter(|name| !metrics.contains_key(*name) && !of_histogram(name)).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+    let metrics = metrics();
+    for name in ["alerts.yaml", "alerts.test.yaml", "dashboard.json"].map(|name| format!("deploy/prometheus/{name}")) {
+        let text = read(&name);
+        assert!(names(&text).len() > 10, "{name} names hardly any");
+        assert_eq!(unknown(&text, &metrics), Vec::<&str>::new(), "{name}");
+    }
+}
+
+#[test]
+fn a_metric_that_is_not_there_is_found() {
+    let metrics = metrics();
+    let text = "rate(meshkeep_durable_duration_seconds_bucket[5m]) + meshkeep_loaded_count + meshkeep_lodaed + process_threads";
+    assert_eq!(unknown(text, &metrics), ["meshkeep_loaded_count", "meshkeep_lodaed"]);
+}
+
+#[test]
+fn each_alert_has_a_part_of_the_page_and_each_part_an_alert() {
+    let (rules, page) = (read("deploy/prometheus/alerts.yaml"), read("docs/alerts.md"));
+    let behind = |begin: &str| rules.lines().filter_map(|line| line.trim().strip_prefix(begin)).map(str::to_owned).collect::<Vec<_>>();
+    let alerts: BTreeSet<String> = behind("- alert: ").into_iter().collect();
+    let headings: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## Meshkeep")).map(str::to_lowercase).collect();
+    let links: BTreeSet<String> = behind("runbook_url: docs/alerts.md#meshkeep").into_iter().collect();
+    assert_eq!((behind("runbook_url: ").len(), alerts.len() > 20), (behind("- alert: ").len(), true), "each alert has a link");
+    assert_eq!(headings, links);
+    for alert in &alerts {
+        assert!(page.contains(alert.as_str()), "docs/alerts.md does not name {alert}");
+        assert!(read("deploy/prometheus/alerts.test.yaml").contains(alert.as_str()), "no test of {alert}");
+    }
+}
+
+#[test]
+fn the_chart_has_the_same_alerts_and_dashboard() {
+    for name in ["alerts.yaml", "dashboard.json"] {
+        assert!(
+            read(&format!("deploy/prometheus/{name}")) == read(&format!("deploy/helm/meshkeep/files/{name}")),
+            "run scripts/chart: {name}"
+        );
+    }
+}
