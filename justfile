@@ -57,6 +57,14 @@ container-trial:
 soak *events:
     scripts/soak {{ events }}
 
+# what takes too long for CI: scripts/nightly names the steps
+nightly *steps:
+    scripts/nightly {{ steps }}
+
+# the container image, with its labels: just image registry.example.org/meshkeep:0.1.0
+image name:
+    scripts/image {{ name }}
+
 # damaged bytes for every decoder, for so many seconds each
 fuzz *seconds:
     scripts/fuzz {{ seconds }}

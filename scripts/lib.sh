@@ -40,6 +40,16 @@ install_build_packages() {
   install_packages ca-certificates gcc libc6-dev make protobuf-compiler libprotobuf-dev
 }
 
+# Build arguments of the Containerfile that name what is built, one a line. The time is the commit's, so that two builds of it are equal.
+image_arguments() {
+  printf '%s\n' \
+    "--build-arg=VERSION=$(sed -n '0,/^version = "\(.*\)"/s//\1/p' Cargo.toml)" \
+    "--build-arg=REVISION=$(git rev-parse HEAD)" \
+    "--build-arg=SOURCE=$(git config --get remote.origin.url | sed 's#//[^@/]*@#//#' || true)" \
+    "--build-arg=MESHKEEP_COMMIT=$(git log -1 --format='%h, %cs')" \
+    "--timestamp=$(git log -1 --format=%ct)"
+}
+
 # Prints a Go that is new enough for the module of a directory: the machine's, else PyPI's, kept in target/tools/go.
 go_for() {
   export GOTOOLCHAIN=local

@@ -1,13 +1,14 @@
 //! What reading the remotes costs, with the real sidecar and a real etcd that has all clusters in cache form, one file for each:
-//! `cargo bench --bench sync -- [cold [keys] | resume [keys] | churn [rate] [seconds]]`. `cold`: an empty store until everything is served and stored, beside a bare client
+//! `cargo bench --bench sync -- [cold [keys] | resume [keys] | churn [rate] [seconds] | page [keys]]`. `cold`: an empty store until everything is served and stored, beside a bare client
 //! that lists the same ranges into nothing. `resume`: the bytes that a start reads after changes that it has missed, also where the etcd was
 //! compacted meanwhile, beside the bytes of these changes and of a full list. `churn [rate] [seconds]`: what the sidecar takes while the remotes
-//! change, a million keys. Deliberately lacks: thresholds.
+//! change, a million keys. `page`: the page at `/` in a Chromium. Deliberately lacks: thresholds.
 
 mod churn;
 #[path = "../view/data.rs"]
 #[allow(dead_code, reason = "the mirror's bench needs more of it")]
 mod data;
+mod page;
 #[path = "../processes/mod.rs"]
 mod processes;
 mod source;
@@ -48,7 +49,8 @@ fn main() -> Outcome<()> {
             let seconds = words.get(2).map_or(Ok(600), |word| word.parse())?;
             runtime.block_on(churn::churn(keys(20_000)?, Duration::from_secs(seconds)))
         }
-        Some(other) => Err(format!("there is no figure {other}: cold, resume, churn").into()),
+        Some("page") => runtime.block_on(page::page(keys(1_000_000)?)),
+        Some(other) => Err(format!("there is no figure {other}: cold, resume, churn, page").into()),
         None => runtime.block_on(async {
             cold(1_000_000).await?;
             resume(300_000).await

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ use crate::harness::{PATIENCE, eventually};
 /// The user that the Containerfile names.
 const USER: u32 = 65_532;
 
+/// A group that a volume belongs to, as `fsGroup` names one.
+const GROUP: u32 = 3_000;
+
 /// How long a probe may take that is answered by nobody: the command gives up after 5 s, a kubelet often sooner.
 const SILENT_PROBE_MAX: Duration = Duration::from_secs(10);
 
@@ -27,6 +30,8 @@ const STAGED: &str = "/image/";
 struct Pod {
     root: TempDir,
     environment: Vec<(String, String)>,
+    /// The user and its groups, as chroot(8) takes them.
+    user: [String; 2],
     sidecar: Option<Child>,
 }
 
@@ -37,7 +42,8 @@ impl Pod {
         let root = tempfile::Builder::new().prefix("pod-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let pod = Self { root, environment, sidecar: None };
+        let user = [format!("--userspec={USER}:{USER}"), "--groups=".to_owned()];
+        let pod = Self { root, environment, user, sidecar: None };
         for path in staged() {
             pod.stage(&path);
         }
@@ -90,7 +96,7 @@ impl Pod {
         let mut command;
         if is_root() {
             command = Command::new("/usr/sbin/chroot");
-            command.args([&format!("--userspec={USER}:{USER}"), "--groups="]).arg(self.root.path());
+            command.args(&self.user).arg(self.root.path());
         } else {
             command = Command::new("/usr/bin/unshare");
             command.arg("--map-root-user").arg("--root").arg(self.root.path());
@@ -243,6 +249,42 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
     let (code, text) = pod.told(&["--live", "--synced"]);
     assert!(code == 2 && text.contains("--synced"), "{code} {text}");
     assert_eq!(pod.stop().await, Some(0));
+}
+
+/// A volume as a kubelet mounts it with `fsGroup`: root's, and its group may write. Also with a user of another number, as `runAsUser` makes it.
+#[tokio::test]
+async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
+    // who is not root has no other users
+    if !is_root() {
+        return;
+    }
+    let mut pod = Pod::new(&[]);
+    let volume = pod.place("/var/lib/volume/data").parent().unwrap().to_owned();
+    chown(&volume, Some(0), Some(GROUP)).unwrap();
+    fs::set_permissions(&volume, fs::Permissions::from_mode(0o2775)).unwrap();
+    let listen = ["--listen", "unix:///tmp/meshkeep.sock", "--data-dir", "/var/lib/volume"];
+    let socket = ["--server", "unix:///tmp/meshkeep.sock"];
+    for user in [USER, USER + 1] {
+        pod.user = [format!("--userspec={user}:{user}"), format!("--groups={GROUP}")];
+        pod.start(&listen);
+        pod.is_up(&socket).await;
+        pod.tells_of_its_cluster(&socket).await;
+        assert_eq!(pod.stop().await, Some(0));
+        let owners: BTreeSet<u32> = fs::read_dir(&volume).unwrap().map(|entry| entry.unwrap().metadata().unwrap().uid()).collect();
+        assert_eq!(owners, BTreeSet::from([user]));
+        for entry in fs::read_dir(&volume).unwrap() {
+            let path = entry.unwrap().path();
+            // a kubelet gives what is there to the group; another user of it has what its owner had
+            let given = Command::new("chown").arg("-R").arg(format!("{}:{GROUP}", USER + 1)).arg(path).status().unwrap();
+            assert!(given.success());
+        }
+    }
+    // without the group there is no way in, and that is said
+    pod.user = [format!("--userspec={USER}:{USER}"), "--groups=".to_owned()];
+    fs::set_permissions(&volume, fs::Permissions::from_mode(0o2770)).unwrap();
+    let output = pod.process(&[&["serve"], &listen[..]].concat()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("/var/lib/volume") && text.contains("ermission denied"), "{text}");
 }
 
 /// What the build stage copies is enough for cargo to know the package, and all that the code includes is among it.

@@ -1,0 +1,166 @@
+//! The page at `/` of a large mesh in a real Chromium: how soon after a restart it can be used, what is fetched for it, and what it costs the sidecar to
+//! keep it open while the mesh changes, beside the same without it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
+use super::source::{fill, put};
+use super::{TIME_MAX, data};
+
+/// The changes of Cilium's own scale test.
+const CHANGES_PER_SECOND: u32 = 325;
+
+/// How long what it costs is measured.
+fn measured() -> Duration {
+    Duration::from_secs(data::sized(60, 3))
+}
+
+/// How often it is opened after a restart.
+fn runs() -> u32 {
+    data::sized(5, 1)
+}
+
+/// What a start took should have been given back, and what it lists at once be listed.
+const SETTLED_AFTER: Duration = Duration::from_secs(10);
+
+/// No display, no graphics card, no calls home; no sandbox, which root may not have: it loads one page of ours.
+const FLAGS: [&str; 6] =
+    ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking"];
+
+/// How many bytes came over the wire, heads included: of the page and its files, then of answers of the API but the stream.
+const TRANSFERRED: &str = "const all = [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]; \
+    const sum = (of) => all.filter((one) => of(new URL(one.name).pathname)).reduce((bytes, one) => bytes + one.transferSize, 0); \
+    return [sum((path) => !path.startsWith('/v1/')), sum((path) => path.startsWith('/v1/') && path !== '/v1/events')]";
+
+pub(crate) async fn page(keys: u32) -> Outcome<()> {
+    // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let (_etcd, url, client) = start_etcd(home.path()).await?;
+    let (count, _) = fill(&client, keys).await?;
+    for number in 1..=data::clusters() {
+        add_cluster(home.path(), data::cluster(number).as_str(), &url)?;
+    }
+    println!("page: {count} keys of {} clusters", data::clusters());
+    let browser = Browser::start(home.path()).await?;
+    let (mut meshkeep, address) = start_meshkeep(home.path())?;
+    until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+    tokio::time::sleep(SETTLED_AFTER).await;
+    let mut times = Vec::new();
+    for _ in 0..runs() {
+        browser.goes("about:blank").await?;
+        meshkeep.terminate()?;
+        let began = Instant::now();
+        let (started, address) = start_meshkeep(home.path())?;
+        meshkeep = started;
+        let listening = began.elapsed();
+        browser.goes(&format!("http://{address}/")).await?;
+        browser.has_all_rows().await?;
+        times.push((began.elapsed(), listening));
+        until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+    }
+    times.sort_unstable();
+    let shown: Vec<String> = times.iter().map(|(usable, _)| format!("{:.0}", usable.as_secs_f64() * 1e3)).collect();
+    let (usable, listening) = times[times.len() / 2];
+    println!("  usable {usable:.0?} after exec (it listens after {listening:.0?}); all: {} ms", shown.join(" "));
+    let bytes = browser.runs(TRANSFERRED).await?;
+    println!("  transferred: {} bytes of the page and its files, {} of answers", bytes[0], bytes[1]);
+    tokio::time::sleep(SETTLED_AFTER).await;
+    let open = cost(&client, &meshkeep).await?;
+    browser.goes("about:blank").await?;
+    tokio::time::sleep(SETTLED_AFTER).await;
+    let closed = cost(&client, &meshkeep).await?;
+    println!(
+        "  at {CHANGES_PER_SECOND} changes/s: {open:.2} % of a core while it is open, {closed:.2} % without: it costs {:.2} %",
+        open - closed
+    );
+    meshkeep.terminate()
+}
+
+/// The share of a core that the sidecar takes while the mesh changes, in percent.
+async fn cost(client: &etcd_client::Client, meshkeep: &Running) -> Outcome<f64> {
+    let (busy, began) = (meshkeep.busy()?, Instant::now());
+    put(client, CHANGES_PER_SECOND, measured(), || Ok(())).await?;
+    Ok((meshkeep.busy()? - busy).as_secs_f64() * 100.0 / began.elapsed().as_secs_f64())
+}
+
+/// A browser with one page, ended when dropped.
+struct Browser {
+    driver: Child,
+    session: String,
+}
+
+impl Browser {
+    async fn start(home: &Path) -> Outcome<Self> {
+        let log = home.join("driver.log");
+        let output = fs::File::create(&log)?;
+        let mut command = Command::new("chromedriver");
+        command.arg("--port=0").env("TMPDIR", home).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let mut browser = Self { driver: command.spawn()?, session: String::new() };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let port = loop {
+            let text = fs::read_to_string(&log)?;
+            let port = text.split_once("started successfully on port ").and_then(|(_, rest)| rest.split_once('.'));
+            if let Some((port, _)) = port {
+                break port.to_owned();
+            }
+            if Instant::now() > deadline {
+                return Err(format!("chromedriver does not start: {text}").into());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let profile = format!("--user-data-dir={}", home.join("profile").display());
+        let flags: Vec<&str> = FLAGS.into_iter().chain([profile.as_str()]).collect();
+        let options = json!({"binary": "/usr/bin/chromium", "args": flags});
+        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        let server = format!("http://127.0.0.1:{port}/session");
+        let session = ask(&server, &wanted).await?;
+        browser.session = format!("{server}/{}", session["sessionId"].as_str().ok_or("no session")?);
+        Ok(browser)
+    }
+
+    async fn goes(&self, url: &str) -> Outcome<()> {
+        ask(&format!("{}/url", self.session), &json!({"url": url})).await.map(drop)
+    }
+
+    async fn runs(&self, script: &str) -> Outcome<Value> {
+        ask(&format!("{}/execute/sync", self.session), &json!({"script": script, "args": []})).await
+    }
+
+    /// Waits until each cluster has its row.
+    async fn has_all_rows(&self) -> Outcome<()> {
+        let began = Instant::now();
+        loop {
+            let rows = self.runs("return document.querySelectorAll('tbody tr').length").await?;
+            if rows.as_u64() == Some(u64::from(data::clusters())) {
+                return Ok(());
+            }
+            if began.elapsed() > TIME_MAX {
+                return Err(format!("the page has {rows} rows").into());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // the driver ends its browser with itself
+        drop(Command::new("kill").arg(self.driver.id().to_string()).status());
+        drop(self.driver.wait());
+    }
+}
+
+async fn ask(url: &str, body: &Value) -> Outcome<Value> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let mut answer: Value = client.post(url).json(body).send().await?.json().await?;
+    match answer["value"].take() {
+        value if value["error"].is_string() => Err(format!("{url}: {value}").into()),
+        value => Ok(value),
+    }
+}
