@@ -202,3 +202,50 @@ fn each_setting_in_force_says_what_holds_and_where_it_comes_from() {
     let options = command.get_arguments().filter(|option| option.get_long().is_some_and(|long| long != "help"));
     assert_eq!(told.len(), options.count() - 1 + 6 + 1, "every option is told, kvstore-opt as six, and RUST_LOG");
 }
+
+/// A cell of a table: a bar would end it, and what is between angle brackets would be markup.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
+}
+
+/// What docs/settings.md has of the options, in the order of the help text.
+fn table_of_options() -> String {
+    use clap::{ArgAction, Args as _};
+    let command = Settings::augment_args(Command::new("serve"));
+    let mut table = "| flag | variable | default | what it is |\n|---|---|---|---|\n".to_owned();
+    for option in super::layers::options(&command).filter(|option| !option.is_hide_set()) {
+        let long = option.get_long().unwrap();
+        let value = match option.get_action() {
+            ArgAction::SetTrue => String::new(),
+            _ => option.get_value_names().map(|names| format!(" {}", names[0])).unwrap_or_default(),
+        };
+        let defaults: Vec<String> = option.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+        let default = if defaults.is_empty() || matches!(option.get_action(), ArgAction::SetTrue) {
+            String::new()
+        } else {
+            format!("`{}`", defaults.join(","))
+        };
+        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+        let variable = format!("MESHKEEP_{}", long.to_uppercase().replace('-', "_"));
+        table += &format!("| `--{long}{value}` | `{variable}` | {} | {} |\n", cell(&default), cell(&help));
+    }
+    table
+}
+
+/// `SETTINGS_WRITE=1` writes the page's table instead.
+#[test]
+fn the_page_about_settings_has_what_the_code_has() {
+    const BEGIN: &str = "| flag | variable |";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let at = page.find(BEGIN).unwrap();
+    let end = page[at..].find("\n\n").map_or(page.len(), |length| at + length + 1);
+    let expected = format!("{}{}{}", &page[..at], table_of_options(), &page[end..]);
+    if std::env::var_os("SETTINGS_WRITE").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == expected,
+        "docs/settings.md is not what the options are: run this test with SETTINGS_WRITE=1"
+    );
+}

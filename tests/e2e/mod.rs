@@ -12,6 +12,7 @@ mod derived;
 mod descriptors;
 mod directory;
 mod doctor;
+mod documents;
 mod freshness;
 mod full_disk;
 mod generated_clients;

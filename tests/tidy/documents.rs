@@ -71,3 +71,56 @@ fn a_document_or_a_section_that_is_not_there_is_found() {
     assert_eq!(told(&format!("/// As {nowhere} has it.")), [format!("there is no {nowhere}")]);
     assert_eq!(told(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
 }
+
+/// The address of a heading, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
+    kept.replace(' ', "-")
+}
+
+/// The links of a page to files of the repository and to their headings.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.contains(' ') && !target.starts_with("mailto:"))
+}
+
+#[test]
+fn each_link_between_pages_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let beside =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md", "docs/page/README.md"];
+    let mut wrong = Vec::new();
+    for page in pages.chain(beside.map(|name| root.join(name))) {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            let (file, heading) = link.split_once('#').map_or((link, None), |(file, heading)| (file, Some(heading)));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let found = if target.is_dir() { Ok(String::new()) } else { fs::read_to_string(&target) };
+            let has = |heading: &str, text: &str| {
+                text.lines().any(|line| line.starts_with('#') && anchor(line.trim_start_matches('#').trim()) == heading)
+            };
+            let is_there = match (&found, heading) {
+                (Ok(text), Some(heading)) => has(heading, text),
+                // a picture is no text
+                (_, _) => target.exists(),
+            };
+            if !is_there {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let index = fs::read_to_string(docs.join("README.md")).unwrap();
+    let names = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let missing: Vec<String> = names
+        .filter(|name| name.ends_with(concat!(".", "md")) && name != concat!("README", ".md") && !index.contains(&format!("({name}")))
+        .collect();
+    assert_eq!(missing, Vec::<String>::new());
+}

@@ -1,0 +1,247 @@
+//! The pages for users: each command that a ```` ```console ```` block shows is run over the sample mesh, and answers what the page says.
+//!
+//! Blocks hold lines that begin with `$ ` (commands for `bash`; a line that ends with a backslash goes on) and what they print. A line of output that is
+//! `…` stands for any lines. What differs from run to run (ages, times, ports, positions) is compared by its form only, blanks and the widths of columns not
+//! at all. Commands run in one directory, which has the cluster files in `clustermesh/`, with the binary in `PATH`, and 127.0.0.1:9870 leads to the sidecar.
+//! `DOCUMENTS_WRITE=1` writes what the commands print into the pages instead. What no test can run stands in blocks of another kind, which name
+//! the programs of [`ELSEWHERE`] alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::samples::in_state_form;
+use crate::harness::etcd::etcd_binaries;
+
+/// The address that pages show.
+const SHOWN: &str = "127.0.0.1:9870";
+
+/// A line of output that stands for any lines.
+const ANYTHING: &str = "…";
+
+/// What blocks of `sh` may begin a command with: what needs a cluster, a host's services or minutes to build, and what never ends.
+const ELSEWHERE: [&str; 10] =
+    ["cargo ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
+
+/// The one page that changes the mesh while it is read.
+const LAST: &str = "tour.md";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// README.md and the pages of docs/, the one that changes something last.
+fn pages() -> Vec<PathBuf> {
+    let all = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    pages.push(root().join("README.md"));
+    pages.sort_by_key(|path| (path.ends_with(LAST), path.clone()));
+    pages
+}
+
+/// One command and what the page says that it prints.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    command: String,
+    output: Vec<String>,
+}
+
+/// A page as pieces: text that stays, and commands with their output.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Shown(Shown),
+}
+
+fn pieces(page: &str) -> Vec<Piece> {
+    let (mut pieces, mut is_console) = (Vec::new(), false);
+    for line in page.lines() {
+        if let Some(language) = line.strip_prefix("```") {
+            is_console = language == "console";
+            pieces.push(Piece::Text(line.to_owned()));
+        } else if !is_console {
+            pieces.push(Piece::Text(line.to_owned()));
+        } else if let Some(command) = line.strip_prefix("$ ") {
+            pieces.push(Piece::Shown(Shown { command: command.to_owned(), output: Vec::new() }));
+        } else if let Some(Piece::Shown(shown)) = pieces.last_mut() {
+            if shown.command.ends_with('\\') {
+                shown.command += &format!("\n{line}");
+            } else {
+                shown.output.push(line.to_owned());
+            }
+        } else {
+            panic!("a console block begins without a command: {line}");
+        }
+    }
+    pieces
+}
+
+fn text(pieces: &[Piece]) -> String {
+    let lines = pieces.iter().flat_map(|piece| match piece {
+        Piece::Text(line) => vec![line.clone()],
+        Piece::Shown(Shown { command, output }) => [vec![format!("$ {command}")], output.clone()].concat(),
+    });
+    lines.fold(String::new(), |text, line| text + &line + "\n")
+}
+
+/// A line by its form: what differs from run to run is replaced, runs of blanks are one.
+fn form(line: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-:+".contains(c);
+    let (mut formed, mut word) = (String::new(), String::new());
+    for c in line.chars().chain(['\n']) {
+        if is_part(c) {
+            word.push(c);
+            continue;
+        }
+        // in JSON what is before a number is no part of it
+        let bare = word.trim_start_matches(':');
+        formed += &":".repeat(word.len() - bare.len());
+        formed += &form_of_word(bare);
+        word.clear();
+        if !(c.is_whitespace() && formed.ends_with([' ', '\n'])) {
+            formed.push(if c.is_whitespace() { ' ' } else { c });
+        }
+    }
+    formed.trim_end().to_owned()
+}
+
+fn form_of_word(word: &str) -> String {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let hex = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_decimal = word.split_once('.').is_some_and(|(whole, rest)| digits(whole) && digits(rest));
+    let is_length = word.ends_with(['s', 'm', 'h', 'd']) && word.starts_with(|c: char| c.is_ascii_digit()) && {
+        word.bytes().all(|byte| byte.is_ascii_digit() || b".smhd".contains(&byte))
+    };
+    let bytes = word.as_bytes();
+    let is_time = bytes.len() >= 19 && bytes[10] == b'T' && bytes[4] == b'-' && word.ends_with('Z');
+    if is_time || word.len() >= 14 && word.starts_with("20") && word.contains('T') {
+        return "TIME".to_owned();
+    }
+    if is_length || is_decimal {
+        return "AGE".to_owned();
+    }
+    let parts: Vec<&str> = word.split(['.', ':']).collect();
+    match parts.as_slice() {
+        ["v1", epoch, sequence] if hex(epoch) && digits(sequence) => "POSITION".to_owned(),
+        [one] if hex(one) => "HEX".to_owned(),
+        // a clock's time, as `watch` and logs have it
+        [hours, minutes, seconds] if word.contains(':') && [hours, minutes, seconds].iter().all(|part| part.len() == 2 && digits(part)) => {
+            "TIME".to_owned()
+        }
+        _ => match word.rsplit_once(':') {
+            Some(("127.0.0.1", port)) if digits(port) => "127.0.0.1:PORT".to_owned(),
+            _ => word.to_owned(),
+        },
+    }
+}
+
+/// Whether lines are those that a page shows.
+fn fits(shown: &[String], found: &[String]) -> bool {
+    match shown {
+        [] => found.is_empty(),
+        [any, rest @ ..] if any == ANYTHING => (0..=found.len()).any(|from| fits(rest, &found[from..])),
+        [line, rest @ ..] => found.first().is_some_and(|first| form(first) == form(line)) && fits(rest, &found[1..]),
+    }
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_compared_by_its_form() {
+    for (line, formed) in [
+        ("paris  1   live   16s  6.4s  2      2", "paris 1 live AGE AGE 2 2"),
+        (r#"{"ageSeconds":1.872,"lastContact":"2026-11-25T12:54:48.265Z","id":7}"#, r#"{"ageSeconds":AGE,"lastContact":"TIME","id":7}"#),
+        ("at v1.e8c13768b68d8dc4.71, http://127.0.0.1:22106/x of 10.1.2.40", "at POSITION, http://127.0.0.1:PORT/x of 10.1.2.40"),
+        ("up 2m10s", "up AGE"),
+    ] {
+        assert_eq!(form(line), formed);
+    }
+    let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+    let found = lines(&["a 1s", "b", "c"]);
+    assert!(fits(&lines(&["a   2s", "…", "c"]), &found) && fits(&lines(&["…"]), &found));
+    assert!(!fits(&lines(&["a 2s", "c"]), &found) && !fits(&lines(&["…", "b"]), &found));
+    let page = "x\n```console\n$ a \\\n  b\nout\n$ c\n```\n";
+    assert_eq!((pieces(page).len(), text(&pieces(page))), (5, page.to_owned()));
+}
+
+/// A shell in a directory of its own.
+struct Shell {
+    directory: PathBuf,
+    path: String,
+    server: String,
+}
+
+impl Shell {
+    fn run(&self, command: &str) -> Vec<String> {
+        let address = self.server.trim_start_matches("http://");
+        let ran = Command::new("bash")
+            .args(["-c", &format!("exec 2>&1; {}", command.replace(SHOWN, address))])
+            .current_dir(&self.directory)
+            .env_clear()
+            .env("PATH", &self.path)
+            .env("MESHKEEP_SERVER", &self.server)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&ran.stdout).replace(address, SHOWN);
+        text.lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_command_of_the_pages_answers_what_they_show() {
+    let (_etcds, home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let directory = home.config_directory().parent().unwrap().to_owned();
+    let programs = directory.join("programs");
+    fs::create_dir(&programs).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_meshkeep"), programs.join("meshkeep")).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let shell = Shell { directory, path, server: running.url().to_owned() };
+    let is_writing = std::env::var_os("DOCUMENTS_WRITE").is_some();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for page in pages() {
+        let before = fs::read_to_string(&page).unwrap();
+        let mut pieces = pieces(&before);
+        for piece in &mut pieces {
+            let Piece::Shown(shown) = piece else { continue };
+            count += 1;
+            let found = shell.run(&shown.command);
+            if fits(&shown.output, &found) {
+                continue;
+            }
+            wrong.push(format!(
+                "{}: $ {}\nshown:\n{}\nfound:\n{}\n",
+                page.display(),
+                shown.command,
+                shown.output.join("\n"),
+                found.join("\n")
+            ));
+            shown.output = found;
+        }
+        let after = text(&pieces);
+        if is_writing && after != before {
+            fs::write(&page, after).unwrap();
+        }
+    }
+    assert!(count > 20, "only {count} commands were found");
+    assert!(wrong.is_empty() || is_writing, "{}DOCUMENTS_WRITE=1 writes what is found", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_not_run_could_not_be() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let (mut language, mut goes_on) = (None, false);
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("```") {
+                language = language.is_none().then_some(name);
+                continue;
+            }
+            let is_command = matches!(language, Some("sh" | "bash")) && !goes_on && !line.starts_with('#') && !line.trim().is_empty();
+            if is_command && !ELSEWHERE.iter().any(|program| line.starts_with(program)) {
+                wrong.push(format!("{}: {line}", page.display()));
+            }
+            goes_on = line.ends_with('\\');
+        }
+    }
+    assert!(wrong.is_empty(), "write them as console, so that they are run:\n{}", wrong.join("\n"));
+}
