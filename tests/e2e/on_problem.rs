@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, Meshkeep};
@@ -18,12 +18,15 @@ const SILENT: u16 = 0;
 /// A cluster that nothing answers for.
 const NOWHERE: &str = "endpoints:\n- http://127.0.0.1:1\n";
 
+/// What was posted: the status that it got, its head and its body.
+type Posted = Arc<Mutex<Vec<(u16, String, Value)>>>;
+
 /// Takes posts, and answers each with the status that is set.
 pub(super) struct Receiver {
     port: u16,
     status: Arc<AtomicU16>,
-    posts: Arc<Mutex<Vec<(u16, String, Value)>>>,
-    accepting: JoinHandle<()>,
+    posts: Posted,
+    accepting: JoinSet<()>,
 }
 
 impl Receiver {
@@ -43,8 +46,7 @@ impl Receiver {
 
     /// The listener and all of its connections go.
     async fn stop(&mut self) {
-        self.accepting.abort();
-        let _ = (&mut self.accepting).await;
+        self.accepting.shutdown().await;
     }
 
     async fn start_again(&mut self) {
@@ -68,12 +70,13 @@ impl Receiver {
     }
 }
 
-async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Arc<Mutex<Vec<(u16, String, Value)>>>) -> (u16, JoinHandle<()>) {
+async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Posted) -> (u16, JoinSet<()>) {
     let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (status, posts) = (Arc::clone(status), Arc::clone(posts));
-    let accepting = tokio::spawn(async move {
-        let mut connections = tokio::task::JoinSet::new();
+    let mut accepting = JoinSet::new();
+    accepting.spawn(async move {
+        let mut connections = JoinSet::new();
         while let Ok((socket, _)) = listener.accept().await {
             connections.spawn(answer(socket, Arc::clone(&status), Arc::clone(&posts)));
         }
@@ -82,7 +85,7 @@ async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Arc<Mutex<Vec<(u16, 
 }
 
 /// Reads one request, notes it, and answers.
-async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: Arc<Mutex<Vec<(u16, String, Value)>>>) {
+async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: Posted) {
     let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
     let (head, body) = loop {
         let length = socket.read(&mut buffer).await.unwrap_or(0);
