@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::openapi;
 use super::problem::Problem;
-use super::words::{and, nearest};
+use super::words::and;
+use crate::model::nearest;
 
 /// What an item has.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Paths that are nearly right, and what was meant by them.
 
-use super::words::nearest;
+use crate::model::nearest;
 
 /// What there is below `/v1`.
 const RESOURCES: [&str; 16] = [

@@ -14,6 +14,7 @@ mod identity_labels;
 mod key;
 mod listen;
 mod log_tail;
+mod nearest;
 mod numeric_identity;
 mod object;
 mod packed_slice;
@@ -39,6 +40,7 @@ pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use listen::ListenAddress;
 pub use log_tail::LogTail;
+pub use nearest::nearest;
 pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
 pub use object::{
     Backend, BackendZone, CLUSTER_LABEL, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object,

@@ -8,7 +8,8 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::Parameter;
 
 use crate::api::problem::{Code, Problem};
-use crate::api::words::{and, nearest};
+use crate::api::words::and;
+use crate::model::nearest;
 
 /// What a parameter takes.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::response::Html;
 
 use crate::api::problem::{Code, Problem};
-use crate::api::words::nearest;
+use crate::model::nearest;
 
 /// How to get there all the same.
 const WITH_TOKEN: &str = "<p>A browser sends no such header by itself. Ask with a program that does:</p>\n\
