@@ -306,7 +306,7 @@ mod tests {
             "problem/clusterUnreachable/paris",
             "problem/danglingIdentity/paris/68352",
             "problem/duplicateAddress/-/cidr/10.1.0.0/16",
-            "problem/journalGap/-",
+            "problem/logGap/-",
             "cilium/cache/nodes/v1/paris/worker-1#10.0.0.1",
             "cilium/cache/nodes/v1/paris/a#b#fd00::1",
             "cilium/cache/nodes/v1/paris/a#10.0.0.0/24",
@@ -369,9 +369,9 @@ mod tests {
             "cilium/cache/cluster-config/paris/a",
             "cilium/cluster-config/",
             "cilium/cluster-config/paris/a",
-            "problem/journalGap",
-            "problem/journalGap/Paris",
-            "problem/journalGap/-/",
+            "problem/logGap",
+            "problem/logGap/Paris",
+            "problem/logGap/-/",
         ] {
             assert_eq!(EntryKey::from_cache_form(text), None, "{text}");
         }

@@ -98,7 +98,7 @@ mod tests {
             ("overlappingPodCIDR/paris", "overlappingPodCIDR", vec!["paris", "tokyo"], "problem/overlappingPodCIDR/-/paris"),
             ("clusterFileInvalid/Paris.yaml", "clusterFileInvalid", vec![], "problem/clusterFileInvalid/-/Paris.yaml"),
             ("x/paris-2", "x", vec!["paris"], "problem/x/paris/paris-2"),
-            ("journalGap", "journalGap", vec![], "problem/journalGap/-"),
+            ("logGap", "logGap", vec![], "problem/logGap/-"),
         ] {
             let finding = ToldFinding {
                 id: id.to_owned(),

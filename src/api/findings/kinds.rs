@@ -21,7 +21,7 @@ pub(crate) const KINDS: [(&str, Severity); 25] = [
     ("findingsUntold", Severity::Info),
     ("heldEntries", Severity::Info),
     ("identityOutOfRange", Severity::Warning),
-    ("journalGap", Severity::Warning),
+    ("logGap", Severity::Warning),
     ("overlappingNodePodCIDR", Severity::Warning),
     ("overlappingPodCIDR", Severity::Warning),
     ("progressUnanswered", Severity::Info),

@@ -36,7 +36,7 @@ pub(super) fn of_process(state: &ApiState) -> Vec<Finding> {
     if handle.is_log_failing() {
         let detail = "the log cannot be written: after a crash, positions from now on are answered with a reset";
         let advice = "make room on the disk of --data-dir, or see why its log/ cannot be written";
-        found.push(finding("journalGap", "", NOBODY, detail, advice));
+        found.push(finding("logGap", "", NOBODY, detail, advice));
     }
     for (name, failure) in files.states() {
         let Some(failure) = failure else { continue };
