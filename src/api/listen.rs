@@ -7,7 +7,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
@@ -18,7 +17,7 @@ use super::guard::{Guard, Hosts, Token};
 use super::kept::{Kept, KeptFiles, Look};
 use super::posts::Poster;
 use super::seats::ConnectionLimits;
-use super::tls::{self, TlsError};
+use super::tls::{self, Serving, TlsError};
 use crate::model::ListenAddress;
 
 /// The mode of a unix socket: its owner and group may connect.
@@ -83,11 +82,9 @@ pub struct Bound {
     pub(super) health: Option<Listener>,
     pub(super) guard: Guard,
     pub(super) health_guard: Guard,
-    pub(super) tls: Option<Arc<Kept<ServerConfig>>>,
+    pub(super) tls: Option<Arc<Kept<Serving>>>,
     /// The token and the certificates.
     pub(super) files: KeptFiles,
-    /// Our certificate, where TLS is served.
-    pub(super) certificate: Option<PathBuf>,
     pub(super) reread: Arc<Notify>,
     pub(super) limits: ConnectionLimits,
     /// Posts findings.
@@ -167,18 +164,7 @@ impl Bound {
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
-        Ok(Self {
-            guard,
-            health_guard,
-            listeners,
-            health,
-            tls,
-            certificate: options.tls.as_ref().map(|tls| tls.certificate.clone()),
-            files,
-            reread,
-            limits: options.limits,
-            poster,
-        })
+        Ok(Self { guard, health_guard, listeners, health, tls, files, reread, limits: options.limits, poster })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.

@@ -16,7 +16,6 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
-use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -34,6 +33,7 @@ use super::pieces::{Pieces, Tracked};
 use super::seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX, Seat, Seats};
 use super::stall::Stallable;
 use super::state::ApiState;
+use super::tls::Serving;
 use super::visit::{Answer, Visit};
 use crate::handle::Handle;
 use crate::model::{Causes, Due};
@@ -73,7 +73,7 @@ type Beginning = BoxFuture<'static, Option<Conversation>>;
 #[derive(Clone)]
 struct Server {
     router: Router,
-    tls: Option<Arc<Kept<ServerConfig>>>,
+    tls: Option<Arc<Kept<Serving>>>,
     /// Every connection and every task that HTTP/2 starts for one.
     tasks: TaskTracker,
     seats: Seats,
@@ -91,7 +91,7 @@ impl Bound {
         let state = ApiState::new(handle, stop_accepting.clone())
             .with_files(self.files.clone())
             .with_seats(seats.clone())
-            .with_certificate(self.certificate);
+            .with_certificate(self.tls.clone());
         // ends with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
@@ -152,7 +152,7 @@ impl Server {
         let beginning = match socket {
             Socket::Tcp(stream) => match server.tls.clone() {
                 None => server.plain(stream, (Transport::Tcp, client, Arc::clone(&seat))),
-                Some(tls) => server.tls(tls.now().into(), stream, (Transport::Tcp, client, Arc::clone(&seat))),
+                Some(tls) => server.tls(Arc::clone(&tls.now().config).into(), stream, (Transport::Tcp, client, Arc::clone(&seat))),
             },
             Socket::Unix(stream) => {
                 let conversation = server.either(stream, (Transport::Unix, client, Arc::clone(&seat)));

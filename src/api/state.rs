@@ -1,17 +1,18 @@
 //! What every handler gets.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, Places, StreamMeters};
-use super::kept::KeptFiles;
+use super::kept::{Kept, KeptFiles};
 use super::ledger::Ledger;
 use super::posts::Posts;
 use super::request_times::RequestTimes;
 use super::scans::{Pace, Scans};
 use super::seats::{ConnectionLimits, Seats};
 use super::surveyor::Surveyor;
+use super::tls::Serving;
 use crate::handle::Handle;
 
 /// Shared by all requests. Cheap to clone.
@@ -41,7 +42,7 @@ pub(crate) struct ApiState {
     /// How long requests take.
     pub(crate) times: RequestTimes,
     /// Our certificate, where TLS is served.
-    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) certificate: Option<Arc<Kept<Serving>>>,
 }
 
 impl ApiState {
@@ -69,7 +70,7 @@ impl ApiState {
         Self { files, ..self }
     }
 
-    pub(crate) fn with_certificate(self, certificate: Option<PathBuf>) -> Self {
+    pub(crate) fn with_certificate(self, certificate: Option<Arc<Kept<Serving>>>) -> Self {
         Self { certificate, ..self }
     }
 

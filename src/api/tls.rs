@@ -17,6 +17,17 @@ use rustls::{RootCertStore, ServerConfig};
 /// Protocols in order of preference: HTTP/2 carries many streams over one connection.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
+/// What the files of our certificate are called where they are told of.
+pub(crate) const TLS_CERTIFICATE: &str = "TLS certificate";
+
+/// What is served with.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pub(super) config: Arc<ServerConfig>,
+    /// When the first certificate of our chain runs out.
+    pub(crate) expiry: Option<SystemTime>,
+}
+
 /// Why TLS cannot be offered.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {} for TLS: {reason}", path.display())]
@@ -26,26 +37,27 @@ pub struct TlsError {
 }
 
 /// Reads the files, and again when they change.
-pub(super) fn keep(files: &TlsFiles) -> Result<Kept<ServerConfig>, TlsError> {
+pub(super) fn keep(files: &TlsFiles) -> Result<Kept<Serving>, TlsError> {
     let paths = [&files.certificate, &files.key].into_iter().chain(&files.client_ca).cloned().collect();
     let files = files.clone();
-    Kept::open("TLS certificate", paths, move || configuration(&files))
+    Kept::open(TLS_CERTIFICATE, paths, move || serving(&files))
 }
 
 /// When the first certificate of a chain runs out; `None` if there is none that can be read.
-pub(super) fn expiry(path: &Path) -> Option<SystemTime> {
+fn expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let of = |der: &CertificateDer<'_>| {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
         SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
     };
-    certificates(path).ok()?.iter().filter_map(of).min()
+    chain.iter().filter_map(of).min()
 }
 
 /// What the files say now. A key that is not the certificate's is refused.
-fn configuration(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn serving(files: &TlsFiles) -> Result<Serving, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&files.certificate)?;
+    let expiry = expiry(&chain);
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| not_pem(&files.key, &error))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -63,7 +75,7 @@ fn configuration(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| failed(&files.certificate, &error))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-    Ok(config)
+    Ok(Serving { config: Arc::new(config), expiry })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::expiry::expiring;
 use super::kinds::finding;
 use super::listed;
-use crate::api::dto::problems::{Finding, Severity};
+use crate::api::dto::problems::Finding;
 use crate::api::dto::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase, WentBack};
@@ -15,10 +16,6 @@ const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How long it may list: a million keys over a slow line take some minutes.
 const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
-
-/// How long before a certificate ends it is told, and when that is urgent: as most who renew by hand are told.
-const EXPIRY_TOLD: Duration = Duration::from_secs(30 * 86_400);
-const EXPIRY_URGENT: Duration = Duration::from_secs(7 * 86_400);
 
 /// How long it is told that an etcd went back, since it did last: it is over at once, and who is called for it comes within the hour. Several
 /// etcds behind one address do it again with each connection.
@@ -101,22 +98,9 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
 
 /// The first of its certificates that ends.
 fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
-    let expiry = status.certificate_expiry?;
-    let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
-    if left > EXPIRY_TOLD {
-        return None;
-    }
-    let told = finding(
-        "certificateExpiring",
-        name.as_str(),
-        [name],
-        match left.as_secs() / 86_400 {
-            _ if left.is_zero() => format!("the client certificate or the CA for {name} ended at {}", rfc3339(expiry)),
-            days => format!("the client certificate or the CA for {name} ends at {}, in {days} days", rfc3339(expiry)),
-        },
-        format!("renew it and replace what the file of {name} names: it is read anew with the next connection"),
-    );
-    Some(if left <= EXPIRY_URGENT { Finding { severity: Severity::Critical, ..told } } else { told })
+    let what = format!("the client certificate or the CA for {name}");
+    let advice = format!("renew it and replace what the file of {name} names: it is read anew with the next connection");
+    expiring((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
 }
 
 /// What a cluster says of itself and how much it says.

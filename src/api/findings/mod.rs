@@ -1,6 +1,7 @@
 //! Findings in words: what is wrong, and what to do about it.
 
 mod clusters;
+mod expiry;
 mod kinds;
 mod process;
 

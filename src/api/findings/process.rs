@@ -1,8 +1,10 @@
 //! What is wrong with this process: its directory, its store and its own files.
 
+use super::expiry::expiring;
 use super::kinds::finding;
 use crate::api::dto::problems::Finding;
 use crate::api::state::ApiState;
+use crate::api::tls::TLS_CERTIFICATE;
 use crate::handle::PersistState;
 use crate::model::ClusterName;
 
@@ -43,6 +45,10 @@ pub(super) fn of_process(state: &ApiState) -> Vec<Finding> {
         let detail = format!("the {name} has changed and cannot be used: {failure}; what was read before stays in force");
         found.push(finding("staleFile", name, NOBODY, detail, "correct the file: it is read anew when it changes"));
     }
+    let expiry = state.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
+    let advice = "renew it and replace the files of --tls-cert and --tls-key: new ones work within a second";
+    let what = "the certificate that the API is served with";
+    found.extend(expiry.and_then(|expiry| expiring((TLS_CERTIFICATE, what), NOBODY, expiry, advice)));
     let untold = state.ledger.untold();
     if untold > 0 {
         let detail = format!("the change stream has no room for {untold} of the findings across keys: `kind=problem` tells the others");

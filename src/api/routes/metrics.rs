@@ -91,7 +91,7 @@ fn requests(page: &mut Page, state: &ApiState) {
     for (route, status, times) in state.times.all() {
         requests.times(&[("route", &route), ("status", &status.to_string())], &times);
     }
-    let expiry = state.certificate.as_deref().and_then(crate::api::tls::expiry);
+    let expiry = state.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
     let mut certificate = page.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "When the certificate of --tls-cert runs out.");
     if let Some(expiry) = expiry {
         certificate.sample(&[], timestamp(expiry));

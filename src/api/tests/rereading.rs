@@ -70,6 +70,49 @@ async fn a_certificate_that_is_replaced_serves_new_connections_and_one_that_does
     running.stopped().await;
 }
 
+/// The findings about our own certificate, each with its severity and the beginning of what it says.
+async fn expiry_told(client: &reqwest::Client, url: &str) -> Vec<(String, String, String)> {
+    let list: Value = client.get(format!("{url}/v1/problems?kind=certificateExpiring")).send().await.unwrap().json().await.unwrap();
+    let text = |item: &Value, member: &str| item[member].as_str().unwrap().to_owned();
+    list["items"].as_array().unwrap().iter().map(|item| (text(item, "id"), text(item, "severity"), text(item, "detail"))).collect()
+}
+
+#[tokio::test]
+async fn our_own_certificate_is_told_a_month_and_a_week_before_it_ends_until_a_new_one_is_there() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    for (left, severity, text) in [
+        (DAY * 31, None, ""),
+        (DAY * 30 - DAY / 2, Some("warning"), "in 29 days"),
+        (DAY * 8 - DAY / 2, Some("warning"), "in 7 days"),
+        (DAY * 7 - DAY / 2, Some("critical"), "in 6 days"),
+        (DAY * 2 - DAY / 2, Some("critical"), "in a day"),
+        (DAY / 2, Some("critical"), "within a day"),
+    ] {
+        let certificates = Certificates::ending_in(left);
+        let options = ApiOptions { tls: Some(certificates.files(false)), ..ApiOptions::default() };
+        let running = Running::start(&[local()], &options).await;
+        let (client, url) = (certificates.client(false), running.addresses[0].clone());
+        let told = expiry_told(&client, &url).await;
+        match severity {
+            None => assert_eq!(told, []),
+            Some(severity) => {
+                let [(id, told_severity, detail)] = told.as_slice() else { panic!("{left:?}: {told:?}") };
+                assert_eq!((id.as_str(), told_severity.as_str()), ("certificateExpiring/TLS certificate", severity), "{left:?}");
+                let said = detail.starts_with("the certificate that the API is served with ends at 20") && detail.ends_with(text);
+                assert!(said, "{left:?}: {detail}");
+            }
+        }
+        if left < DAY {
+            let after = Certificates::new();
+            replace(after.path("tls.key"), certificates.path("tls.key"));
+            replace(after.path("tls.crt"), certificates.path("tls.crt"));
+            until("the new certificate", async || status(&after.client(false), &url).await).await;
+            assert_eq!(expiry_told(&after.client(false), &url).await, []);
+        }
+        running.stopped().await;
+    }
+}
+
 #[tokio::test]
 async fn a_client_ca_that_is_replaced_lets_in_its_clients_and_nobody_else() {
     let (server, other) = (Certificates::new(), Certificates::new());

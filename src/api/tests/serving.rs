@@ -239,13 +239,21 @@ pub(super) struct Certificates {
 
 impl Certificates {
     pub(super) fn new() -> Self {
+        Self::ending_in(Duration::from_secs(365 * 86_400))
+    }
+
+    /// The server's and the client's end after so long.
+    pub(super) fn ending_in(left: Duration) -> Self {
+        let end = rcgen::date_time_ymd(1970, 1, 1) + std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() + left;
         let directory = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let issue = |name: &str| {
             let key = KeyPair::generate().unwrap();
-            let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.not_after = end;
+            let certificate = params.signed_by(&key, &authority).unwrap();
             (certificate.pem(), key.serialize_pem())
         };
         let (certificate, key) = issue("127.0.0.1");
