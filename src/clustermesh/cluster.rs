@@ -191,7 +191,8 @@ impl ClusterTask {
     /// One connection, from its files to the error that ends it.
     async fn attempt(&self, content: &[u8], memory: &mut Memory) -> AttemptError {
         let file = ClientFile::parse(content);
-        self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string));
+        let slips = file.as_ref().ok().and_then(ClientFile::slips);
+        self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string), slips);
         let file = match file {
             Ok(file) => file,
             Err(error) => return AttemptError::Cluster(format!("the file of cluster {} cannot be used: {error}", self.name)),

@@ -147,11 +147,14 @@ impl Reporter {
         });
     }
 
-    /// The cluster's file can be used, or why it cannot.
-    pub(super) fn file_is(&self, error: Option<String>) {
+    /// The cluster's file can be used, or why it cannot; and what of it nobody reads.
+    pub(super) fn file_is(&self, error: Option<String>, slips: Option<String>) {
+        if let Some(slips) = slips.as_ref().filter(|slips| self.status.borrow().file_slips.as_ref() != Some(slips)) {
+            tracing::warn!(cluster = %self.cluster, "the cluster's file has a key that is probably misspelt: {slips}");
+        }
         self.status.send_if_modified(|status| {
-            let changed = status.file_error != error;
-            status.file_error = error;
+            let changed = (&status.file_error, &status.file_slips) != (&error, &slips);
+            (status.file_error, status.file_slips) = (error, slips);
             changed
         });
     }

@@ -178,6 +178,7 @@ async fn examine_cluster(
         }
     };
     report.checks.push(Check::ok("file", local::summary(&client)));
+    report.checks.extend(client.slips().map(|slips| Check::warning("file", slips, "correct the key")));
     let reading = client.clone();
     match tokio::task::spawn_blocking(move || local::certificates(&reading)).await {
         Ok(checks) => report.checks.extend(checks),

@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use serde_yaml_ng::Value;
 
 use super::Endpoint;
+use super::client_keys::meant_by;
 use super::tls::read_bounded;
 
 /// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
@@ -23,7 +24,20 @@ pub struct ClientFile {
     pub(super) insecure_transport: bool,
     pub(super) insecure_skip_tls_verify: bool,
     pub(super) user: Option<User>,
+    slips: Vec<Slip>,
 }
+
+/// A key that nobody reads, and the one that was probably meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slip {
+    /// As the file has it.
+    pub key: String,
+    /// As etcd's client knows it.
+    pub meant: &'static str,
+}
+
+/// How many are told of a file: as many as it needs keys.
+const SLIP_COUNT_MAX: usize = 8;
 
 /// Where the client's certificate and key are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +84,14 @@ pub enum ClientFileError {
         /// The key that is missing.
         absent: &'static str,
     },
+    /// Something is missing, and a key that nobody reads may be why.
+    #[error("{error}; {}", in_words(slips))]
+    Misspelt {
+        /// What is wrong.
+        error: Box<Self>,
+        /// What may be why.
+        slips: Vec<Slip>,
+    },
 }
 
 impl ClientFile {
@@ -78,6 +100,15 @@ impl ClientFile {
     /// # Errors
     /// [`ClientFileError`], naming the key.
     pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
+        let mut slips = Vec::new();
+        match Self::read(bytes, &mut slips) {
+            Ok(file) => Ok(Self { slips, ..file }),
+            Err(error) if slips.is_empty() => Err(error),
+            Err(error) => Err(ClientFileError::Misspelt { error: Box::new(error), slips }),
+        }
+    }
+
+    fn read(bytes: &[u8], slips: &mut Vec<Slip>) -> Result<Self, ClientFileError> {
         let value: Value = serde_yaml_ng::from_slice(bytes).map_err(|error| not_yaml(&error))?;
         let Value::Mapping(mapping) = value else {
             return Err(ClientFileError::NotAMapping);
@@ -96,7 +127,7 @@ impl ClientFile {
                 "insecure-skip-tls-verify" => file.insecure_skip_tls_verify = flag("insecure-skip-tls-verify", value)?,
                 "username" => name = text("username", value)?,
                 "password" => password = text("password", value)?,
-                _ => {}
+                _ => slips.extend(meant_by(key).filter(|_| slips.len() < SLIP_COUNT_MAX).map(|meant| Slip { key: key.to_owned(), meant })),
             }
         }
         if file.endpoints.is_empty() {
@@ -112,6 +143,12 @@ impl ClientFile {
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
+    }
+
+    /// What of the file is ignored and was probably meant otherwise, in words.
+    #[must_use]
+    pub fn slips(&self) -> Option<String> {
+        (!self.slips.is_empty()).then(|| in_words(&self.slips))
     }
 
     /// The files that a connection needs: CA, certificate and key, where set. None with `insecure-transport`.
@@ -151,8 +188,14 @@ impl fmt::Debug for ClientFile {
             .field("insecure_transport", &self.insecure_transport)
             .field("insecure_skip_tls_verify", &self.insecure_skip_tls_verify)
             .field("user", &self.user.as_ref().map(|_| "redacted"))
+            .field("slips", &self.slips)
             .finish()
     }
+}
+
+fn in_words(slips: &[Slip]) -> String {
+    let texts: Vec<String> = slips.iter().map(|Slip { key, meant }| format!("{key:?} where \"{meant}\" is meant")).collect();
+    format!("it says {}, which etcd's client ignores", texts.join(", and "))
 }
 
 fn not_yaml(error: &serde_yaml_ng::Error) -> ClientFileError {
@@ -227,6 +270,7 @@ mod tests {
             insecure_transport: false,
             insecure_skip_tls_verify: true,
             user: Some(User { name: "u".into(), password: "p".into() }),
+            slips: Vec::new(),
         };
         assert_eq!(file, expected);
         assert_eq!(file.referenced_files(), ["/ca.crt", "/c.crt", "/c.key"].map(PathBuf::from));
@@ -252,6 +296,20 @@ mod tests {
         assert_eq!(message("insecure-transport: 1"), "insecure-transport must be true or false");
         assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number)");
         assert_eq!(message("endpoints: [a]\ncert-file: /c.crt"), "cert-file is set without key-file: a client certificate needs both");
+    }
+
+    #[test]
+    fn a_misspelt_key_is_told_also_where_something_is_missing_for_it() {
+        let file = ClientFile::parse(b"endpoints: [a]\ntrusted_ca_file: /ca.crt\nusernam: u\npassword: hunter2\nnote: x").unwrap();
+        let told = r#"it says "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
+        assert_eq!(file.slips().as_deref(), Some(told));
+        assert_eq!(ClientFile::parse(b"endpoints: [a]\nnote: x").unwrap().slips(), None);
+        let error = ClientFile::parse(b"endpoints: [a]\ncert-fil: /c.crt\nkey-file: /c.key").unwrap_err().to_string();
+        let told = r#"key-file is set without cert-file: a client certificate needs both; it says "cert-fil" where "cert-file" is meant, which etcd's client ignores"#;
+        assert_eq!(error, told);
+        let many: String = (0..SLIP_COUNT_MAX + 3).map(|spaces| format!("'endpoint{}': x\n", " ".repeat(spaces))).collect();
+        let file = ClientFile::parse(format!("endpoints: [a]\n{many}").as_bytes()).unwrap();
+        assert_eq!(file.slips.len(), SLIP_COUNT_MAX);
     }
 
     #[test]

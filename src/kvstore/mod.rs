@@ -11,6 +11,7 @@
 
 mod certificates;
 mod client_file;
+mod client_keys;
 mod connection;
 mod dial;
 mod endpoint;
@@ -27,7 +28,8 @@ mod watch;
 mod watch_stream;
 
 pub use certificates::{CertificateFacts, CertificateFile};
-pub use client_file::{ClientFile, ClientFileError};
+pub use client_file::{ClientFile, ClientFileError, Slip};
+pub(crate) use client_keys::meant_by;
 pub use connection::Connection;
 pub use endpoint::Endpoint;
 pub use error::{Disposition, KvstoreError};

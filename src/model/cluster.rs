@@ -261,6 +261,8 @@ pub struct ClusterStatus {
     pub failed_in: Option<Phase>,
     /// Why its file cannot be used, until it can.
     pub file_error: Option<String>,
+    /// Keys of its file that are ignored and were probably meant otherwise, in words.
+    pub file_slips: Option<String>,
     /// Whether the present connection sends changes and answers no question for progress.
     pub progress_unanswered: bool,
     /// In which way the cluster has more than it may have, from when that was found until it is read in full.
@@ -369,6 +371,7 @@ impl ClusterStatus {
             last_error_time: None,
             failed_in: None,
             file_error: None,
+            file_slips: None,
             progress_unanswered: false,
             too_large: None,
             went_back: None,

@@ -186,3 +186,23 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
     let known = || async { (scene.meshkeep().ask("/v1/clusters/broken").await.0 == 200).then_some(()) };
     eventually("the mended file to be a cluster", known).await;
 }
+
+#[tokio::test]
+async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is_mended() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    let file = scene.remotes[0].client_file();
+    let told = async |scene: &Scene| {
+        let problems = scene.meshkeep().get("/v1/problems?kind=clusterFileMisspelt").await;
+        problems["items"].as_array().unwrap().iter().map(|item| item["detail"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&scene).await, Vec::<String>::new());
+    scene.home.write_cluster("c01", &format!("{file}\ntrusted_ca_file: /nowhere/ca.crt\n"));
+    let expected = "the file of c01 has a key that nobody reads: it says \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
+    eventually("the misspelt key", || async { (told(&scene).await == [expected]).then_some(()) }).await;
+    scene.settles("a file with a key that is ignored").await;
+    assert_eq!(scene.meshkeep().log_lines_with(&["probably misspelt", "trusted_ca_file", "c01"]), 1);
+    scene.home.write_cluster("c01", &file);
+    eventually("the end of it", || async { told(&scene).await.is_empty().then_some(()) }).await;
+    scene.kill_meshkeep();
+}

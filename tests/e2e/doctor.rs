@@ -144,6 +144,10 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
         code == 1 && complaints.iter().any(|complaint| complaint.contains("the server's certificate is not trusted")),
         "{complaints:#?}"
     );
+    place.write("paris", &good.replace("trusted-ca-file", "trusted_ca_file"));
+    let (code, complaints) = place.complaints().await;
+    let slip = "file: it says \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
+    assert!(code == 1 && complaints[0] == slip && complaints.len() > 1, "{complaints:#?}");
     let expired = etcd.authority().client_until("late", 2020);
     place.write("paris", &with_pair(&good, etcd.client_pair(), &expired));
     let (code, complaints) = place.complaints().await;

@@ -34,6 +34,11 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Finding> {
     let mut found: Vec<Finding> = rejected(name, reading).into_iter().collect();
     let Some(status) = &cluster.status else { return found };
     found.extend(way_to_it(name, status));
+    if let Some(slips) = &status.file_slips {
+        let detail = format!("the file of {name} has a key that nobody reads: {slips}");
+        let advice = "correct the key: the file is read anew when it changes";
+        found.push(finding("clusterFileMisspelt", name.as_str(), [name], detail, advice));
+    }
     found.extend(expiry(name, status));
     found.extend(what_it_says(name, status));
     if status.phase == Phase::SourceLost {

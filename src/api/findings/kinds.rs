@@ -4,11 +4,12 @@ use crate::api::dto::problems::{Finding, Severity};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 25] = [
+pub(crate) const KINDS: [(&str, Severity); 26] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigRefused", Severity::Critical),
     ("clusterFileInvalid", Severity::Critical),
+    ("clusterFileMisspelt", Severity::Warning),
     ("clusterStuck", Severity::Warning),
     ("clusterTooLarge", Severity::Critical),
     ("clusterUnreachable", Severity::Critical),

@@ -30,7 +30,7 @@ fn mesh(puts: Vec<Change>) -> Fixture {
     Fixture::of(view(&puts))
 }
 
-fn view(puts: &[Change]) -> View {
+pub(super) fn view(puts: &[Change]) -> View {
     let mut view = View::starting_at(Sequence(0));
     for name in ["paris", "tokyo"] {
         for kind in Kind::ALL {
@@ -275,6 +275,7 @@ async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_b
         ),
         (Box::new(move |status| (status.phase, status.phase_since) = (Phase::Listing, minutes_ago)), &[]),
         (Box::new(|status| status.file_error = Some("not YAML".to_owned())), &[("clusterFileInvalid/paris", "critical")]),
+        (Box::new(|status| status.file_slips = Some("it says \"cert-fil\"".to_owned())), &[("clusterFileMisspelt/paris", "warning")]),
         (Box::new(move |status| status.certificate_expiry = days(31)), &[]),
         (Box::new(move |status| status.certificate_expiry = days(29)), &[("certificateExpiring/paris", "warning")]),
         (Box::new(move |status| status.certificate_expiry = days(6)), &[("certificateExpiring/paris", "critical")]),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::kvstore::meant_by;
 use crate::model::ClusterName;
 
 /// A cluster file is an etcd client file of a few lines; a Kubernetes Secret as a whole cannot be larger than 1 MiB
@@ -24,9 +25,6 @@ const ENTRY_COUNT_MAX: usize = 4096;
 
 /// What makes a file a cluster file, whatever it is called (`pkg/clustermesh/common/config.go`).
 const CLUSTER_FILE_MARK: &[u8] = b"endpoints:";
-
-/// What people write for it, without case and anything but letters.
-const ENDPOINTS_MISSPELT: [&str; 6] = ["endpoint", "endpoints", "endpionts", "enpoints", "endpoits", "endponts"];
 
 /// Other keys of a client file (etcd's `clientv3/yaml`).
 const CLIENT_FILE_KEYS: [&str; 5] = ["trusted-ca-file", "cert-file", "key-file", "insecure-transport", "username"];
@@ -198,14 +196,12 @@ fn why_skipped(content: &[u8]) -> Option<String> {
         return Some(format!("it is empty, so that there is no cluster of this name: {agents}"));
     }
     let keys: Vec<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.trim_matches([' ', '"', '\''])).collect();
-    let meant = |key: &&&str| {
-        let plain: String = key.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-        ENDPOINTS_MISSPELT.contains(&plain.as_str())
-    };
+    // the mark is looked for as it stands: what etcd's client would take in capitals is none
+    let meant = |key: &&&str| key.eq_ignore_ascii_case("endpoints") || meant_by(key) == Some("endpoints");
     if let Some(key) = keys.iter().find(meant) {
         return Some(format!("it says \"{key}:\" where \"endpoints:\" is meant, with nothing between the word and the colon: {agents}"));
     }
-    let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(key));
+    let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(&key.replace('_', "-").as_str()));
     is_client_file.then(|| format!("it names no endpoints: {agents}"))
 }
 
@@ -234,12 +230,15 @@ mod tests {
     #[test]
     fn what_looks_like_a_cluster_file_and_is_none_says_why() {
         let directory = tempfile::tempdir().unwrap();
-        let cases: [(&str, &str, Option<&str>); 9] = [
+        let cases: [(&str, &str, Option<&str>); 12] = [
             ("tokyo", "endpoint:\n- https://tokyo:2379\n", Some("it says \"endpoint:\" where \"endpoints:\" is meant")),
             ("osaka", "Endpoints:\n- https://osaka:2379\n", Some("it says \"Endpoints:\"")),
             ("kyoto", "endpoints :\n- https://kyoto:2379\n", Some("it says \"endpoints:\" where")),
             ("nara", " \n", Some("it is empty")),
             ("kobe", "trusted-ca-file: /ca.crt\nusername: joe\npassword: hunter2\n", Some("it names no endpoints")),
+            ("otsu", "end_points:\n- https://otsu:2379\n", Some("it says \"end_points:\" where")),
+            ("tsu", "trusted_ca_file: /ca.crt\npassword: hunter2\n", Some("it names no endpoints")),
+            ("notes", "to do: key rotation\nhint: ask paris\n", None),
             ("paris", "endpoints:\n- https://paris:2379\n", None),
             ("readme", "Put one file for each cluster here: see the manual.\n", None),
             ("ca.crt", "", None),
