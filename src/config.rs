@@ -201,6 +201,10 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
     pub unknown_prefix_interval: Duration,
 
+    /// How often each watch stream is asked how far it is, and whether that is answered (docs/measurements.md)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
+    pub progress_interval: Duration,
+
     /// How often the log tells again what stays broken
     #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
     pub remind_interval: Duration,

@@ -236,8 +236,9 @@ impl Attempt<'_> {
         let others = [
             self.watch_canaries(&link, &canary_senders).boxed(),
             self.watch_config(read).boxed(),
-            self.keep_record(&link, memory.record.clone()).boxed(),
+            self.keep_record(memory.record.clone()).boxed(),
             self.slow_down(connection).boxed(),
+            self.look_at_progress(connection).boxed(),
             look_for_unknown_prefixes(&link, &self.task.surroundings.reporter, self.task.options.timing.unknown_prefix_interval).boxed(),
         ];
         first_error(kinds.chain(others)).await
@@ -305,13 +306,21 @@ impl Attempt<'_> {
         std::future::pending().await
     }
 
-    /// Stores the time of the last contact now and then, so that ages survive a restart; looks whether questions for progress are answered.
-    async fn keep_record(&self, link: &Link, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
+    /// Tells whether questions for progress are answered, as often as they are asked.
+    async fn look_at_progress(&self, connection: &Connection) -> Result<Infallible, AttemptError> {
+        let mut tick = interval(self.task.options.client.progress_interval);
+        loop {
+            tick.tick().await;
+            self.task.surroundings.reporter.progress_is(connection.progress_is_unanswered().await);
+        }
+    }
+
+    /// Stores the time of the last contact now and then, so that ages survive a restart.
+    async fn keep_record(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, AttemptError> {
         let mut tick = interval(CONTACT_STORED_INTERVAL);
         tick.tick().await;
         loop {
             tick.tick().await;
-            self.task.surroundings.reporter.progress_is(link.connection.progress_is_unanswered().await);
             record.last_contact = self.task.surroundings.reporter.last_contact_time();
             self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }

@@ -60,6 +60,7 @@ fn nothing_said_means_the_documented_defaults() {
             config_rescan_interval: Duration::from_secs(60),
             too_large_wait: Duration::from_secs(300),
             unknown_prefix_interval: Duration::from_secs(300),
+            progress_interval: Duration::from_secs(10),
             remind_interval: crate::model::REMINDER_INTERVAL,
         },
     };

@@ -67,6 +67,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
             requests_per_second_max: kvstore.qps,
             bootstrap_requests_per_second_max: kvstore.bootstrap_qps,
             requests_in_flight_max: in_flight,
+            progress_interval: settings.timing.progress_interval,
             ..ClientOptions::default()
         },
         decoded,

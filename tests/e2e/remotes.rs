@@ -7,8 +7,10 @@ use serde_json::json;
 
 use crate::harness::certificates::Authority;
 use crate::harness::etcd::{Etcd, EtcdBuilder, Tls, etcd_binaries};
+use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat, put_leased, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::proxy::Proxy;
 use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
@@ -254,4 +256,23 @@ async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
     settles(&meshkeep, &expected, "the first loading").await;
     meshkeep.says_of(&cluster.name, "lastError", "no heartbeat for 3s").await;
     serves(&meshkeep, &expected, "without a heartbeat").await;
+}
+
+/// What a stream of the cluster's findings is told when its questions for progress are answered, are not, and are again.
+#[tokio::test]
+async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until_it_answers() {
+    let (etcd, cluster) = filled(Etcd::builder().binary(&etcd_binaries()[0])).await;
+    let proxy = Proxy::withholding_progress(etcd.port()).await;
+    let mut home = Home::new().with_flags(&["--progress-interval=100ms"]);
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port())));
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    let told = async || {
+        let problems = meshkeep.get("/v1/problems?kind=progressUnanswered").await;
+        problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    eventually("the finding", || async { (told().await == ["progressUnanswered/c01"]).then_some(()) }).await;
+    proxy.pass_on_progress();
+    eventually("the end of the finding", || async { told().await.is_empty().then_some(()) }).await;
+    meshkeep.reaches(&cluster.name, "live").await;
 }

@@ -1,8 +1,9 @@
-//! A wire between the sidecar and an etcd that can be cut, and that can run dry in the middle of an answer.
+//! A wire between the sidecar and an etcd that can be cut, that can run dry in the middle of an answer, and that can keep for itself what etcd
+//! answers to questions for progress.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,11 +17,22 @@ const PORTS: std::ops::Range<u16> = 10_000..15_000;
 /// How many bytes one read takes: small, so that a budget ends inside an answer.
 const CHUNK_BYTES: usize = 4_096;
 
+/// The head of an HTTP/2 frame: three bytes of length, then the type, a byte of flags and four of the stream (RFC 9113 §4.1).
+const FRAME_HEAD_BYTES: usize = 9;
+
+/// The type of a frame with a part of a body.
+const FRAME_DATA: u8 = 0;
+
+/// In a `WatchResponse`: `watch_id` is -1, which an answer to a question for progress has alone, and a refused watch.
+const NO_WATCH_ID: [u8; 11] = [0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+
 /// A TCP proxy on a port of its own.
 pub(crate) struct Proxy {
     address: SocketAddr,
     target: u16,
     budget: Arc<Budget>,
+    /// Whether answers to questions for progress are kept from the client; `None` where nobody looks what passes.
+    withholds_progress: Option<Arc<AtomicBool>>,
     tasks: JoinSet<()>,
 }
 
@@ -33,6 +45,15 @@ struct Budget {
 impl Proxy {
     /// A proxy to a port of this machine.
     pub(crate) async fn to(target: u16) -> Self {
+        Self::of(target, None).await
+    }
+
+    /// One for HTTP/2 without TLS, which passes on everything but what etcd answers to questions for progress.
+    pub(crate) async fn withholding_progress(target: u16) -> Self {
+        Self::of(target, Some(Arc::new(AtomicBool::new(true)))).await
+    }
+
+    async fn of(target: u16, withholds_progress: Option<Arc<AtomicBool>>) -> Self {
         let listener = loop {
             if let Ok(listener) = TcpListener::bind(("127.0.0.1", rand::random_range(PORTS))).await {
                 break listener;
@@ -40,7 +61,7 @@ impl Proxy {
         };
         let budget = Arc::new(Budget { bytes: AtomicU64::new(u64::MAX), refilled: Notify::new() });
         let address = listener.local_addr().unwrap();
-        let mut proxy = Self { address, target, budget, tasks: JoinSet::new() };
+        let mut proxy = Self { address, target, budget, withholds_progress, tasks: JoinSet::new() };
         proxy.serve(listener);
         proxy
     }
@@ -73,30 +94,60 @@ impl Proxy {
         self.budget.refilled.notify_waiters();
     }
 
+    /// Passes on everything from now on.
+    pub(crate) fn pass_on_progress(&self) {
+        self.withholds_progress.iter().for_each(|withholds| withholds.store(false, Ordering::SeqCst));
+    }
+
     /// Whether what comes from the server has (all but) run dry.
     pub(crate) fn is_dry(&self) -> bool {
         self.budget.bytes.load(Ordering::SeqCst) < CHUNK_BYTES as u64
     }
 
     fn serve(&mut self, listener: TcpListener) {
-        let (target, budget) = (self.target, Arc::clone(&self.budget));
+        let (target, budget, withholds) = (self.target, Arc::clone(&self.budget), self.withholds_progress.clone());
         self.tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(connect(client, target, Arc::clone(&budget)));
+                connections.spawn(connect(client, target, Arc::clone(&budget), withholds.clone()));
             }
         });
     }
 }
 
-async fn connect(client: TcpStream, target: u16, budget: Arc<Budget>) {
+async fn connect(client: TcpStream, target: u16, budget: Arc<Budget>, withholds: Option<Arc<AtomicBool>>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", target)).await else { return };
     let (client_read, client_write) = client.into_split();
     let (server_read, server_write) = server.into_split();
+    let from_server = async {
+        match withholds {
+            None => copy(server_read, client_write, Some(&budget)).await,
+            Some(withholds) => copy_frames(server_read, client_write, &withholds).await,
+        }
+    };
     // the end of either direction ends the connection
     tokio::select! {
         () = copy(client_read, server_write, None) => {}
-        () = copy(server_read, client_write, Some(&budget)) => {}
+        () = from_server => {}
+    }
+}
+
+/// Frame by frame, without the answers that are withheld.
+async fn copy_frames(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, withholds: &AtomicBool) {
+    loop {
+        let mut frame = vec![0; FRAME_HEAD_BYTES];
+        if from.read_exact(&mut frame).await.is_err() {
+            return;
+        }
+        let length = u32::from_be_bytes([0, frame[0], frame[1], frame[2]]) as usize;
+        frame.resize(FRAME_HEAD_BYTES + length, 0);
+        if from.read_exact(&mut frame[FRAME_HEAD_BYTES..]).await.is_err() {
+            return;
+        }
+        let is_answer = frame[3] == FRAME_DATA && frame.windows(NO_WATCH_ID.len()).any(|bytes| bytes == NO_WATCH_ID);
+        if !(is_answer && withholds.load(Ordering::SeqCst)) && to.write_all(&frame).await.is_err() {
+            return;
+        }
     }
 }
 

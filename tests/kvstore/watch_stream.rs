@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshkeep::Revision;
-use meshkeep::kvstore::{ClientOptions, Connection, Event, Watch, WatchMessage, prefix_end};
+use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Event, Watch, WatchMessage, prefix_end};
 
-use super::{open, open_with};
+use super::{client_file, open, open_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::meshkeep::http;
+use crate::harness::proxy::Proxy;
 use crate::harness::{PATIENCE, eventually};
 
 const PREFIX: &[u8] = b"cilium/";
@@ -182,4 +183,30 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
         assert_eq!(next_changes(&mut unread).await, [format!("cilium/a={value}")]);
     }
     assert_eq!(next_changes(&mut beside).await, ["cilium/b=4"]);
+}
+
+#[tokio::test]
+async fn a_proxy_that_keeps_answers_about_progress_is_found_out_and_changes_still_come() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let proxy = Proxy::withholding_progress(etcd.port()).await;
+        let text = etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port()));
+        let file = ClientFile::parse(text.as_bytes()).unwrap();
+        let options = ClientOptions { progress_interval: Duration::from_millis(20), ..ClientOptions::default() };
+        let open = async |file: &ClientFile| Connection::open(file, &file.endpoints()[0], &options).await.unwrap();
+        let (behind, beside) = (open(&file).await, open(&client_file(&etcd)).await);
+        let (mut watch, mut other) = (watch_key(&behind, "cilium/a", 1).await, watch_key(&beside, "cilium/a", 1).await);
+        let found_out = async |expected: bool| {
+            let what = format!("unanswered: {expected}");
+            eventually(&what, || async { (behind.progress_is_unanswered().await == expected).then_some(()) }).await;
+        };
+        found_out(true).await;
+        etcd.put("cilium/a", "1").await;
+        for watch in [&mut watch, &mut other] {
+            assert_eq!(next_changes(watch).await, ["cilium/a=1"]);
+        }
+        assert!(behind.progress_is_unanswered().await && !beside.progress_is_unanswered().await);
+        proxy.pass_on_progress();
+        found_out(false).await;
+    }
 }
