@@ -62,7 +62,7 @@ pub(crate) async fn keep(state: ApiState) {
             let of_look = state.clone();
             let look = move || {
                 let survey = of_look.surveyor.newest();
-                let found = Found::of(standing(&of_look, &reading), survey.as_ref(), &reading);
+                let found = Found::of(standing(&of_look, &reading), survey.as_ref(), &reading, SystemTime::now());
                 of_look.ledger.0.untold.store(found.left_out, Ordering::Relaxed);
                 let changes = teller.changes(found);
                 if !changes.is_empty() {

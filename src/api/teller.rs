@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::findings::told;
 use crate::api::dto::problems::Finding;
@@ -43,8 +43,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Those about clusters and this process, then those across keys.
-    pub(super) fn of(standing: Vec<Finding>, survey: Option<&Survey>, reading: &Reading) -> Self {
+    /// Those about clusters and this process, then those across keys that have lasted by now.
+    pub(super) fn of(standing: Vec<Finding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut rest, total) =
             (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
@@ -53,7 +53,7 @@ impl Found {
         }
         let Some(survey) = survey else { return Self { left_out: rest, ..found } };
         let is_lasting = |finding: &&crate::handle::Finding| {
-            survey.since(finding).is_some_and(|since| since.elapsed().is_ok_and(|age| age >= LASTING_MIN))
+            survey.since(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= LASTING_MIN))
         };
         for finding in survey.findings_from(None).filter(is_lasting) {
             if let Some(finding) = told(finding, survey, reading)
