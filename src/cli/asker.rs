@@ -2,7 +2,6 @@
 //!
 //! Owns: where the sidecar is, who asks, and what a refusal means to a person. Deliberately lacks: what is asked, and how it is printed.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -64,7 +63,7 @@ impl Asker {
             Some(_) => return Err(wrong("must name an absolute path, like unix:///run/meshkeep.sock".to_owned())),
             None => options.server.as_str(),
         };
-        let base = Url::parse(base).map_err(|error| wrong(format!("is no URL ({error}): write http://HOST:PORT or unix:///path")))?;
+        let base = Url::parse(base).map_err(|_| wrong(format!("is no URL: write http://{base}, or unix:///path for a socket")))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(wrong("must begin with http://, https:// or unix://".to_owned()));
         }
@@ -103,7 +102,7 @@ impl Asker {
         Ok((healthy, response.text().await.map_err(|error| self.unreachable(&error))?))
     }
 
-    /// All items of a list, page by page, and the position from which to follow it.
+    /// All items of a list, page by page, and the position from which to follow it. Tells what of the request is probably a mistake.
     pub(super) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, Option<String>), Failure> {
         let (mut items, mut token) = (Vec::new(), None::<String>);
         let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
@@ -118,6 +117,10 @@ impl Asker {
                 items.extend(found);
                 progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             }
+            if token.is_none() {
+                let warnings = page.get("warnings").and_then(Value::as_array);
+                warnings.into_iter().flatten().filter_map(Value::as_str).for_each(super::warn);
+            }
             let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
             token = text(page.get("nextPageToken"));
             if token.is_none() {
@@ -130,7 +133,7 @@ impl Asker {
     pub(super) async fn stream(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Failure> {
         let request = self.client.get(self.url(path, query)?).header(ACCEPT, "application/x-ndjson");
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        if response.status().is_success() { Ok(response) } else { Err(refused(response).await) }
+        if response.status().is_success() { Ok(response) } else { Err(self.refused(response).await) }
     }
 
     fn waiting(&self) -> Progress {
@@ -148,28 +151,65 @@ impl Asker {
     async fn json(&self, response: reqwest::Result<Response>) -> Result<Value, Failure> {
         let response = response.map_err(|error| self.unreachable(&error))?;
         if !response.status().is_success() {
-            return Err(refused(response).await);
+            return Err(self.refused(response).await);
         }
         let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         serde_json::from_slice(&bytes).map_err(|_| Failure::unreachable(format!("{} answers, but it is no meshkeep", self.server)))
     }
 
+    /// Why nobody answers, and what to do.
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let place = self.server.trim_start_matches("http://");
-        let mut causes = String::new();
-        let mut cause = std::error::Error::source(error);
-        while let Some(source) = cause {
-            let _ = write!(causes, ": {source}");
-            cause = source.source();
-        }
+        let cause = cause(error);
         let text = if error.is_timeout() && !error.is_connect() {
             format!("{place} did not answer in time: is it very busy, or another program?")
+        } else if cause.contains("InvalidContentType") {
+            format!("{place} does not speak TLS: name it with http://")
+        } else if cause.contains("peer certificate") {
+            format!("{place} shows a certificate that cannot be trusted ({cause}): name the file of its authority with --ca-file")
         } else if error.is_connect() {
-            format!("no meshkeep at {place}{causes}: start one with `meshkeep serve`, or name another with --server")
+            format!("no meshkeep at {place} ({cause}): start one with `meshkeep serve`, or name another with --server")
+        } else if self.base.scheme() == "http" && ["invalid HTTP version", "before message completed"].iter().any(|one| cause.contains(one))
+        {
+            format!("{place} does not answer in HTTP: if it serves TLS, name it with https://")
         } else {
-            format!("the connection to {place} broke{causes}")
+            format!("the connection to {place} broke: {cause}")
         };
         Failure::unreachable(text)
+    }
+
+    /// What a refusal says: the detail of its problem document. Whoever has none is no meshkeep.
+    async fn refused(&self, response: Response) -> Failure {
+        let status = response.status();
+        let problem: Option<Value> = response.json().await.ok();
+        let detail = problem.as_ref().and_then(|problem| problem.get("detail")).and_then(Value::as_str);
+        let Some(text) = detail.map(str::to_owned) else {
+            return Failure::unreachable(format!("{} answers {status}, and it is no meshkeep: name another with --server", self.server));
+        };
+        match status {
+            StatusCode::NOT_FOUND => Failure::not_found(text),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unreachable(format!("{text} (show a token with --token-file)")),
+            StatusCode::BAD_REQUEST => Failure::usage(text),
+            _ => Failure::unreachable(text),
+        }
+    }
+}
+
+/// The innermost reason of an error, in the words of the system and without its number.
+fn cause(error: &reqwest::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    let words = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
+    let words = words.trim_start_matches("failed to lookup address information: ");
+    // the system's begin with a capital, others with a name
+    let is_system = innermost.is::<std::io::Error>();
+    let mut letters = words.chars();
+    match letters.next().filter(|_| is_system) {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => words.to_owned(),
     }
 }
 
@@ -197,18 +237,4 @@ fn authorities(options: &ServerOptions) -> Result<Vec<Certificate>, Failure> {
         found.extend(mine);
     }
     Ok(found)
-}
-
-/// What a refusal says: the detail of its problem document.
-async fn refused(response: Response) -> Failure {
-    let status = response.status();
-    let problem: Option<Value> = response.json().await.ok();
-    let detail = problem.as_ref().and_then(|problem| problem.get("detail")).and_then(Value::as_str);
-    let text = detail.map_or_else(|| format!("refused: {status}"), str::to_owned);
-    match status {
-        StatusCode::NOT_FOUND => Failure::not_found(text),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unreachable(format!("{text} (show a token with --token-file)")),
-        StatusCode::BAD_REQUEST => Failure::usage(text),
-        _ => Failure::unreachable(text),
-    }
 }

@@ -46,13 +46,17 @@ fn ladder(story: &Value) -> String {
             let who: Vec<&str> = who.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
             let age = age_at(story, "/meta/ageSeconds");
             let origin = text(story, "/meta/origin");
-            let _ = writeln!(out, "{ip} -> {}  ({origin}{})\n", who.join("  "), if age.is_empty() { age } else { format!(", {age} old") });
+            let _ = writeln!(out, "{ip} -> {}  ({origin}{})", who.join("  "), if age.is_empty() { age } else { format!(", {age} old") });
         }
         None => {
-            let _ = writeln!(out, "{ip} -> {}\n", coloured("no entry of any cluster covers it", Colour::Yellow));
+            let _ = writeln!(out, "{ip} -> {}", coloured("no entry of any cluster covers it", Colour::Yellow));
         }
     }
-    draw_entries(&mut out, list(story, "/entries"));
+    let entries = list(story, "/entries");
+    if !entries.is_empty() {
+        out.push('\n');
+        draw_entries(&mut out, entries);
+    }
     if let Some(found) = story.get("match").filter(|found| found.is_object()) {
         draw_behind(&mut out, found, story);
     }
@@ -89,8 +93,7 @@ fn draw_entries(out: &mut String, entries: &[Value]) {
             text(entry, "/origin"),
         );
         let reason = text(entry, "/reason");
-        let told =
-            if wins { format!("wins: {reason}") } else { coloured(&format!("{}: {reason}", text(entry, "/verdict")), Colour::Faint) };
+        let told = if wins { format!("wins: {reason}") } else { coloured(&reason, Colour::Faint) };
         let _ = writeln!(out, "{line}{told}");
     }
 }
@@ -115,7 +118,7 @@ fn draw_behind(out: &mut String, found: &Value, story: &Value) {
         let _ = writeln!(out, " ├─ node      {}/{node}  {}", text(story, "/node/cluster"), text(found, "/hostIP"));
     }
     let services = list(story, "/services");
-    let _ = writeln!(out, " └─ services  {}", if services.is_empty() { "none has it behind it" } else { "" });
+    out.push_str(if services.is_empty() { " └─ services  none has it behind it\n" } else { " └─ services\n" });
     for service in services {
         let name = format!("{}/{}/{}", text(service, "/cluster"), text(service, "/namespace"), text(service, "/name"));
         let _ = writeln!(out, "      {name}  ({})", text(service, "/kind"));

@@ -208,6 +208,11 @@ fn complain(message: &dyn Display) {
     print_to_stderr(format!("error: {message}\n"));
 }
 
+/// Tells what is probably not meant, and goes on.
+fn warn(message: &str) {
+    print_to_stderr(format!("warning: {message}\n"));
+}
+
 /// Prints what a person should see. What cannot be written, or is not read in time, is lost: it must not change how the command ends.
 fn print_to_stderr(text: String) {
     // one message, once

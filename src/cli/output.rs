@@ -92,14 +92,20 @@ pub(super) fn table(shape: &Shape, items: &[Value], wide: bool) -> String {
     let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
     table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
     table.set_header(columns.iter().map(|column| column.heading));
+    let mut has_blanks = vec![false; columns.len()];
     for item in items {
-        table.add_row(columns.iter().map(|column| {
-            let cell = (column.cell)(item);
+        let cells = columns.iter().map(|column| (column.cell)(item)).zip(&mut has_blanks).map(|(cell, has_blanks)| {
+            *has_blanks |= cell.contains(' ');
             if cell.is_empty() { "-".to_owned() } else { cell }
-        }));
+        });
+        table.add_row(cells.collect::<Vec<String>>());
     }
-    for column in table.column_iter_mut() {
+    for (column, has_blanks) in table.column_iter_mut().zip(has_blanks) {
         column.set_padding(COLUMN_PADDING);
+        // labels and addresses in a narrow terminal: not in the middle of one
+        if !has_blanks {
+            column.set_delimiter(',');
+        }
     }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

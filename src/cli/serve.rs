@@ -28,7 +28,7 @@ pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String
 /// Reads everything that a start would, and says what is wrong with it.
 async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
     for warning in warnings {
-        super::complain(warning);
+        super::warn(warning);
     }
     runtime::check(settings).await?;
     let options = DoctorOptions {

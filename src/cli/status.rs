@@ -124,6 +124,31 @@ impl Waiting {
     }
 }
 
+/// What there is of each kind, by the API's name: one, and several.
+const COUNTED: [(&str, &str, &str); 7] = [
+    ("nodes", "node", "nodes"),
+    ("services", "service", "services"),
+    ("identities", "identity", "identities"),
+    ("ipcache", "ipcache entry", "ipcache entries"),
+    ("serviceExports", "service export", "service exports"),
+    ("endpointSlices", "endpoint slice", "endpoint slices"),
+    ("rejected", "rejected value", "rejected values"),
+];
+
+/// What is held, on a line; kinds of which there is nothing are left out.
+fn held(status: &Value) -> String {
+    let count = |name: &str| status.pointer("/counts").and_then(|counts| counts.get(name)).and_then(Value::as_u64);
+    let Some(keys) = count("entries") else { return String::new() };
+    let parts = COUNTED.iter().filter_map(|(name, one, several)| match count(name)? {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{count} {several}")),
+    });
+    let parts: Vec<String> = parts.collect();
+    let keys = if keys == 1 { "1 key".to_owned() } else { format!("{keys} keys") };
+    if parts.is_empty() { format!("holds {keys}\n") } else { format!("holds {keys}: {}\n", parts.join(", ")) }
+}
+
 /// The process in three lines.
 fn summary(status: &Value) -> String {
     let mut out = String::new();
@@ -135,11 +160,7 @@ fn summary(status: &Value) -> String {
         age_at(status, "/uptimeSeconds"),
         if loaded { "" } else { ", still loading its store" }
     );
-    let counts = status.get("counts").and_then(Value::as_object);
-    let counts: Vec<String> = counts.into_iter().flatten().map(|(name, count)| format!("{count} {name}")).collect();
-    if !counts.is_empty() {
-        let _ = writeln!(out, "holds {}", counts.join(", "));
-    }
+    out.push_str(&held(status));
     let error = text(status, "/store/error");
     let _ = writeln!(out, "store {}{}", text(status, "/store/state"), if error.is_empty() { error } else { format!(": {error}") });
     let error = text(status, "/directory/error");
@@ -152,4 +173,20 @@ fn summary(status: &Value) -> String {
         let _ = writeln!(out, "file {file} is not used: {}", reason.as_str().unwrap_or_default());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_said_in_words() {
+        let counts = json!({"entries": 22, "nodes": 4, "services": 1, "identities": 0, "ipcache": 44, "serviceExports": 1, "rejected": 2});
+        assert_eq!(
+            held(&json!({ "counts": counts })),
+            "holds 22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n"
+        );
+        assert_eq!(held(&json!({"counts": {"entries": 1}})), "holds 1 key\n");
+        assert_eq!(held(&json!({})), "");
+    }
 }

@@ -144,7 +144,7 @@ fn told(event: &Value, line: &[u8], position: &mut Option<String>, format: Forma
             None
         }
         ("error", _) => {
-            note(&text(event, "/detail"));
+            note(&text(event, "/problem/detail"));
             None
         }
         _ => None,
@@ -188,6 +188,10 @@ fn short(key: &str) -> &str {
     if let Some(problem) = key.strip_prefix("problem/") {
         return problem;
     }
+    // the line begins with the cluster
+    if key.starts_with("cilium/cluster-config/") {
+        return "";
+    }
     let rest = key.strip_prefix("cilium/cache/").and_then(|rest| rest.split_once("/v1/")).and_then(|(_, rest)| rest.split_once('/'));
     rest.map_or(key, |(_, name)| name)
 }
@@ -222,6 +226,9 @@ mod tests {
         let cluster =
             json!({"type": "cluster", "kind": "cluster", "object": {"name": "osaka", "phase": "backingOff", "lastError": "refused"}});
         assert_eq!(line('+', &cluster), "osaka + cluster backingOff refused");
+        let removed = json!({"type": "delete", "kind": "cluster", "key": "cilium/cluster-config/osaka", "reason": "clusterRemoved",
+            "meta": {"cluster": "osaka"}});
+        assert_eq!(line('-', &removed), "osaka - cluster clusterRemoved");
     }
 
     #[test]

@@ -29,6 +29,10 @@ fn told(output: &Output) -> (Option<i32>, Vec<String>) {
     (output.status.code(), lines)
 }
 
+fn lines(lines: &[&str]) -> Vec<String> {
+    lines.iter().map(|line| (*line).to_owned()).collect()
+}
+
 fn complaint(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }
@@ -41,7 +45,6 @@ fn json_of(output: &Output) -> Value {
 async fn objects_are_listed_found_and_shown_in_every_form() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
-    let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
     let carts =
         &["CLUSTER NAMESPACE NAME FRONTENDS BACKENDS SHARED", "paris shop cart 10.96.1.10 2 true", "tokyo shop cart 10.96.2.10 2 true"];
     assert_eq!(told(&run(server, &["get", "svc", "cart"])), (Some(0), lines(carts)));
@@ -85,14 +88,14 @@ async fn addresses_are_looked_up_and_explained() {
         has(text);
     }
     let (code, miss) = told(&run(server, &["explain", "192.0.2.1"]));
-    assert_eq!((code, miss[0].as_str()), (Some(1), "192.0.2.1 -> no entry of any cluster covers it"));
+    assert_eq!((code, miss), (Some(1), lines(&["192.0.2.1 -> no entry of any cluster covers it"])));
     let (code, near) = told(&run(server, &["explain", "10.1.2.41"]));
     assert!(near.iter().any(|line| line.contains("in pod CIDR 10.1.2.0/24 of node paris/")), "{code:?} {near:?}");
 }
 
 #[tokio::test]
 async fn what_fails_says_what_to_do() {
-    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
     let said = |arguments: &[&str]| complaint(&run(server, arguments));
     assert_eq!(said(&["get", "svc", "nope"]), (Some(1), "error: no service is called \"nope\" in any cluster that is mirrored".to_owned()));
@@ -101,8 +104,20 @@ async fn what_fails_says_what_to_do() {
     assert!(code == Some(2) && text.contains("there is no kind \"pods\": get one of nodes, services"), "{text}");
     assert_eq!(said(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
     assert_eq!(said(&["get", "ipcache", "--filter", "colour=red"]).0, Some(2));
-    let (code, text) = complaint(&run("http://127.0.0.1:1", &["status"]));
-    assert!(code == Some(3) && text.contains("no meshkeep at 127.0.0.1:1") && text.contains("start one with `meshkeep serve`"), "{text}");
+    // the system's reason in its words, without numbers and names of libraries
+    let expected = "error: no meshkeep at 127.0.0.1:1 (connection refused): start one with `meshkeep serve`, or name another with --server";
+    assert_eq!(complaint(&run("http://127.0.0.1:1", &["status"])), (Some(3), expected.to_owned()));
+    let (code, text) = complaint(&run(&format!("unix://{}", "/nowhere/socket"), &["status"]));
+    assert!(code == Some(3) && text.starts_with("error: no meshkeep at unix:///nowhere/socket (no such file or directory): "), "{text}");
+    let secure = server.replace("http://", "https://");
+    assert_eq!(complaint(&run(&secure, &["status"])), (Some(3), format!("error: {secure} does not speak TLS: name it with http://")));
+    let etcd = etcds[0].url();
+    let expected = format!("error: {etcd} answers 404 Not Found, and it is no meshkeep: name another with --server");
+    assert_eq!(complaint(&run(&etcd, &["status"])), (Some(3), expected));
+    // what a filter names and nobody knows is told beside the answer
+    let expected = "warning: cluster: no cluster lisbon is known, /v1/clusters lists those that are\nnone found";
+    assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "lisbon"])), (Some(0), expected.to_owned()));
+    assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "paris"])), (Some(0), String::new()));
     for wrong in ["127.0.0.1:9870", "unix://socket", "ftp://127.0.0.1"] {
         assert_eq!(complaint(&run(wrong, &["status"])).0, Some(2), "{wrong}");
     }
@@ -130,7 +145,10 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
         assert!(code == Some(3) && text.contains("show a token with --token-file"), "{server}: {text}");
     }
     let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", others, "--token-file", &token]));
-    assert!(code == Some(3) && text.contains("certificate"), "{text}");
+    assert!(code == Some(3) && text.contains("shows a certificate that cannot be trusted") && text.contains("--ca-file"), "{text}");
+    let plain = running.url().replace("https://", "http://");
+    let (code, text) = complaint(&run(&plain, &["status", "--token-file", &token]));
+    assert!(code == Some(3) && text.ends_with("does not answer in HTTP: if it serves TLS, name it with https://"), "{text}");
     let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", &path("nowhere")]));
     assert!(code == Some(2) && text.contains("--ca-file"), "{text}");
 }

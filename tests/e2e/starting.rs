@@ -57,10 +57,14 @@ fn settings_are_checked_without_a_start() {
         code == 0 && complaints.contains("MESHKEEP_TOKNE_FILE") && complaints.contains("0.0.0.0:0 can read everything"),
         "{complaints}"
     );
+    assert!(complaints.lines().all(|line| line.starts_with("warning: ")), "what stops nothing is no error: {complaints}");
     let (code, _, complaints) = check(&directory, Some("MESHKEEP_PORT_9870_TCP_ADDR"), &[]);
     assert_eq!((code, complaints.as_str()), (0, ""), "a service link of Kubernetes");
     let (code, _, complaints) = check(&directory, None, &["--token-file=/no/such/token"]);
     assert!(code == 1 && complaints.contains("/no/such/token"), "{complaints}");
+    file("tokyo", "endpoints: [https://nobody.invalid]\nkey_file: /c.key\n");
+    let (code, output, _) = check(&directory, None, &[]);
+    assert!(code == 0 && output.contains(r#"it says "key_file" where "key-file" is meant"#), "{output}");
     file("tokyo", "endpoints: https://nobody.invalid\n");
     let (code, output, _) = check(&directory, None, &[]);
     assert!(code == 1 && output.contains("endpoints must be a list of texts"), "{output}");

@@ -85,6 +85,9 @@ async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
     assert!(code == Some(0) && widest(&narrow) <= 60, "{narrow}");
     let (code, wide) = run(200, &format!("meshkeep get ipcache --server {server}")).await;
     assert!(code == Some(0) && widest(&wide) > 60 && wide.lines().count() < narrow.lines().count(), "{wide}");
+    // labels are broken between two, not within one
+    let (_, labels) = run(110, &format!("meshkeep get identities --server {server}")).await;
+    assert!(labels.contains("k8s:io.cilium.k8s.policy.cluster=paris") && widest(&labels) <= 110, "{labels}");
     // a pipe has no width and no colours, also where the rest is a terminal
     let (_, piped) = run(60, &format!("meshkeep get ipcache --server {server} | cat")).await;
     assert!(widest(&piped) > 60, "{piped}");
