@@ -266,10 +266,11 @@ pub(crate) struct IpcacheAnswer {
     pub(crate) meta: ItemMeta,
 }
 
-/// Any object, as a stream carries it.
-#[derive(Debug, Serialize)]
+/// An object as the change stream carries it: the `kind` of the event says which. No object of one kind has all members that another kind requires, so
+/// that whoever tries one after the other finds the right one.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum AnyObject {
+pub(crate) enum StreamedObject {
     Node(Node),
     Service(Service),
     Identity(Identity),
@@ -280,7 +281,7 @@ pub(crate) enum AnyObject {
     Finding(Box<Finding>),
 }
 
-impl AnyObject {
+impl StreamedObject {
     pub(crate) fn new(key: &EntryKey, object: &Object, ids: &ClusterIds<'_>) -> Self {
         match object {
             Object::Node(node) => Self::Node(Node::new(key, node)),

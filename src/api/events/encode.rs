@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::api::dto::objects::{AnyObject, Backend, ClusterIds};
+use crate::api::dto::objects::{Backend, ClusterIds, StreamedObject};
 use crate::api::dto::status::{ClusterAge, readings};
 use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
@@ -49,10 +49,9 @@ pub(crate) struct WatchEvent {
     /// `problem/<type>/<cluster>/<subject>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Of `upsert` and `cluster`: the whole object, as the lists of its kind show it.
+    /// Of `upsert` and `cluster`: the whole object, as the lists of its kind show it. `kind` says which it is.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    object: Option<AnyObject>,
+    object: Option<StreamedObject>,
     /// Of `patch`: how the backends changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     backends: Option<BackendChanges>,
@@ -161,7 +160,7 @@ impl WatchEvent {
             Item::Reset(reason) => Self { reason: Some(reset_reason(*reason)), ..Self::new("reset") },
             Item::Upsert { key, object, revision, position } => {
                 let event_type = if key.kind == Kind::Cluster { "cluster" } else { "upsert" };
-                Self { object: Some(AnyObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
+                Self { object: Some(StreamedObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
             }
             Item::Patch { key, patch, revision, position } => {
                 Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }

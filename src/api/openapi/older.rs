@@ -18,7 +18,10 @@ fn convert(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(convert),
         Value::Object(object) => {
             // `oneOf` of a schema and null is that schema, nullable
-            if let Some(Value::Array(choices)) = object.remove("oneOf") {
+            let or_null = |choices: &Value| choices.as_array().is_some_and(|choices| choices.iter().any(|choice| choice["type"] == "null"));
+            if object.get("oneOf").is_some_and(or_null)
+                && let Some(Value::Array(choices)) = object.remove("oneOf")
+            {
                 let schema = choices.into_iter().filter(|choice| choice["type"] != "null").collect();
                 object.insert("allOf".into(), Value::Array(schema));
                 object.insert("nullable".into(), json!(true));

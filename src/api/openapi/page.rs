@@ -125,6 +125,10 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
         }
         out.push_str("</table>\n");
     }
+    let choices: Vec<String> = list(&schema["oneOf"]).iter().map(type_of).collect();
+    if !choices.is_empty() {
+        add(out, format_args!("<p>One of {}</p>\n", choices.join(", ")));
+    }
     for choice in list(&schema["enum"]) {
         add(out, format_args!("<code>{}</code> ", plain(choice)));
     }

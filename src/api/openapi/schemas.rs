@@ -21,11 +21,12 @@ pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
                 let first = types.iter().find(|one| **one != "null").cloned().unwrap_or_default();
                 object.insert("type".into(), first);
             }
-            if let Some(Value::Array(choices)) = object.get("oneOf").cloned()
-                && let Some(Value::Object(only)) = choices.into_iter().find(|choice| choice["type"] != "null")
-            {
+            // one or null is one that may be left out; several are several
+            let choices = object.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+            let choices: Vec<Value> = choices.filter(|choice| choice["type"] != "null").cloned().collect();
+            if let [Value::Object(only)] = choices.as_slice() {
                 object.remove("oneOf");
-                object.extend(only);
+                object.extend(only.clone());
             }
             if let Some(Value::Array(parts)) = object.remove("allOf") {
                 flatten(object, &parts, schemas);

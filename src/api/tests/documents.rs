@@ -54,11 +54,33 @@ async fn the_3_0_document_says_the_same_in_the_older_way() {
     let found = &old["components"]["schemas"]["LookupAnswer"]["properties"]["match"];
     assert_eq!((&found["nullable"], &found["allOf"]), (&json!(true), &json!([{ "$ref": "#/components/schemas/IpcacheEntry" }])));
     each_object(&old, &mut |object| {
-        let newer = ["oneOf", "const", "propertyNames", "prefixItems", "examples"].iter().find(|name| object.contains_key(**name));
+        let newer = ["const", "propertyNames", "prefixItems", "examples"].iter().find(|name| object.contains_key(**name));
         assert_eq!(newer, None, "{object:?}");
+        // of several, never of one and null
+        let choices = object.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+        assert!(choices.into_iter().all(|choice| choice["$ref"].is_string()), "{object:?}");
         assert!(!object.contains_key("$ref") || object.len() == 1, "{object:?}");
         assert!(!object.get("type").is_some_and(|one| one.is_array() || one == "null"), "{object:?}");
     });
+}
+
+/// Generated clients try one after the other: what the wire has of one kind must be nothing that another kind's schema takes.
+#[tokio::test]
+async fn an_object_of_the_stream_is_of_one_kind_only() {
+    let document = Fixture::new().json("/openapi.json").await;
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(schemas["WatchEvent"]["properties"]["object"]["$ref"], "#/components/schemas/StreamedObject");
+    let choices = schemas["StreamedObject"]["oneOf"].as_array().unwrap().iter();
+    let names: Vec<&str> = choices.map(|choice| choice["$ref"].as_str().unwrap().rsplit('/').next().unwrap()).collect();
+    assert_eq!(names.len(), schemas["StreamedKind"]["enum"].as_array().unwrap().len());
+    for one in &names {
+        for other in names.iter().filter(|other| *other != one) {
+            let required = schemas[other]["required"].as_array().unwrap();
+            let members = schemas[one]["properties"].as_object().unwrap();
+            let lacks = required.iter().any(|member| !members.contains_key(member.as_str().unwrap()));
+            assert!(lacks, "{one} may be taken for {other}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -40,8 +40,25 @@ func nodes(ctx context.Context, client *ClientWithResponses) (found []Node) {
 	}
 }
 
-func changes(ctx context.Context, client *ClientWithResponses) []string {
-	held := map[string]bool{}
+// What an event's object says of itself, read as what its kind says it is.
+func told(event WatchEvent) string {
+	switch *event.Kind {
+	case StreamedKindNode:
+		node := must(event.Object.AsNode())
+		return "node " + node.Cluster + "/" + node.Name
+	case StreamedKindService:
+		service := must(event.Object.AsService())
+		return "service " + service.Cluster + "/" + service.Namespace + "/" + service.Name
+	case StreamedKindIpcache:
+		return "ipcache " + must(event.Object.AsIpcacheEntry()).Prefix
+	case StreamedKindProblem:
+		return "problem " + must(event.Object.AsFinding()).Id
+	}
+	return string(*event.Kind)
+}
+
+func changes(ctx context.Context, client *ClientWithResponses) map[string]string {
+	held := map[string]string{}
 	limit, snapshot := int64(7), true
 	where := &ListChangesParams{Limit: &limit, Snapshot: &snapshot}
 	for {
@@ -51,17 +68,13 @@ func changes(ctx context.Context, client *ClientWithResponses) []string {
 			case EventTypeReset:
 				clear(held)
 			case EventTypeUpsert:
-				held[*event.Key] = true
+				held[*event.Key] = told(event)
 			case EventTypeDelete:
 				delete(held, *event.Key)
 			}
 		}
 		if !answer.More {
-			keys := make([]string, 0, len(held))
-			for key := range held {
-				keys = append(keys, key)
-			}
-			return keys
+			return held
 		}
 		where = &ListChangesParams{Limit: &limit, After: &answer.NextPosition}
 	}

@@ -14,7 +14,7 @@ Every list is read page by page; the first things of each are also read one by o
     ipcache     cluster/prefix, with " host" behind host entries
     entries     keys in cache form
     rejected    keys in cache form
-    changes     keys in cache form of everything usable, from /v1/changes
+    changes     by key in cache form, what everything usable says of itself, from /v1/changes
     lookup      address=cluster/prefix for the address of every host entry
     counts      what /v1/status counts
 """
@@ -45,7 +45,19 @@ from meshkeep_client.api.services import (  # noqa: E402
     list_services,
 )
 from meshkeep_client.api.status import get_status  # noqa: E402
-from meshkeep_client.models import Affinity, LookupRequest, Problem  # noqa: E402
+from meshkeep_client.models import (  # noqa: E402
+    Affinity,
+    Cluster,
+    EndpointSlice,
+    Finding,
+    Identity,
+    IpcacheEntry,
+    LookupRequest,
+    Node,
+    Problem,
+    Service,
+    ServiceExport,
+)
 from meshkeep_client.types import Unset  # noqa: E402
 
 PAGE_LIMIT = 50
@@ -78,22 +90,37 @@ def read(module, client, limit, **parameters):
         token = page.next_page_token
 
 
+def told(event):
+    """What an event's object says of itself, read as what its kind says it is."""
+    one = event.object_
+    if isinstance(one, Node):
+        return f"node {one.cluster}/{one.name}"
+    if isinstance(one, Service):
+        return f"service {one.cluster}/{one.namespace}/{one.name}"
+    if isinstance(one, IpcacheEntry):
+        return f"ipcache {one.prefix}"
+    if isinstance(one, Finding):
+        return f"problem {one.id}"
+    assert isinstance(one, (Cluster, EndpointSlice, Identity, ServiceExport)), event
+    return event.kind.value
+
+
 def follow(client, limit):
-    """The keys that somebody holds who applies the change stream, answer by answer, from a snapshot on."""
-    held, parameters = set(), {"snapshot": True}
+    """What somebody holds who applies the change stream, answer by answer, from a snapshot on: by key, what its object says of itself."""
+    held, parameters = {}, {"snapshot": True}
     while True:
         answer = answered(list_changes.sync(client=client, limit=limit, **parameters), "changes")
         for event in answer.events:
             if event.type_ == "reset":
                 held.clear()
             elif event.type_ == "upsert":
-                held.add(event.key)
+                held[event.key] = told(event)
             elif event.type_ == "delete":
-                held.discard(event.key)
+                held.pop(event.key, None)
         if not answer.more:
             assert answer.events[-1].type_ == "synced", answer.events[-1]
             assert answer.events[-1].position == answer.next_position
-            return sorted(held)
+            return held
         parameters = {"after": answer.next_position}
 
 

@@ -25,17 +25,27 @@ async function nodes(): Promise<components["schemas"]["Node"][]> {
   }
 }
 
-async function changes(): Promise<string[]> {
-  const held = new Set<string>();
+/** What an event's object says of itself, read as what its kind says it is. */
+function told(event: components["schemas"]["WatchEvent"]): string {
+  const object = event.object!;
+  if (event.kind === "node" && "addresses" in object) return `node ${object.cluster}/${object.name}`;
+  if (event.kind === "service" && "frontends" in object) return `service ${object.cluster}/${object.namespace}/${object.name}`;
+  if (event.kind === "ipcache" && "prefix" in object) return `ipcache ${object.prefix}`;
+  if (event.kind === "problem" && "advice" in object) return `problem ${object.id}`;
+  return event.kind!;
+}
+
+async function changes(): Promise<Record<string, string>> {
+  const held = new Map<string, string>();
   let where: { snapshot: true } | { after: string } = { snapshot: true };
   for (;;) {
     const answer: components["schemas"]["Changes"] = answered(await client.GET("/v1/changes", { params: { query: { limit: 7, ...where } } }));
     for (const event of answer.events) {
       if (event.type === "reset") held.clear();
-      else if (event.type === "upsert") held.add(event.key!);
+      else if (event.type === "upsert") held.set(event.key!, told(event));
       else if (event.type === "delete") held.delete(event.key!);
     }
-    if (!answer.more) return [...held];
+    if (!answer.more) return Object.fromEntries(held);
     where = { after: answer.nextPosition };
   }
 }

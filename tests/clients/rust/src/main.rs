@@ -1,13 +1,13 @@
 //! Reads nodes, services, lookups, a problem and all changes with the client generated from the OpenAPI document: read-all BASE_URL
 //! Prints what it read as one JSON object, as the other generated clients do.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::json;
 
 progenitor::generate_api!(spec = "../../../openapi/openapi-3.0.json", interface = Builder);
 
-use types::{EventType, IpcacheEntry, LookupRequest, Node};
+use types::{EventType, IpcacheEntry, LookupRequest, Node, StreamedObject, WatchEvent};
 
 const PAGE_LIMIT: u64 = 3;
 
@@ -31,8 +31,19 @@ async fn nodes(client: &Client) -> Vec<Node> {
     }
 }
 
-async fn changes(client: &Client) -> BTreeSet<String> {
-    let mut held = BTreeSet::new();
+/// What an event's object says of itself, read as what its kind says it is.
+fn told(event: &WatchEvent) -> String {
+    match event.object.as_ref().unwrap() {
+        StreamedObject::Node(node) => format!("node {}/{}", node.cluster, node.name),
+        StreamedObject::Service(one) => format!("service {}/{}/{}", one.cluster, one.namespace, one.name),
+        StreamedObject::IpcacheEntry(entry) => format!("ipcache {}", entry.prefix),
+        StreamedObject::Finding(finding) => format!("problem {}", finding.id),
+        _ => event.kind.unwrap().to_string(),
+    }
+}
+
+async fn changes(client: &Client) -> BTreeMap<String, String> {
+    let mut held = BTreeMap::new();
     let mut after: Option<String> = None;
     loop {
         let asked = client.list_changes().limit(7);
@@ -44,7 +55,7 @@ async fn changes(client: &Client) -> BTreeSet<String> {
         for event in answer.events {
             match event.type_ {
                 EventType::Reset => held.clear(),
-                EventType::Upsert => _ = held.insert(event.key.unwrap()),
+                EventType::Upsert => _ = held.insert(event.key.clone().unwrap(), told(&event)),
                 EventType::Delete => _ = held.remove(&event.key.unwrap()),
                 _ => {}
             }
