@@ -177,6 +177,10 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
     pub heartbeat_silence: Duration,
 
+    /// How long a watch stream may say nothing, not even how far it is
+    #[arg(long, hide = true, value_name = "TIME", default_value = "55s", value_parser = parse_interval)]
+    pub watch_silence: Duration,
+
     /// The first wait after a failed attempt (docs/invariants.md, "Waiting and ending")
     #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
     pub backoff_min: Duration,

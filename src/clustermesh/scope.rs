@@ -20,7 +20,7 @@ use super::bounds::{Excess, Holdings};
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
-use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECK_INTERVAL, Timing, WATCH_SILENCE_MAX};
+use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, Published, Subscriber};
 use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, WatchMessage};
 use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
@@ -306,7 +306,8 @@ impl ScopeTask<'_> {
         self.surroundings.holdings.settle(self.scope.kind);
         self.admit_changes(&[]).await?;
         self.settle();
-        let mut listen = interval(SILENCE_CHECK_INTERVAL);
+        let silence_max = self.surroundings.timing.watch_silence;
+        let mut listen = interval(silence_max / SILENCE_CHECKS);
         listen.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut quiet_since, stalls) = (Instant::now(), watch.stalls());
         let mut vigil = interval((self.surroundings.timing.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
@@ -349,8 +350,8 @@ impl ScopeTask<'_> {
                         return Ok(Some(request));
                     }
                 }
-                _ = listen.tick() => if watch.silence() > WATCH_SILENCE_MAX {
-                    return Err(AttemptError::Cluster(format!("{}: the watch has said nothing for {WATCH_SILENCE_MAX:?}", self.scope)));
+                _ = listen.tick() => if watch.silence() > silence_max {
+                    return Err(AttemptError::Cluster(format!("{}: the watch has said nothing for {silence_max:?}", self.scope)));
                 },
             }
         }

@@ -19,6 +19,9 @@ pub struct Timing {
     /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
     /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
     pub heartbeat_silence: Duration,
+    /// How long a watch stream may say nothing at all: three unanswered questions how far it is, one in 10 s, and the keep-alive's time-out of
+    /// 25 s behind them (`kvstore::ClientOptions`).
+    pub watch_silence: Duration,
     /// How often missing certificate files are looked for (Cilium waits 5 s; looking is cheap and users watch).
     pub files_interval: Duration,
     /// How much longer than a third of a lease's life the signs must stand (invariant 4): etcd revokes up to 1,000 leases a second
@@ -45,6 +48,7 @@ impl Default for Timing {
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
             heartbeat_silence: Duration::from_secs(120),
+            watch_silence: Duration::from_secs(55),
             files_interval: Duration::from_secs(1),
             hold_margin: Duration::from_secs(30),
             cache_ttl: None,
@@ -55,12 +59,8 @@ impl Default for Timing {
     }
 }
 
-/// How long a watch stream may say nothing at all: three unanswered questions how far it is, one in 10 s, and the keep-alive's time-out of
-/// 25 s behind them (`kvstore::ClientOptions`).
-pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(55);
-
-/// How often a watch is looked at for silence.
-pub(super) const SILENCE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How many times within the silence that is allowed a watch is looked at: each 11 s by default, so that it is found out little later.
+pub(super) const SILENCE_CHECKS: u32 = 5;
 
 /// A connection that stood so long was a good one: the next failure starts with the shortest wait again.
 pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);

@@ -54,6 +54,7 @@ fn nothing_said_means_the_documented_defaults() {
             legacy_quiet: Duration::from_secs(60),
             hold_margin: Duration::from_secs(30),
             heartbeat_silence: Duration::from_secs(120),
+            watch_silence: Duration::from_secs(55),
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
             store_lock_wait: Duration::from_secs(30),

@@ -79,6 +79,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
             backoff_max: settings.timing.backoff_max,
             hold_margin: settings.timing.hold_margin,
             heartbeat_silence: settings.timing.heartbeat_silence,
+            watch_silence: settings.timing.watch_silence,
             cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
             too_large_wait: settings.timing.too_large_wait,
             unknown_prefix_interval: settings.timing.unknown_prefix_interval,

@@ -169,6 +169,44 @@ async fn heartbeats_without_end_end_the_watch_of_them() {
     is_too_much(Mode::EndlessHeartbeats, "where Cilium writes a few").await;
 }
 
+/// Its heartbeat is not missed yet, and its connection answers pings.
+#[tokio::test]
+async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
+    let hostile = Hostile::start(Mode::SilentWatch).await;
+    let mut home = Home::new().with_flags(&["--watch-silence=1s"]);
+    home.write_cluster("c02", &hostile.client_file());
+    let meshkeep = home.start().await;
+    meshkeep.says_of("c02", "lastError", "the watch has said nothing for 1s").await;
+    assert_eq!(meshkeep.stop().await.status.code(), Some(0));
+}
+
+/// So long a stop is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and a second.
+const STALL: Duration = Duration::from_secs(6);
+
+/// Releases of etcd before 3.4.31 and 3.5.13 may leave something out then (docs/protocol.md, trap 32).
+#[tokio::test]
+async fn what_is_held_is_compared_after_a_watch_was_held_up() {
+    let hostile = Hostile::start(Mode::Churn).await;
+    let mut home = Home::new();
+    home.write_cluster("c02", &hostile.client_file());
+    let meshkeep = home.start().await;
+    meshkeep.reaches("c02", "live").await;
+    let before = hostile.lists();
+    // a stop may come while no response waits to be taken
+    for _ in 0..5 {
+        meshkeep.signal("STOP");
+        tokio::time::sleep(STALL).await;
+        meshkeep.signal("CONT");
+        let answers = hostile.answers();
+        eventually("answers to be taken again", || async { (hostile.answers() > answers + 100).then_some(()) }).await;
+        if hostile.lists() > before {
+            break;
+        }
+    }
+    assert!(hostile.lists() > before, "nothing was compared");
+    assert_eq!(meshkeep.stop().await.status.code(), Some(0));
+}
+
 #[tokio::test]
 async fn an_etcd_that_goes_back_is_left_and_tried_again() {
     let attack = Attack::begin(Mode::GoesBack, Size::chosen()).await;

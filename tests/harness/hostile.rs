@@ -64,6 +64,10 @@ pub(crate) enum Mode {
     EndlessWatch,
     /// One heartbeat, and a watch that tells of others without end.
     EndlessHeartbeats,
+    /// Watches stand, and then say nothing, not even how far they are.
+    SilentWatch,
+    /// An empty list, and a watch that tells of the same services again and again.
+    Churn,
     /// Each answer is older than the one before.
     GoesBack,
     /// A service at the last revision that there can be, and nothing after it.
@@ -82,6 +86,8 @@ struct Lies {
     mode: Mode,
     revision: AtomicI64,
     answers: AtomicU64,
+    /// How often services were listed.
+    lists: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -93,7 +99,7 @@ impl Mode {
     /// What its watches tell of without end.
     fn tells_without_end(self) -> Option<&'static str> {
         match self {
-            Self::EndlessWatch => Some(SERVICES),
+            Self::EndlessWatch | Self::Churn => Some(SERVICES),
             Self::EndlessHeartbeats => Some(HEARTBEAT),
             _ => None,
         }
@@ -105,7 +111,7 @@ impl Hostile {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let revision = if mode == Mode::LastRevision { i64::MAX } else { 1_000_000_000 };
-        let asked = Arc::new(Lies { mode, revision: AtomicI64::new(revision), answers: AtomicU64::new(0) });
+        let asked = Arc::new(Lies { mode, revision: AtomicI64::new(revision), answers: AtomicU64::new(0), lists: AtomicU64::new(0) });
         let service = Service(Arc::clone(&asked));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -123,6 +129,11 @@ impl Hostile {
     /// How many answers it has given.
     pub(crate) fn answers(&self) -> u64 {
         self.asked.answers.load(Ordering::Relaxed)
+    }
+
+    /// How often services were listed.
+    pub(crate) fn lists(&self) -> u64 {
+        self.asked.lists.load(Ordering::Relaxed)
     }
 }
 
@@ -162,6 +173,7 @@ impl Lies {
     fn services(&self, key: &str) -> (Vec<PbKeyValue>, bool, i64) {
         let small = |numbers: std::ops::Range<u64>| numbers.map(|number| service(number, 10, 7)).collect();
         let from = number_of(key, SERVICES);
+        self.lists.fetch_add(1, Ordering::Relaxed);
         match self.mode {
             Mode::EndlessList => (small(from..from + PAGE_KEYS), true, 10_000),
             Mode::MoreThanCounted(keys) => (small(0..keys), false, 3),
@@ -270,11 +282,15 @@ async fn watching(lies: Arc<Lies>, mut requests: Streaming<PbWatchRequest>, answ
     while let Some(Ok(request)) = requests.next().await {
         let mut answer = PbWatchResponse { header: lies.header(), watch_id: -1, ..PbWatchResponse::default() };
         let mut tells_without_end = false;
-        if let Some(PbWatchRequestUnion::CreateRequest(create)) = request.request_union {
+        let Some(union) = request.request_union else { continue };
+        if let PbWatchRequestUnion::CreateRequest(create) = union {
             (answer.watch_id, answer.created) = (create.watch_id, true);
             tells_without_end = lies.mode.tells_without_end() == Some(&*String::from_utf8_lossy(&create.key));
         }
         let watch_id = answer.watch_id;
+        if lies.mode == Mode::SilentWatch && !answer.created {
+            continue;
+        }
         if answers.send(Ok(answer)).await.is_err() {
             return;
         }
@@ -292,6 +308,7 @@ async fn tell_without_end(lies: Arc<Lies>, watch_id: i64, answers: mpsc::Sender<
             _ => service(number, 10, revision),
         };
         let put = |number| PbEvent { r#type: 0, kv: Some(key_value(number)), prev_kv: None };
+        let page = if lies.mode == Mode::Churn { 0 } else { page };
         let events = (page * PAGE_KEYS..(page + 1) * PAGE_KEYS).map(put).collect();
         let answer = PbWatchResponse { header: lies.header(), watch_id, events, ..PbWatchResponse::default() };
         if answers.send(Ok(answer)).await.is_err() {
