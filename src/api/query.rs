@@ -21,7 +21,7 @@ use super::problem::Problem;
 use crate::handle::{Affinity, Filter, LabelSelector, Reading};
 use crate::model::{ClusterName, IdentityScope, Kind};
 
-pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParts, StreamQuery};
+pub(crate) use stream::{ChangesQuery, EventsQuery, OnExpired, StreamQuery};
 
 /// Parameters that do not change what a list or a stream is about, only how it is cut and where it begins.
 const NOT_IN_FINGERPRINT: [&str; 10] =

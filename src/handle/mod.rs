@@ -50,7 +50,7 @@ pub use scan::Scanned;
 pub use selector::LabelSelector;
 pub use slice::{Allowance, Slice, Spent};
 pub(crate) use subscribe::LOOKED_AT_MAX;
-pub use subscribe::{BackendsPatch, ByteCount, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
+pub use subscribe::{BackendsPatch, ByteCount, Departure, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, Look, Survey};
 
 /// How long a request waits for the store to load (docs/api.md: 2 s, then 503).

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{Filter, Reading};
 use crate::commit::Changed;
-use crate::model::{Announcement, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
+use crate::model::{Announcement, DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
 use crate::view::{Live, View};
 
 pub use patch::BackendsPatch;
@@ -35,8 +35,19 @@ pub enum Start {
     Now,
     /// With everything that matches, then live.
     Snapshot,
-    /// After a position, as text.
-    After(String),
+    /// After a position; `None` is a text that is none, which leads to a reset.
+    After(Option<ReaderPosition>),
+}
+
+/// Why a reader is to drop a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// The key is gone.
+    Gone(DeleteReason),
+    /// The key is there, and its object no longer passes the filter.
+    LeftFilter,
+    /// It is not known which of these, as in a replay, which sees the newest state alone.
+    Unknown,
 }
 
 /// Why a reader must forget what it holds (docs/api.md).
@@ -94,8 +105,8 @@ pub enum Item {
     Delete {
         /// The key.
         key: EntryKey,
-        /// `deleted`, `leftFilter`, `clusterRemoved` or `unknown`.
-        reason: &'static str,
+        /// Why.
+        reason: Departure,
         /// The position after it; `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
@@ -149,7 +160,7 @@ impl Subscription {
         match start {
             Start::Now => subscription.owes_synced = true,
             Start::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
-            Start::After(text) => match check(text, &subscription.filter, reading) {
+            Start::After(position) => match check(*position, &subscription.filter, reading) {
                 Ok(position) => {
                     subscription.sent = position;
                     subscription.mode = Mode::Replaying;
@@ -165,8 +176,8 @@ impl Subscription {
     ///
     /// # Errors
     /// Why it cannot.
-    pub fn check_position(text: &str, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
-        check(text, filter, reading).map(|_| ())
+    pub fn check_position(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
+        check(position, filter, reading).map(|_| ())
     }
 
     /// The same reader, told of changed backends of a service by patches. Before the first [`Subscription::next`]. A reader that begins
@@ -339,7 +350,7 @@ impl Subscription {
         let position = self.position_at(reading, *sequence);
         match changed {
             Changed::Gone(key, reason) => {
-                self.filter.may_match(key).then(|| Item::Delete { key: key.clone(), reason: reason.api_name(), position })
+                self.filter.may_match(key).then(|| Item::Delete { key: key.clone(), reason: Departure::Gone(*reason), position })
             }
             Changed::Live(live) if live.kind() >= Kind::Cluster => self.replayed_made(live.key(), position, reading),
             Changed::Live(live) => {
@@ -347,7 +358,7 @@ impl Subscription {
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
                 match matching(&self.filter, &record) {
                     Some(object) => Some(Item::Upsert { key, object, revision, position }),
-                    None => Some(Item::Delete { key, reason: "unknown", position }),
+                    None => Some(Item::Delete { key, reason: Departure::Unknown, position }),
                 }
             }
         }
@@ -360,7 +371,7 @@ impl Subscription {
             return Some(Item::Upsert { key, object: Arc::clone(object), revision: None, position });
         }
         let may_be_held = key.kind == Kind::Problem && self.filter.may_match(&key);
-        may_be_held.then_some(Item::Delete { key, reason: "unknown", position })
+        may_be_held.then_some(Item::Delete { key, reason: Departure::Unknown, position })
     }
 
     fn follow<T: Send>(&mut self, reading: &Reading, telling: &mut Telling<T, impl Tell<T>>) {
@@ -423,8 +434,8 @@ impl Subscription {
 
 /// Whether a position can be served: of a start that is known, neither it nor what was seen above what is vouched for, not below the
 /// floor of the tombstones.
-fn check(text: &str, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
-    let ReaderPosition { position, seen } = text.parse().map_err(|_| ResetReason::Malformed)?;
+fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
+    let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
     if let Some(seen) = seen {
         servable(Position { sequence: seen, ..position }, filter, reading)?;
     }
@@ -470,7 +481,7 @@ fn told(filter: &Filter, announcement: &Announcement, position: Option<ReaderPos
         (Some(old), Some(new)) if old == new => None,
         (_, Some(object)) => Some(Item::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
         (Some(_), None) => {
-            let reason = announcement.deleted.map_or("leftFilter", |reason| reason.api_name());
+            let reason = announcement.deleted.map_or(Departure::LeftFilter, Departure::Gone);
             Some(Item::Delete { key: key.clone(), reason, position })
         }
         (None, None) => None,

@@ -103,17 +103,6 @@ pub enum DeleteReason {
     ClusterRemoved,
 }
 
-impl DeleteReason {
-    /// The name that the API uses.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::Deleted => "deleted",
-            Self::ClusterRemoved => "clusterRemoved",
-        }
-    }
-}
-
 /// What is left of a key that is gone, so that positions from before can be told.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tombstone {

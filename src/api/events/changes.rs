@@ -22,7 +22,7 @@ use super::{Client, SHORT, StreamMeters, WatchEvent, check_stream_age, expired, 
 use crate::api::dto::objects::ClusterIds;
 use crate::api::paging::checked_limit;
 use crate::api::problem::{Problem, ProblemDocument};
-use crate::api::query::{ChangesQuery, Parameters, StreamQuery};
+use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
 use crate::api::scans::{Held, Scanner};
 use crate::api::state::ApiState;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
@@ -114,17 +114,17 @@ pub(crate) async fn list_changes(
     let values = &query.values;
     let parts = values.parts()?;
     let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
-    let start = start(parts.after, parts)?;
+    let start = start(parts.after, parts.snapshot);
     let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
     let client = client.map_or(Client::Local, |Extension(client)| client);
     let _taken = take_place(&state, client)?;
     let signal = state.handle.signal().await?;
     let reading = state.handle.reading().await?;
     check_stream_age(parts.terms, &filter, &reading)?;
-    if parts.on_expired == Some("fail") {
+    if parts.on_expired == OnExpired::Fail {
         match (&place, &start) {
             (Some(place), _) => Subscription::check_place(place, &filter, &reading).map_err(expired)?,
-            (None, Start::After(text)) => Subscription::check_position(text, &filter, &reading).map_err(expired)?,
+            (None, Start::After(position)) => Subscription::check_position(*position, &filter, &reading).map_err(expired)?,
             (None, Start::Now | Start::Snapshot) => {}
         }
     }

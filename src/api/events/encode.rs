@@ -9,8 +9,8 @@ use crate::api::dto::status::{ClusterAge, readings};
 use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
 use crate::api::problem::{Problem, ProblemDocument};
-use crate::handle::{BackendsPatch, ByteCount, Item, Reading, ResetReason, SyncMode};
-use crate::model::{EntryKey, Kind, Position, ReaderPosition, Revision};
+use crate::handle::{BackendsPatch, ByteCount, Departure, Item, Reading, ResetReason, SyncMode};
+use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
 /// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (docs/http.md §5.2), and this much at once does not
 /// delay what follows.
@@ -165,7 +165,9 @@ impl WatchEvent {
             Item::Patch { key, patch, revision, position } => {
                 Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }
             }
-            Item::Delete { key, reason, position } => Self { reason: Some(reason), ..Self::about("delete", key, None, *position) },
+            Item::Delete { key, reason, position } => {
+                Self { reason: Some(departure(*reason)), ..Self::about("delete", key, None, *position) }
+            }
             Item::Synced { mode, count, position } => {
                 Self { mode: Some(sync_mode(*mode)), count: Some(*count), ..Self::mark("synced", *position, reading) }
             }
@@ -269,6 +271,15 @@ pub(super) const fn sync_mode(mode: SyncMode) -> &'static str {
 }
 
 /// The name that the API uses.
+const fn departure(reason: Departure) -> &'static str {
+    match reason {
+        Departure::Gone(DeleteReason::Deleted) => "deleted",
+        Departure::Gone(DeleteReason::ClusterRemoved) => "clusterRemoved",
+        Departure::LeftFilter => "leftFilter",
+        Departure::Unknown => "unknown",
+    }
+}
+
 pub(super) const fn reset_reason(reason: ResetReason) -> &'static str {
     match reason {
         ResetReason::Initial => "initial",

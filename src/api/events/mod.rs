@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use super::accept::Form;
 use super::dto::meta::Terms;
 use super::problem::{Code, Problem, ProblemDocument};
-use super::query::{EventsQuery, Parameters, StreamParts, StreamQuery};
+use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
 use super::state::ApiState;
 use crate::handle::{Filter, LookBounds, Reading, ResetReason, Start, Subscription};
 use crate::model::Kind;
@@ -70,12 +70,12 @@ pub(crate) async fn watch_events(
     let encoding = if query.form == Form::Lines { Encoding::NdJson } else { Encoding::Sse };
     let filter = query.values.filter()?.canonical();
     let parts = query.values.parts()?;
-    let start = start(last_event_id(&headers).or(parts.after), parts)?;
+    let start = start(last_event_id(&headers).or(parts.after), parts.snapshot);
     let place = place(&state, client)?;
     let reading = state.handle.reading().await?;
     check_stream_age(parts.terms, &filter, &reading)?;
-    if let (Start::After(text), Some("fail")) = (&start, parts.on_expired) {
-        Subscription::check_position(text, &filter, &reading).map_err(expired)?;
+    if let (Start::After(position), OnExpired::Fail) = (&start, parts.on_expired) {
+        Subscription::check_position(*position, &filter, &reading).map_err(expired)?;
     }
     let mut subscription = Subscription::new(filter.clone(), &start, &reading);
     if query.values.patch == Some(true) {
@@ -95,15 +95,12 @@ fn last_event_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }
 
-fn start(position: Option<&str>, parts: StreamParts<'_>) -> Result<Start, Problem> {
-    if let Some(other) = parts.on_expired.filter(|value| !["fail", "reset"].contains(value)) {
-        return Err(Problem::parameter("onExpired", format!("{other:?} is neither reset nor fail")));
-    }
-    Ok(match position {
-        Some(position) => Start::After(position.to_owned()),
-        None if parts.snapshot => Start::Snapshot,
+fn start(position: Option<&str>, snapshot: bool) -> Start {
+    match position {
+        Some(position) => Start::After(position.parse().ok()),
+        None if snapshot => Start::Snapshot,
         None => Start::Now,
-    })
+    }
 }
 
 /// A place among the streams.

@@ -13,8 +13,27 @@ use crate::handle::Filter;
 pub(crate) struct StreamParts<'a> {
     pub(crate) snapshot: bool,
     pub(crate) after: Option<&'a str>,
-    pub(crate) on_expired: Option<&'a str>,
+    pub(crate) on_expired: OnExpired,
     pub(crate) terms: Terms,
+}
+
+/// What a position that can no longer be served leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnExpired {
+    /// A `reset` event.
+    Reset,
+    /// 410.
+    Fail,
+}
+
+impl OnExpired {
+    fn parse(text: Option<&str>) -> Result<Self, Problem> {
+        match text {
+            None | Some("reset") => Ok(Self::Reset),
+            Some("fail") => Ok(Self::Fail),
+            Some(other) => Err(Problem::parameter("onExpired", format!("{other:?} is neither reset nor fail"))),
+        }
+    }
 }
 
 /// The parameters of a form of the change stream.
@@ -79,7 +98,7 @@ macro_rules! stream_query {
                 Ok(StreamParts {
                     snapshot: self.snapshot == Some(true),
                     after: self.after.as_deref(),
-                    on_expired: self.on_expired.as_deref(),
+                    on_expired: OnExpired::parse(self.on_expired.as_deref())?,
                     terms: Terms::read(self.max_age, self.never_read.as_deref(), None)?,
                 })
             }

@@ -131,7 +131,7 @@ impl Reader {
     }
 
     fn reconnect(&mut self, reading: &Reading) {
-        let start = self.last_id.map_or(Start::Snapshot, |position| Start::After(position.to_string()));
+        let start = self.last_id.map_or(Start::Snapshot, |position| Start::After(Some(position.into())));
         self.subscription = Subscription::new(self.filter.clone(), &start, reading);
     }
 
@@ -261,17 +261,17 @@ fn a_position_that_cannot_be_served_is_reset_with_its_reason() {
         (early.to_string(), ResetReason::Expired),
     ];
     for (text, reason) in cases {
-        let items = Subscription::new(Filter::default(), &Start::After(text.clone()), &world.reading()).next(&world.reading());
+        let items = Subscription::new(Filter::default(), &Start::After(text.parse().ok()), &world.reading()).next(&world.reading());
         assert_eq!(items.first(), Some(&Item::Reset(reason)), "{text}");
     }
     // what was found before this start is found anew, and not told of what is over since
     let span = EpochSpan { epoch: Epoch(6), began: Sequence(0), vouched: Some(head.sequence) };
     world.published.earlier = [span].into();
-    let earlier = Position { epoch: Epoch(6), ..head }.to_string();
+    let earlier = Some(Position { epoch: Epoch(6), ..head }.into());
     let problems = Filter { kinds: vec![Kind::Node, Kind::Problem], ..Filter::default() };
-    assert_eq!(Subscription::check_position(&earlier, &problems, &world.reading()), Err(ResetReason::ForeignEpoch));
-    assert_eq!(Subscription::check_position(&earlier, &Filter::default(), &world.reading()), Ok(()));
-    let items = Subscription::new(Filter::default(), &Start::After(head.to_string()), &world.reading()).next(&world.reading());
+    assert_eq!(Subscription::check_position(earlier, &problems, &world.reading()), Err(ResetReason::ForeignEpoch));
+    assert_eq!(Subscription::check_position(earlier, &Filter::default(), &world.reading()), Ok(()));
+    let items = Subscription::new(Filter::default(), &Start::After(Some(head.into())), &world.reading()).next(&world.reading());
     assert_eq!(items, [Item::Synced { mode: SyncMode::Replay, count: 0, position: head }]);
 }
 
@@ -287,16 +287,17 @@ fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
     world.put(0, 1, "b");
     world.put(0, 1, "a");
     world.delete(0, 1);
-    let told: Vec<(&str, u64)> = subscription
+    let told: Vec<(Option<Departure>, u64)> = subscription
         .next(&world.reading())
         .iter()
         .map(|item| match item {
-            Item::Upsert { position: Some(position), .. } => ("upsert", position.position.sequence.0),
-            Item::Delete { reason, position: Some(position), .. } => (*reason, position.position.sequence.0),
+            Item::Upsert { position: Some(position), .. } => (None, position.position.sequence.0),
+            Item::Delete { reason, position: Some(position), .. } => (Some(*reason), position.position.sequence.0),
             other => panic!("unexpected {other:?}"),
         })
         .collect();
-    assert_eq!(told, [("upsert", 1_002), ("leftFilter", 1_004), ("upsert", 1_005), ("deleted", 1_006)]);
+    let (left, deleted) = (Some(Departure::LeftFilter), Some(Departure::Gone(DeleteReason::Deleted)));
+    assert_eq!(told, [(None, 1_002), (left, 1_004), (None, 1_005), (deleted, 1_006)]);
 }
 
 #[test]
@@ -316,7 +317,7 @@ fn nothing_has_a_position_inside_a_snapshot() {
         revision: Some(Revision(revision)),
         position: None,
     };
-    let delete = Item::Delete { key: key(0, 1), reason: "deleted", position: None };
+    let delete = Item::Delete { key: key(0, 1), reason: Departure::Gone(DeleteReason::Deleted), position: None };
     let synced = Item::Synced { mode: SyncMode::Snapshot, count: 3, position: head };
     assert_eq!(items, [Item::Reset(ResetReason::Initial), upsert(1, 2), upsert(2, 3), delete, synced]);
     assert_eq!(subscription.bookmark(&world.reading()), Some(head));
@@ -330,7 +331,7 @@ fn many_changes_are_told_in_the_same_order_at_once_and_one_by_one() {
     for id in 0..count {
         world.put(id as usize % 2, id, if id % 3 == 0 { "a" } else { "b" });
     }
-    let start = Start::After(world.reading().position().to_string());
+    let start = Start::After(Some(world.reading().position().into()));
     for id in (0..count).filter(|id| id % 5 > 0) {
         let cluster_index = id as usize % 2;
         if id % 50 == 1 { world.delete(cluster_index, id) } else { world.put(cluster_index, id, "c") }

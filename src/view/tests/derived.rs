@@ -90,7 +90,7 @@ fn told(effects: &Effects) -> Vec<String> {
     keys.dedup();
     assert_eq!(keys.len(), effects.announcements.len());
     let line = |announcement: &Announcement| match (announcement.deleted, announcement.old_object()) {
-        (Some(reason), _) => format!("- {} ({})", short(&announcement.key), reason.api_name()),
+        (Some(reason), _) => format!("- {} ({reason:?})", short(&announcement.key)),
         (None, Some(_)) => format!("~ {}", short(&announcement.key)),
         (None, None) => format!("+ {}", short(&announcement.key)),
     };
@@ -217,26 +217,26 @@ fn each_event_of_a_node_is_told_with_what_follows_from_it() {
         "~ ip a#10.0.1.1",
         "+ ip a#10.0.2.0/24",
         "~ ip a#10.0.1.9",
-        "- ip a#10.0.0.1 (deleted)",
-        "- ip a#10.0.1.0/24 (deleted)",
+        "- ip a#10.0.0.1 (Deleted)",
+        "- ip a#10.0.1.0/24 (Deleted)",
     ];
     assert_eq!(life.put(&a, &node("a", &moved, key)), expected);
     let of_a =
         ["a#10.0.0.9 6@10.0.0.9 0 r12", "a#10.0.1.1 6@10.0.0.9 0 r12", "a#10.0.1.9 4@10.0.0.9 5 r12", "a#10.0.2.0/24 2@10.0.0.9 5 r12"];
     assert_eq!(life.held(), [&of_a[..], &[of_b]].concat());
-    assert_eq!(life.change(Change::Delete { key: b.clone() }), ["- node a#b (deleted)", "- ip a#b#10.0.0.1 (deleted)"]);
+    assert_eq!(life.change(Change::Delete { key: b.clone() }), ["- node a#b (Deleted)", "- ip a#b#10.0.0.1 (Deleted)"]);
     assert_eq!(life.change(Change::Delete { key: b }), none);
     // a list that does not confirm the node
     life.apply(Command::BeginList(node_scope()));
     let pruned = life.apply(Command::Prune(node_scope()));
-    let derived = ["10.0.0.9", "10.0.1.1", "10.0.1.9", "10.0.2.0/24"].map(|of| format!("- ip a#{of} (deleted)"));
-    assert_eq!(pruned, [&["- node a (deleted)".to_owned()][..], &derived].concat());
+    let derived = ["10.0.0.9", "10.0.1.1", "10.0.1.9", "10.0.2.0/24"].map(|of| format!("- ip a#{of} (Deleted)"));
+    assert_eq!(pruned, [&["- node a (Deleted)".to_owned()][..], &derived].concat());
     assert_eq!((life.held().len(), life.view.entry_count()), (0, 0));
     // a key that never had a usable value
     assert_eq!(life.put(&a, b"{"), ["+ node a"]);
     assert_eq!(life.put(&a, &node("a", &one, "")), ["+ node a", "+ ip a#10.0.0.1"]);
     let gone = life.apply(Command::Remove { cluster: cluster(0), reason: DeleteReason::ClusterRemoved });
-    assert_eq!(gone, ["- node a (clusterRemoved)", "- ip a#10.0.0.1 (clusterRemoved)"]);
+    assert_eq!(gone, ["- node a (ClusterRemoved)", "- ip a#10.0.0.1 (ClusterRemoved)"]);
     assert_eq!(life.view.object_count(Kind::Ip), 0);
     assert_eq!(life.view.records_from(&EntryKey::lowest()).count(), 0);
 }
@@ -345,7 +345,7 @@ fn what_was_restored_is_derived_again_where_it_lacks_something() {
     }
     let keys = life.view.nodes_to_derive();
     let effects = life.view.derive_again(&keys, NOW);
-    assert_eq!(told(&effects), ["- ip b#10.0.0.1 (deleted)", "- ip b#10.0.0.2 (deleted)", "+ ip c#10.0.0.1", "~ ip c#10.0.0.2"]);
+    assert_eq!(told(&effects), ["- ip b#10.0.0.1 (Deleted)", "- ip b#10.0.0.2 (Deleted)", "+ ip c#10.0.0.1", "~ ip c#10.0.0.2"]);
     assert_eq!(life.view.derive_again(&life.view.nodes_to_derive(), NOW), Effects::default());
     let of_all = whole.held();
     assert_eq!(life.held(), of_all.into_iter().filter(|line| !line.starts_with('b')).collect::<Vec<_>>());

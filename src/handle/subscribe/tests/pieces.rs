@@ -40,7 +40,7 @@ impl Poller {
         }
         assert!(changes <= limit, "a piece must keep to its limit");
         self.place = subscription.place(reading);
-        self.start = Start::After(subscription.position(reading).to_string());
+        self.start = Start::After(Some(subscription.position(reading).into()));
         subscription.is_current(reading)
     }
 }
@@ -198,7 +198,7 @@ fn whoever_applies_patches_holds_the_truth() {
                 put_service(&mut world, service(if random.random_ratio(1, 4) { "b" } else { "a" }, backends));
             }
             if random.random_ratio(1, 6) {
-                let start = subscription.bookmark(&world.reading()).map_or(Start::Snapshot, |position| Start::After(position.to_string()));
+                let start = subscription.bookmark(&world.reading()).map_or(Start::Snapshot, |position| Start::After(Some(position.into())));
                 subscription = Subscription::new(Filter::default(), &start, &world.reading()).with_patches();
             }
             if random.random_bool(0.7) {
