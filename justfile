@@ -69,6 +69,10 @@ image name:
 fuzz *seconds:
     scripts/fuzz {{ seconds }}
 
+# lines of the writer, the store and the resync that are broken one by one: a unit test must notice; those whose names begin so, or all (an hour)
+mutants *names:
+    scripts/mutants {{ names }}
+
 # the attacks at full size: 12,000 strangers that hold every connection, or as many as given; or `remote`, the etcds that lie
 attack *what:
     scripts/attack {{ what }}
