@@ -43,7 +43,7 @@ const SOLE_IMPORTERS: [(&str, &str); 7] = [
     ("axum", "api"),
     ("utoipa", "api"),
     ("tower_http", "api"),
-    ("sled", "store"),
+    ("sled", "store/engine"),
     ("notify", "clustermesh/directory"),
     ("etcd_client", "kvstore"),
     ("tonic", "kvstore"),
