@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tokio::time::{interval, sleep, sleep_until};
 
 use super::cluster::{ClusterTask, Memory};
-use super::scope::{AttemptError, Link, ScopeTask};
+use super::failure::AttemptError;
+use super::scope::{Link, ScopeTask};
 use super::timing::CONTACT_STORED_INTERVAL;
 use super::unknown::look_for_unknown_prefixes;
 use crate::kvstore::{ClientFile, Connection, Endpoint, Event, Follow, KeyValue, prefix_end};

@@ -13,9 +13,10 @@ use tokio::time::sleep;
 
 use super::attempt::Attempt;
 use super::bounds::ClusterBounds;
+use super::failure::AttemptError;
 use super::ids::ClusterIds;
 use super::resync::Resync;
-use super::scope::{AttemptError, KindMemory, Surroundings};
+use super::scope::{KindMemory, Surroundings};
 use super::timing::{Backoff, STABLE_CONNECTION};
 use crate::commit::DecodedBudget;
 use crate::kvstore::{ClientFile, ClientOptions, Endpoint};

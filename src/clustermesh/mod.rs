@@ -8,6 +8,7 @@ mod attempt;
 mod bounds;
 mod cluster;
 mod directory;
+mod failure;
 mod gate;
 mod ids;
 mod local;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use super::scope::AttemptError;
+use super::failure::AttemptError;
 use crate::commit::CommandSender;
 use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack};
 use crate::wire::keys::cluster_config_key;

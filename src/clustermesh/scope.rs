@@ -16,13 +16,14 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use self::progress::Progress;
 use self::size::decoded_bytes;
-use super::bounds::{Excess, Holdings};
+use super::bounds::Holdings;
+use super::failure::AttemptError;
 use super::gate::Gates;
 use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, Resync, Source};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, Published, Subscriber};
-use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, WatchMessage};
+use crate::kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 use crate::model::{Causes, Command, Due, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::Reading;
 use crate::wire::keys;
@@ -50,32 +51,6 @@ pub(super) struct Link {
     pub(super) source: Source,
     /// When the last heartbeat came over this connection.
     pub(super) heartbeat: watch::Receiver<Option<Instant>>,
-}
-
-/// Why a cluster's attempt ended.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AttemptError {
-    #[error(transparent)]
-    Kvstore(#[from] KvstoreError),
-    #[error("{0}")]
-    Cluster(String),
-    /// The cluster has more than it may have.
-    #[error("{0}")]
-    TooLarge(#[from] Excess),
-    #[error("meshkeep is stopping")]
-    Stopping,
-}
-
-impl AttemptError {
-    /// Whether the cluster has more than it may have, or than it says itself: trying again soon only costs that much again.
-    pub(super) fn is_too_much(&self) -> bool {
-        matches!(self, Self::TooLarge(_) | Self::Kvstore(KvstoreError::TooManyKeys { .. }))
-    }
-
-    /// Whether the etcd was at an older revision than before.
-    pub(super) fn is_going_back(&self) -> bool {
-        matches!(self, Self::Kvstore(KvstoreError::WentBack { .. }))
-    }
 }
 
 /// What one kind remembers between connections.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::failure::AttemptError;
 use super::reporter::Reporter;
-use super::scope::{AttemptError, Link};
+use super::scope::Link;
 use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::UnknownPrefix;
 use crate::wire::keys;

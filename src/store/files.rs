@@ -39,6 +39,18 @@ pub(super) trait Files: Debug + Send + Sync {
     fn sync_directory(&self) -> io::Result<()>;
 }
 
+/// What is known of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) file: u64,
+    /// The group that it begins with, and the last one in it.
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) bytes: u64,
+    /// How many of them are synced.
+    pub(super) synced_bytes: u64,
+}
+
 /// The files on the disk.
 #[derive(Debug)]
 pub(super) struct Directory {

@@ -16,9 +16,8 @@ use std::{io, mem};
 
 use super::bytes::{Malformed, Reader, Writer};
 use super::error::EngineError;
-use super::files::Files;
+use super::files::{Files, Piece};
 use super::group::Changes;
-use super::log::Piece;
 use super::pairs::{Pairs, PairsWriter, read_pairs};
 use super::threads::in_threads;
 use crate::model::Epoch;

@@ -14,13 +14,13 @@ use super::codec::{self, Testimony};
 use super::engine::Engine;
 use super::error::EngineError;
 use super::files::Files;
+use super::format::{FORMAT, set_format};
 use super::frames::LogRun;
 use super::group::Group;
 use super::load;
 use super::object;
 use super::pairs::read_pairs;
 use super::recover::{Object, Reading};
-use super::recovery::{FORMAT, set_format};
 use super::slots::Slots;
 
 /// The number of the layout that is upgraded.

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::Files;
+use super::files::{Files, Piece};
 use super::frames::{self, Head, Run};
 use super::group::{Changes, Group};
 use crate::model::{Causes, Due, Epoch};
@@ -60,18 +60,6 @@ struct State {
     /// Whether all files that were begun outlive a power cut.
     directory_synced: bool,
     next_file: u64,
-}
-
-/// One file.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    pub(super) file: u64,
-    /// The group that it begins with, and the last one in it.
-    pub(super) first: u64,
-    pub(super) last: u64,
-    pub(super) bytes: u64,
-    /// How many of them are synced.
-    pub(super) synced_bytes: u64,
 }
 
 impl Log {

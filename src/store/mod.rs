@@ -15,6 +15,7 @@ mod disk;
 mod engine;
 mod error;
 mod files;
+mod format;
 mod frames;
 mod group;
 mod layout2;

@@ -13,13 +13,13 @@ use super::codec;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::files::{Directory, LOG_DIRECTORY};
+use super::format::{FORMAT, read_mark};
 use super::frames;
 use super::load::{self, Loaded};
 use super::lock::DirectoryLock;
 use super::losses::losses;
 use super::object;
 use super::recover::recover;
-use super::recovery::{FORMAT, read_mark};
 use super::slots::{SlotKind, Slots};
 
 /// What is stored, and what is wrong with it.

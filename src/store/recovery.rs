@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::codec;
 use super::cold::Cold;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::files::{Directory, Files, LOG_DIRECTORY};
+use super::format::{FORMAT, read_mark, set_format};
 use super::frames::{self, FileRead, Run};
 use super::group::Changes;
 use super::load::{Loaded, begin_log, load_and_repair};
@@ -22,9 +22,6 @@ use super::recover::{Found, Reading, recover};
 use super::slots::Slots;
 use super::warm::Warm;
 use super::{ENGINE_DIRECTORY, Opened, SetAside, layout2};
-
-/// The layout that this version writes: `migrations/0003-one-log`.
-pub(super) const FORMAT: u64 = 3;
 
 /// The first layout, which no release wrote.
 const FIRST_FORMAT: u64 = 1;
@@ -156,12 +153,6 @@ fn read_slots(engine: Engine, files: &dyn Files, upto: u64) -> Result<(Warm<Arc<
     Ok((warm, found))
 }
 
-/// The number of the layout as the engine has it.
-pub(super) fn read_mark(engine: &Engine) -> Result<Option<u64>, EngineError> {
-    let stored = engine.get_plain(codec::FORMAT_KEY)?;
-    stored.map(|stored| codec::read_format(&stored)).transpose().map_err(|error| EngineError::Damaged(error.to_string()))
-}
-
 fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, Failure> {
     match attempt(directory, offer) {
         Err(Failure::Damaged(reason)) => {
@@ -247,12 +238,6 @@ fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(Warm<Arc<Engine>>, R
     let run = begin_log(&mut warm, &Changes::new(), files)?;
     set_format(&warm.slots)?;
     Ok((warm, run))
-}
-
-/// Says in the engine that it has the present layout.
-pub(super) fn set_format(engine: &Engine) -> Result<(), EngineError> {
-    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(FORMAT))?;
-    engine.sync()
 }
 
 /// `None` where the file is missing or unreadable: then the record inside the engine decides.

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::try_join_all;
 
+use super::super::failure::AttemptError;
 use super::super::resync::{Sign, Signs};
-use super::{AttemptError, ScopeTask};
+use super::ScopeTask;
 use crate::kvstore::{Event, KeyValue, LeaseLife};
 use crate::model::{ClusterId, EntryKey, LeaseId};
 use crate::wire::keys;

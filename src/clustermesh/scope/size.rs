@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::super::failure::AttemptError;
 use super::super::resync::Input;
-use super::{AttemptError, ScopeTask};
+use super::ScopeTask;
 use crate::commit::Published;
 use crate::kvstore::{ChangedKeys, Event, KeyValue, Page};
 use crate::model::{EntryKey, Kind, Object, Scope, ScopeSize, Size};
