@@ -131,7 +131,7 @@ impl Reader {
     }
 
     fn reconnect(&mut self, reading: &Reading) {
-        let start = self.last_id.map_or(Start::Snapshot, |position| Start::After(Some(position.into())));
+        let start = self.last_id.map_or(Start::Snapshot, |position| Start::After(Some(position)));
         self.subscription = Subscription::new(self.filter.clone(), &start, reading);
     }
 

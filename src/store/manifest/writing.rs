@@ -12,7 +12,7 @@ use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SH
 
 impl<S: Slots> Warm<S> {
     /// Notes where chunks are that were written since the last sync. To be called in front of each sync.
-    pub(super) fn write_manifest(&mut self) -> Result<(), EngineError> {
+    pub(in crate::store) fn write_manifest(&mut self) -> Result<(), EngineError> {
         let manifest = &self.manifest;
         if !manifest.is_changed() {
             return Ok(());
