@@ -9,7 +9,6 @@ use ipnet::IpNet;
 
 use super::bytes::Reader;
 use super::column::{Column, Row};
-use super::ipv4_order::Marks;
 use super::meaning::{Meaning, prefix_of_name, read_addresses};
 use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
 use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
@@ -30,11 +29,10 @@ pub(super) struct Packed {
     pub(super) templates: Box<[Template]>,
     pub(super) verbatim: Column,
     extras: Box<[Extra]>,
-    /// The rows in order of last sequence, once somebody asks.
+    /// The rows in order of last sequence, made on the first use.
     order: OnceLock<Box<[u16]>>,
-    /// What its reader noted of all rows, once somebody asks.
+    /// Numbers of all rows that a reader keeps here, made on the first use ([`Chunk::noted`]).
     noted: OnceLock<Box<[u32]>>,
-    pub(super) marks: Marks,
     /// No value has more bytes.
     pub(super) value_length_max: usize,
 }
@@ -44,7 +42,7 @@ pub(super) struct Packed {
 pub struct History {
     /// The sequence when it appeared.
     pub created: Sequence,
-    /// That of its last change.
+    /// The sequence of its last change.
     pub last: Sequence,
     /// How many times it changed since it appeared, starting with 1.
     pub version: u64,
@@ -221,7 +219,7 @@ impl Chunk {
         self.record_of(row, self.key(row))
     }
 
-    /// The same where its key is at hand.
+    /// The record of a row whose key is at hand, which is not read again.
     #[must_use]
     pub fn record_of(&self, row: usize, key: EntryKey) -> Record {
         let packed = &self.0;
@@ -363,7 +361,7 @@ impl Packed {
         }
         let name = names.longest(0);
         let value_length_max = templates.iter().map(|template| template.longest(name)).fold(verbatim.longest(name), usize::max);
-        let (bytes, order, noted, marks) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new(), Marks::default());
+        let (bytes, order, noted) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new());
         Ok(Self {
             bytes,
             count,
@@ -377,7 +375,6 @@ impl Packed {
             extras,
             order,
             noted,
-            marks,
             value_length_max,
         })
     }

@@ -258,16 +258,6 @@ impl Column {
         }
     }
 
-    /// The addresses of all `count` rows, little-endian, where some of them hold nothing else.
-    pub(super) fn ipv4_addresses<'a>(&self, bytes: &'a [u8], count: usize, rows: Range<usize>) -> Option<&'a [[u8; 4]]> {
-        match self.form {
-            Form::Ipv4(start) if self.exceptions_in(rows).is_empty() => {
-                Some(bytes.get(start as usize..start as usize + count * 4)?.as_chunks().0)
-            }
-            _ => None,
-        }
-    }
-
     /// The exceptions among some rows.
     pub(super) fn exceptions_in(&self, rows: Range<usize>) -> &[(u32, Span)] {
         let place = |row: usize| self.exceptions.partition_point(|(at, _)| (*at as usize) < row);

@@ -71,7 +71,7 @@ impl Edit<'_> {
         }
     }
 
-    /// What edits are sorted by: what comes before a row is told before what becomes of it.
+    /// The sort key of edits: an insertion before a row comes before what becomes of the row.
     #[must_use]
     pub const fn order(&self) -> (usize, bool) {
         (self.row(), !matches!(self, Self::Insert { .. }))

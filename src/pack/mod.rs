@@ -2,8 +2,8 @@
 //!
 //! Owns: which bytes stand for which records. Receives: records in key order, or bytes that may have been damaged in any way.
 //! Emits: [`Chunk`]s that give back any record, whole and alone, within microseconds; nothing is decoded that nobody asked for. Deliberately
-//! lacks: IO, the decoding of values (`wire`), and compression: the packed form is what stays in memory, whoever stores it may
-//! compress it.
+//! lacks: IO, the decoding of values (`wire`), and compression: the packed form is what stays in memory, and the store
+//! compresses it.
 //!
 //! Values are JSON of a few shapes, so they are cut into templates and columns (`template`, `column`); one that has no template is kept
 //! as it is. Whatever the bytes, they come back exactly.
@@ -40,7 +40,6 @@ mod edit;
 mod encode;
 mod find;
 mod fold;
-mod ipv4_order;
 mod meaning;
 mod number;
 mod parts;
@@ -54,7 +53,6 @@ use crate::model::{Kind, Record};
 
 pub use chunk::{Chunk, History};
 pub use edit::Edit;
-pub use find::find_all;
 pub use fold::fold;
 pub use meaning::Meaning;
 
@@ -97,7 +95,7 @@ const TEMPLATES_MAX: usize = 255;
 mod flag {
     pub(super) const GOOD_VALUE: u64 = 1;
     pub(super) const REJECTION: u64 = 2;
-    /// The bits that say what is known of a record's meaning.
+    /// The bits that hold how far a record's meaning is noted.
     pub(super) const MEANING: u64 = 12;
     pub(super) const UNKNOWN: u64 = 0;
     pub(super) const NOTHING: u64 = 4;
@@ -139,13 +137,13 @@ pub enum PackError {
 /// Packs records, which must be in key order without repetition. Each chunk has about [`RECORDS_TARGET`] of them and is shorter than
 /// [`STORED_LENGTH_MAX`], unless it is a single longer record.
 ///
-/// What [`Chunk::meaning`] says of a record is taken from its object; of one without an object the meaning stays unknown, and whoever
-/// loads the chunk has to decode the value. [`build_noted`] and [`fold`] keep what is known.
+/// What [`Chunk::meaning`] says of a record is taken from its object; of one without an object the meaning stays unknown, and the
+/// reader of the chunk has to decode the value. [`build_noted`] and [`fold`] keep what was noted.
 pub fn build<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Chunk> {
     build_noted(records.into_iter().map(|record| (record, Meaning::of(record))))
 }
 
-/// The same where the meaning of each record is known otherwise.
+/// Packs records as [`build`] does, with a meaning for each that need not come from its object.
 pub fn build_noted<'a>(records: impl IntoIterator<Item = (&'a Record, Meaning)>) -> Vec<Chunk> {
     let records: Vec<(&Record, Meaning)> = records.into_iter().collect();
     debug_assert!(records.windows(2).all(|pair| pair[0].0.key < pair[1].0.key), "records must be in key order");

@@ -1,4 +1,4 @@
-//! Rows of a chunk for those who keep one for later: the ring's announcements.
+//! Rows of a chunk as the ring's announcements keep them: one row each, decoded later if at all.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::chunk::{Chunk, Packed};
 use crate::model::{Record, Rows};
 
 impl Chunk {
-    /// Its records by row, for those who do not know how they are packed.
+    /// Its records by row, for rooms that know nothing of the packed form.
     #[must_use]
     pub fn rows(&self) -> Arc<dyn Rows> {
         Arc::clone(&self.0) as Arc<dyn Rows>

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::base::PackedRow;
 use super::place::{Place, object_of, version_of, whole};
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
@@ -15,13 +14,6 @@ use crate::model::{
 /// The generation of changes that come before any list of this process: those of a resumed watch.
 const FIRST_GENERATION: u32 = 1;
 
-/// A command of more changes comes of a list or of one transaction: its keys lie together, so that finding one brings what finding the next
-/// needs. As a rule a command of a watch has one.
-const SCATTERED_CHANGES_MAX: usize = 8;
-
-/// Where keys were found, one after another.
-type FoundRows = std::vec::IntoIter<Option<PackedRow>>;
-
 /// A put taken apart, so that its parts have names.
 pub(super) struct Put {
     pub(super) key: EntryKey,
@@ -30,7 +22,7 @@ pub(super) struct Put {
     pub(super) source: SourceStamp,
 }
 
-/// The bytes of a key that are held came again, or the source has lost them.
+/// A put of bytes that are held already, or a mark that the source no longer has the key.
 struct Repeat {
     key: EntryKey,
     source: SourceStamp,
@@ -45,30 +37,22 @@ impl View {
         self.apply_all(vec![command], now)
     }
 
-    /// Applies commands, one after another: the same as [`View::apply`] for each, but where their keys are is looked up for all at once.
+    /// Applies commands, one after another.
     pub fn apply_all(&mut self, commands: Vec<Command>, now: SystemTime) -> Effects {
         let mut effects = Effects::default();
-        let keys: Vec<&EntryKey> = if commands.len() > 1 { commands.iter().flat_map(scattered).map(key_of).collect() } else { Vec::new() };
-        // no command changes the chunks themselves, so what was found stays where it is
-        let mut rows = self.base.rows_of(&keys).into_iter();
         for command in commands {
-            self.apply_one(command, &mut rows, now, &mut effects);
+            self.apply_one(command, now, &mut effects);
         }
         effects
     }
 
-    /// Applies a command; `rows` has where its scattered keys are, and those of later ones, or nothing.
-    fn apply_one(&mut self, command: Command, rows: &mut FoundRows, now: SystemTime, effects: &mut Effects) {
+    fn apply_one(&mut self, command: Command, now: SystemTime, effects: &mut Effects) {
         match command {
             Command::BeginList(scope) => self.begin_list(scope, effects),
             Command::Apply { scope, changes, cursor } => {
-                let is_scattered = changes.len() <= SCATTERED_CHANGES_MAX;
                 for change in changes {
                     assert!(scope_of(key_of(&change)) == scope, "a change must belong to the scope of its command");
-                    let found = if is_scattered { rows.next() } else { None };
-                    let row = found.unwrap_or_else(|| self.base.row_of(key_of(&change)));
-                    debug_assert!(row.as_ref().is_none_or(|row| row.key() == *key_of(&change)), "a row must be that of the key");
-                    self.change(change, row, now, effects);
+                    self.change(change, now, effects);
                 }
                 if let Some(cursor) = cursor {
                     self.set_cursor(scope, cursor, effects);
@@ -147,9 +131,8 @@ impl View {
         }
     }
 
-    /// Applies a change of a key whose row, if it has one, is this.
-    fn change(&mut self, change: Change, row: Option<PackedRow>, now: SystemTime, effects: &mut Effects) {
-        let old = self.place_from(row, key_of(&change));
+    fn change(&mut self, change: Change, now: SystemTime, effects: &mut Effects) {
+        let old = self.place(key_of(&change));
         match change {
             Change::Put { key, value, decoded, source } => self.put(Put { key, value, decoded, source }, old, now, effects),
             Change::Delete { key } => self.delete_at(old, &key, DeleteReason::Deleted, effects),
@@ -274,7 +257,7 @@ impl View {
         self.delete_at(self.place(key), key, reason, effects);
     }
 
-    /// The same where it is known what is held of the key.
+    /// Deletes a key whose record is at `old`.
     fn delete_at(&mut self, old: Option<Place>, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
         let Some(old) = old else { return };
         self.sequence = self.sequence.next();
@@ -324,7 +307,7 @@ impl View {
         self.scopes.entry(scope_of(key))
     }
 
-    /// A number that moves with whatever answers tell of these kinds in these clusters, of all where none is named; it never comes back.
+    /// A version number of what answers contain of these kinds in these clusters, of all where none is named. It only grows.
     #[must_use]
     pub fn moved(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
         if clusters.is_empty() {
@@ -338,13 +321,5 @@ impl View {
     #[must_use]
     pub fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
         self.scopes.cursor(scope)
-    }
-}
-
-/// The changes of a command, where their keys do not lie together.
-fn scattered(command: &Command) -> &[Change] {
-    match command {
-        Command::Apply { changes, .. } if changes.len() <= SCATTERED_CHANGES_MAX => changes,
-        _ => &[],
     }
 }

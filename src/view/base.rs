@@ -9,12 +9,11 @@ use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
 use super::change_log::Change;
-use super::first::{First, Sought};
 use super::place::{Place, names};
 use super::side::{Before, Removed, Row, Side, Sides};
 use super::wide::WideMap;
 use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
-use crate::pack::{Chunk, Meaning, find_all};
+use crate::pack::{Chunk, Meaning};
 
 /// Names a chunk of the base, until it is taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +23,7 @@ pub(super) struct ChunkId(usize);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Base {
     /// By the lowest key of each.
-    chunks: WideMap<First, (ChunkId, Chunk)>,
+    chunks: WideMap<EntryKey, (ChunkId, Chunk)>,
     sides: Sides,
     /// Numbers of chunks that were taken out.
     free: Vec<ChunkId>,
@@ -94,13 +93,13 @@ impl Base {
     /// Adds a chunk none of whose rows were confirmed. It must not overlap others.
     pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
         let id = self.free.pop().unwrap_or(ChunkId(self.chunks.len()));
-        self.chunks.insert(chunk.first_key().into(), (id, chunk));
+        self.chunks.insert(chunk.first_key(), (id, chunk));
         id
     }
 
     /// Takes a chunk out, with what is beside its rows.
     pub(super) fn remove(&mut self, first: &EntryKey) -> Option<Removed> {
-        let (id, chunk) = self.chunks.remove(&First::from(first.clone()))?;
+        let (id, chunk) = self.chunks.remove(first)?;
         self.free.push(id);
         Some(self.sides.remove(id.0, chunk))
     }
@@ -110,17 +109,6 @@ impl Base {
         let (_, (id, chunk)) = self.chunk_of(key)?;
         let row = chunk.find(key).ok()?;
         Some(PackedRow { id: *id, chunk: chunk.clone(), row })
-    }
-
-    /// The rows of keys, each as [`Base::row_of`] has it. They wait for memory together, and what a change of each needs is in the processor's
-    /// cache then.
-    pub(super) fn rows_of(&self, keys: &[&EntryKey]) -> Vec<Option<PackedRow>> {
-        let chunks: Vec<Option<&(ChunkId, Chunk)>> = keys.iter().map(|key| self.chunk_of(key).map(|(_, chunk)| chunk)).collect();
-        self.sides.read_ahead(chunks.iter().flatten().map(|(id, _)| id.0));
-        let sought: Vec<(&Chunk, &EntryKey)> = chunks.iter().zip(keys).filter_map(|(chunk, key)| Some((&(*chunk)?.1, *key))).collect();
-        let mut rows = find_all(&sought).into_iter();
-        let mut row = |(id, chunk): &(ChunkId, Chunk)| Some(PackedRow { id: *id, chunk: chunk.clone(), row: rows.next()?? });
-        chunks.into_iter().map(|chunk| chunk.and_then(&mut row)).collect()
     }
 
     /// What is at a row: itself, or what stands for it; `None` where its key is gone.
@@ -170,25 +158,24 @@ impl Base {
 
     /// The chunk that a key belongs to, if it is not below all.
     pub(super) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
-        let sought = Sought::from(key);
-        self.chunks.last_where(|first| sought.is_from(first)).map(|(first, chunk)| (&*first.key, chunk))
+        self.chunks.floor(key)
     }
 
     /// Chunks from a first key on, in key order.
     pub(super) fn chunks_from<'a>(&'a self, first: Option<&EntryKey>) -> impl Iterator<Item = &'a (ChunkId, Chunk)> + use<'a> {
         let first = first.cloned().unwrap_or_else(EntryKey::lowest);
-        self.chunks.from(&First::from(first)).map(|(_, chunk)| chunk)
+        self.chunks.from(&first).map(|(_, chunk)| chunk)
     }
 
     /// The first key of the chunk behind the one that begins with `first`.
     pub(super) fn next_first(&self, first: &EntryKey) -> Option<&EntryKey> {
-        let mut range = self.chunks.from(&First::from(first.clone()));
-        range.next().filter(|(found, _)| *found.key == *first)?;
-        range.next().map(|(next, _)| &*next.key)
+        let mut range = self.chunks.from(first);
+        range.next().filter(|(found, _)| *found == first)?;
+        range.next().map(|(next, _)| next)
     }
 
     pub(super) fn lowest_first(&self) -> Option<&EntryKey> {
-        self.chunks.first().map(|(first, _)| &*first.key)
+        self.chunks.first().map(|(first, _)| first)
     }
 
     /// The chunks that folding gains most from, so many at most, by their first keys.
@@ -198,12 +185,12 @@ impl Base {
         if count < dirty.len() {
             dirty.select_nth_unstable_by_key(count, |(_, dirt)| Reverse(*dirt));
         }
-        dirty.into_iter().take(count).map(|(first, _)| &*first.key)
+        dirty.into_iter().take(count).map(|(first, _)| first)
     }
 
     /// How much folding the chunks that begin from one key on and below another would gain.
     pub(super) fn dirt_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> usize {
-        let chunks = self.chunks.from(&First::from(start.clone())).take_while(|(first, _)| end.is_none_or(|end| *first.key < *end));
+        let chunks = self.chunks.from(start).take_while(|(first, _)| end.is_none_or(|end| *first < end));
         chunks.map(|(_, (id, _))| self.side(*id).dirt()).sum()
     }
 
@@ -251,7 +238,7 @@ impl Base {
         places.map(|place| (place.key(), place)).skip_while(move |(key, _)| *key < start)
     }
 
-    /// The same of one chunk.
+    /// The ip entries of one chunk that name an identity, in key order.
     fn naming_in(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<Place> {
         let (changes, mut found) = (self.side(id).changes(), Vec::new());
         let at = |row| PackedRow { id, chunk: chunk.clone(), row };

@@ -12,7 +12,7 @@ use crate::model::{Record, Sequence};
 /// How many changes a part of a log has room for: their rows are a cache line. A chunk that is folded in time has two or three parts, of 600 B.
 const PART_LENGTH: usize = 32;
 
-/// So many rows that lie together share a bit: those of a chunk, some thousand, have 64, and changes in key order meet few of them in a part.
+/// How many neighbouring rows share a bit of a filter: the some thousand rows of a chunk have 64 bits, and changes in key order set few of them.
 const ROWS_PER_BIT: u16 = 16;
 
 /// What a row became: the record that stands for it; `None` where its key is gone.
@@ -21,7 +21,7 @@ pub(super) type Change = Option<Arc<Record>>;
 /// The newest part of a log, with those before it.
 #[derive(Debug)]
 pub(super) struct ChangeLog {
-    /// Full for everybody who knows this part.
+    /// Full in every version that knows this part.
     before: Option<Arc<ChangeLog>>,
     /// How many changes are in the parts before.
     skipped: u16,
@@ -82,7 +82,7 @@ impl ChangeLog {
         let Some(free) = self.changes.get(at) else { return Err(change) };
         let sequence = change.as_ref().map(|record| record.last_sequence.0);
         free.set(change)?;
-        // who reads them has a version that was published after this
+        // a version that reads them was published after this
         self.rows[at].store(row, Ordering::Relaxed);
         self.touched.fetch_or(bit(row), Ordering::Relaxed);
         if let Some(sequence) = sequence {
@@ -95,11 +95,6 @@ impl ChangeLog {
     /// Whether all of this part is in use by a version that knows `length` changes.
     pub(super) fn is_full(&self, length: u16) -> bool {
         usize::from(length - self.skipped) == PART_LENGTH
-    }
-
-    /// Reads of the newest part what a change looks at first. What comes back means nothing.
-    pub(super) fn read_ahead(&self) -> u64 {
-        self.touched.load(Ordering::Relaxed) ^ u64::from(self.rows[PART_LENGTH - 1].load(Ordering::Relaxed))
     }
 
     /// What a row became last, of so many changes.

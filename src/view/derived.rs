@@ -40,7 +40,7 @@ const INTERNAL_IP: &str = "InternalIP";
 /// | health IPs | host | 4, health | the node's IP | the node's |
 /// | ingress IPs | host | 8, ingress | the node's IP | the node's |
 ///
-/// A prefix that is listed twice has the meaning that comes first. Which families an agent has is its own setting, which nobody publishes.
+/// A prefix that is listed twice has the meaning that comes first. Which families an agent has is its own setting, which is not published.
 #[must_use]
 pub fn entries_of(node: &Node) -> Vec<IpEntry> {
     let host = |ip: IpAddr| ObjectPrefix { net: IpNet::from(ip), host: true };
@@ -63,7 +63,7 @@ pub fn entries_of(node: &Node) -> Vec<IpEntry> {
 }
 
 /// The address at which others reach a node: the peer of tunnels (`pkg/node/types/node.go`, `GetNodeIP`). Of IPv4, unless it has IPv6
-/// alone: which of them tunnels use is a setting of each cluster that nobody publishes.
+/// alone: which of them tunnels use is a setting of each cluster that is not published.
 fn node_ip(node: &Node) -> Option<IpAddr> {
     [true, false].into_iter().find_map(|ipv4| {
         let addresses = || node.addresses.iter().filter(move |address| address.ip.is_ipv4() == ipv4);

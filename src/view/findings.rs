@@ -1,6 +1,6 @@
 //! What looks wrong, as things that change: each with a place in our order, so that lists of a stream and its changes agree on them.
 //!
-//! They are found by who reads the mirror (`api/findings`), told to the writer once in a while, and bounded there. Nothing of them is stored.
+//! Readers of the mirror find them (`api/findings`) and send them to the writer once in a while, bounded in number. None is stored.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::phases::Placed;
 use super::{Effects, View};
 use crate::model::{DeleteReason, EntryKey, FindingChange, Kind, Object, Sequence};
 
-/// All that were told and are not over.
+/// All findings that were announced as begun and not as ended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Findings {
     by_key: OrdMap<EntryKey, Placed>,
@@ -18,7 +18,7 @@ pub(super) struct Findings {
 }
 
 impl View {
-    /// A finding as the change stream tells of it.
+    /// A finding as an object of the change stream.
     fn finding(&self, key: &EntryKey) -> Option<&Arc<Object>> {
         self.findings.by_key.get(key).map(|placed| &placed.object)
     }
@@ -37,7 +37,7 @@ impl View {
         self.findings.by_key.range(start.clone()..).map(|(key, placed)| (key.clone(), &placed.object))
     }
 
-    /// Those that changed after a position, in order.
+    /// The findings that changed after a position, in order of sequence.
     pub(super) fn findings_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
         self.findings.by_sequence.range(position.next()..).map(|(sequence, key)| (*sequence, key.clone()))
     }

@@ -1,6 +1,6 @@
 //! What of each record matters beside others: the identity and host that an entry names, the pod CIDRs of a node, the addresses behind a service.
 //!
-//! Whoever looks at everything at once asks for this alone, since decoding a million records takes a core many seconds. Of a packed record it
+//! The survey looks at every record and asks for this alone, since decoding a million records takes a core many seconds. Of a packed record it
 //! is read from what its chunk notes and from the few fields of its value that the chunk does not.
 
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ pub enum Gist {
 }
 
 impl Gist {
-    /// That of a key's object.
+    /// The gist of a decoded object; `kind` is that of its key.
     #[must_use]
     pub fn of(kind: Kind, object: &Object) -> Self {
         match object {
@@ -64,7 +64,7 @@ impl Gist {
         }
     }
 
-    /// That of a row whose meaning its chunk notes.
+    /// The gist of a row whose meaning its chunk notes.
     fn of_noted(chunk: &Chunk, row: usize, meaning: Meaning) -> Option<Self> {
         match meaning {
             Meaning::Ip { prefix, identity } => {
@@ -88,7 +88,7 @@ impl View {
         self.place(key).and_then(|place| Self::gist_at(&place))
     }
 
-    /// That of something that exists.
+    /// The gist of an existing key.
     #[must_use]
     pub fn gist_of(&self, live: &Live) -> Option<Gist> {
         live.place().and_then(Self::gist_at)

@@ -1,4 +1,4 @@
-//! Global services: what several clusters share under one namespace and name, and who has a share in which.
+//! Global services: what several clusters share under one namespace and name, and which cluster has a share in which.
 //!
 //! Owns: the index from a service to the keys that have a share in it, kept up by each change in the time of a tree lookup, and how the shares
 //! become one service ([`GlobalService`]), one set of exports ([`MergedExports`]) and a choice of backends ([`select`]). Deliberately lacks:
@@ -57,7 +57,7 @@ impl ServiceIndex {
         self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
     }
 
-    /// Whether one of some clusters has a share in a service: a lookup for each cluster and kind of share, whoever else has shares in it.
+    /// Whether one of some clusters has a share in a service: a lookup for each cluster and kind of share, however many other clusters have shares in it.
     fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
         let has = |kind, cluster: &ClusterName| {
             let first = (service.clone(), EntryKey::new(kind, cluster.clone(), ""));

@@ -1,4 +1,4 @@
-//! The indices over what records mean: who has an address, which clusters have an identity, what is rejected.
+//! Secondary indices: entries and nodes by address, identities by number, shares of global services, rejected keys.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -33,10 +33,10 @@ pub(super) struct Indices {
     clusters: ClusterNumbers,
     /// Usable ip entries by prefix.
     ipcache: IpIndex,
-    /// Usable identities: numeric id and cluster, with the labels once somebody has asked for them. The id is the name in the key, but for the odd
+    /// Usable identities: numeric id and cluster, with the labels, decoded on the first use. The id is the name in the key, but for the odd
     /// ones.
     identities: OrdMap<(u32, u32), OnceLock<IdentityLabels>>,
-    /// Those whose names have leading zeros, so that a cluster may have several of one number.
+    /// Identities whose names have leading zeros, so that a cluster may have several of one number.
     odd_identities: OrdSet<(u32, EntryKey)>,
     /// Nodes by each of their addresses, and by those and the pod CIDRs that entries are derived for.
     nodes: NodeIndex,

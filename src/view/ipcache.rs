@@ -253,7 +253,7 @@ impl IpIndex {
         prefixes.find(|prefix| usual == Some(*prefix) || self.odd(*prefix).next().is_some())
     }
 
-    /// The same among the entries that have the usual key: all, but in strange meshes. Allocates nothing.
+    /// The longest prefix with an entry whose key is written in the usual way: all are, but in strange meshes. Allocates nothing.
     pub(super) fn longest_usual(&self, ip: IpAddr) -> Option<Held<'_>> {
         self.usual.longest(ip)
     }
@@ -300,7 +300,7 @@ impl Prefixes {
         self.ipv4.is_empty() && self.ipv6.is_empty()
     }
 
-    /// Those that have exactly this prefix.
+    /// The holders of exactly this prefix.
     pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<Held<'_>> {
         match prefix.net.addr() {
             IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
@@ -308,7 +308,7 @@ impl Prefixes {
         }
     }
 
-    /// Those that lie inside a network, each with who has it, in no particular order.
+    /// The prefixes inside a network, each with its holder, in no particular order.
     pub(super) fn within(&self, net: IpNet) -> Box<dyn Iterator<Item = (ObjectPrefix, u32)> + '_> {
         match net.trunc() {
             IpNet::V4(net) => Box::new(within(&self.ipv4, net.prefix_len(), (net.network().to_bits(), net.broadcast().to_bits()))),

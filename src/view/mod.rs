@@ -10,12 +10,9 @@
 
 mod apply;
 mod base;
-mod bloom_filter;
 mod change_log;
 mod derived;
 mod findings;
-mod first;
-mod flat;
 mod fold;
 mod gist;
 mod global_services;
@@ -73,7 +70,7 @@ pub use scopes::ScopeState;
 pub struct View {
     /// Most records, packed.
     base: Base,
-    /// Those that changed since they were packed.
+    /// Records of keys that no chunk has a row of.
     overlay: Overlay,
     indices: Indices,
     scopes: Scopes,

@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::bloom_filter::BloomFilter;
 use super::ipcache::{Held, Prefixes};
 use super::node_names::{NodeName, NodeNames};
 use super::paged::PagedSet;
@@ -16,7 +15,7 @@ pub(super) struct NodeIndex {
     names: NodeNames,
     own: NodesByAddress,
     derived: NodesByAddress,
-    /// Those for whose pod CIDRs entries are derived.
+    /// Nodes by the pod CIDRs that entries are derived for.
     pod_cidrs: Prefixes,
 }
 
@@ -34,8 +33,6 @@ pub(super) enum Bond {
 struct NodesByAddress {
     ipv4: PagedSet<u32>,
     ipv6: PagedSet<u128>,
-    /// What either of them may have.
-    filter: BloomFilter,
 }
 
 /// Addresses of nodes, to be indexed all at once.
@@ -153,7 +150,6 @@ impl NodeIndex {
         self.names.use_all(&uses);
         let nodes = self.nodes_mut(bond);
         (nodes.ipv4, nodes.ipv6) = (PagedSet::of_sorted(&ipv4, number), PagedSet::of_sorted(&ipv6, number));
-        nodes.renew_filter();
     }
 
     fn take_pod_cidrs(&mut self, pod_cidrs: Vec<(ObjectPrefix, u32)>) {
@@ -203,12 +199,12 @@ impl NodeIndex {
         hosts.chain(self.pod_cidrs.within(net)).filter_map(|(prefix, number)| Some((prefix, self.names.get(number)?)))
     }
 
-    /// The addresses that entries are derived for, in order, as often as nodes have them.
+    /// The IPv4 addresses that entries are derived for, in order, as often as nodes have them.
     pub(super) fn derived_ipv4(&self) -> impl Iterator<Item = u32> {
         self.derived.ipv4.addresses()
     }
 
-    /// Those of IPv6.
+    /// The IPv6 addresses that entries are derived for, in order, as often as nodes have them.
     pub(super) fn derived_ipv6(&self) -> impl Iterator<Item = u128> {
         self.derived.ipv6.addresses()
     }
@@ -230,10 +226,6 @@ impl NodeIndex {
 
 impl NodesByAddress {
     fn insert(&mut self, ip: IpAddr, number: u32) -> bool {
-        if self.filter.is_full() {
-            self.renew_filter();
-        }
-        self.filter.insert(ip);
         match ip {
             IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), number)),
             IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), number)),
@@ -251,15 +243,8 @@ impl NodesByAddress {
         self.ipv4.len() + self.ipv6.len() == 0
     }
 
-    fn renew_filter(&mut self) {
-        let ipv4 = self.ipv4.addresses().map(|ip| Ipv4Addr::from(ip).into());
-        let ipv6 = self.ipv6.addresses().map(|ip| Ipv6Addr::from(ip).into());
-        self.filter = BloomFilter::of(ipv4.chain(ipv6), self.ipv4.len() + self.ipv6.len());
-    }
-
     fn at(&self, ip: IpAddr) -> &[u32] {
         match ip {
-            ip if !self.filter.may_hold(ip) => &[],
             IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
             IpAddr::V6(ip) => self.ipv6.at(ip.to_bits()),
         }
@@ -327,7 +312,7 @@ mod tests {
         }
     }
 
-    /// More than a first filter has room for, several times; a copy from before has what it had.
+    /// Far more than a page has; a copy from before has what it had.
     #[test]
     fn an_index_that_grows_finds_all_that_it_has() {
         let entry = |number: u32| {

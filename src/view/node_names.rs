@@ -26,7 +26,7 @@ pub(super) struct NodeNames {
     /// Numbers by the hash of the name.
     numbers: PagedSet<u32>,
     free: Vector<u32>,
-    /// Drawn for each process: whoever names nodes must not know which names have one hash.
+    /// Seeded for each process: a cluster that names nodes must not know which names collide.
     hasher: RandomState,
 }
 

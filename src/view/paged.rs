@@ -1,4 +1,4 @@
-//! A sorted set of addresses and who holds each, in pages: small, quick to search, and persistent, so that a change copies one page.
+//! A persistent sorted multimap from addresses to the numbers of their holders, in pages: a change copies one page.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PAGE_LENGTH_FILLED: usize = 112;
 /// A page below this joins the one before it, if there is room.
 const PAGE_LENGTH_MIN: usize = 32;
 
-/// Entries of one length: an address, or a hash that stands for a name, and who has it: the number of a cluster or of a node.
+/// Entries of one length: an address, or a hash that stands for a name, and the number of the cluster or node that has it.
 #[derive(Debug, Clone)]
 pub(super) struct PagedSet<A: Ord> {
     /// By the first address of each. All entries of one address are in one page.
@@ -33,10 +33,10 @@ struct Page<A> {
     holders: Holders,
 }
 
-/// Who has each address of a page.
+/// The holder of each address of a page.
 #[derive(Debug, Clone)]
 enum Holders {
-    /// The same has them all, as a rule: a cluster's addresses lie together. It takes no room, and a search need not wait for it.
+    /// One holder has all addresses, as a rule: a cluster's addresses lie together. It takes no room, and a search need not wait for it.
     One(u32),
     /// By entry.
     Each(Arc<[u32]>),
@@ -52,7 +52,7 @@ impl Holders {
         Self::Each(entries.iter().map(|(_, holder)| *holder).collect())
     }
 
-    /// Those of the entries of one address: where one has all, there is no second entry of an address.
+    /// The holders of the entries of one address: where one has all, there is no second entry of an address.
     fn of_address(&self, entries: Range<usize>) -> &[u32] {
         match self {
             Self::One(_) if entries.is_empty() => &[],
@@ -134,7 +134,7 @@ fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
 }
 
 impl<A: Copy + Ord> PagedSet<A> {
-    /// Makes a set of entries in order of address; `holder` says whom a number stands for.
+    /// Makes a set of entries in order of address; `holder` maps the numbers of the entries to those of the set.
     pub(super) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> u32) -> Self {
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
@@ -179,7 +179,7 @@ impl<A: Copy + Ord> PagedSet<A> {
         entries.skip_while(move |(address, _)| *address < first).take_while(move |(address, _)| *address <= last)
     }
 
-    /// Who has an address, in order.
+    /// The holders of an address, in order.
     pub(super) fn at(&self, address: A) -> &[u32] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);

@@ -32,7 +32,7 @@ impl View {
         self.cluster_object(cluster)?.as_cluster()?.phase
     }
 
-    /// A cluster as the change stream tells of it.
+    /// A cluster as an object of the change stream.
     #[must_use]
     pub fn cluster_object(&self, cluster: &ClusterName) -> Option<&Arc<Object>> {
         self.phases.get(cluster).map(|placed| &placed.object)
@@ -47,7 +47,7 @@ impl View {
         clusters.into_iter()
     }
 
-    /// Those that changed after a position, in no particular order.
+    /// The clusters whose phase changed after a position, in no particular order.
     pub(super) fn phases_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, EntryKey)> {
         let after = self.phases.iter().filter(move |(_, placed)| placed.sequence > position);
         after.map(|(name, placed)| (placed.sequence, EntryKey::of_cluster(name.clone())))

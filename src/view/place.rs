@@ -65,7 +65,7 @@ impl Place {
         self.record().map_or_else(|at| Self::meaning_of_row(&at.chunk, at.row), |record| meaning_of(record))
     }
 
-    /// The same of a row; decoded where the chunk does not say.
+    /// The meaning of a row, decoded where the chunk does not note it.
     pub(super) fn meaning_of_row(chunk: &Chunk, row: usize) -> Meaning {
         match chunk.meaning(row) {
             Meaning::Unknown => meaning_of(&chunk.record(row)),
@@ -109,7 +109,7 @@ impl Place {
         )
     }
 
-    /// What it is, for those who may ask later what it was. `key` is its key.
+    /// The state that an announcement keeps of it as its old version. `key` is its key.
     pub(super) fn version(&self, key: &EntryKey) -> Version {
         match self.record() {
             Ok(record) => version_of(record),
@@ -129,7 +129,7 @@ const KEPT_OBJECT_BYTES_MAX: usize = 8 << 10;
 /// A value that is no longer than this has no object that is larger than that: the shortest item of a list has 2 bytes and takes 24.
 const SMALL_VALUE_LENGTH: usize = KEPT_OBJECT_BYTES_MAX / 16;
 
-/// The record as it is held: its object is decoded again where somebody asks, if it is large.
+/// The record as it is held: without its object if that is large, which is then decoded again for each reader.
 pub(super) fn kept(record: Arc<Record>) -> Arc<Record> {
     let length = record.value.len().max(record.good_value.as_ref().map_or(0, |value| value.len()));
     let is_large = length > SMALL_VALUE_LENGTH && record.object.as_ref().is_some_and(|object| object.footprint() > KEPT_OBJECT_BYTES_MAX);
@@ -166,7 +166,7 @@ fn decoded(key: &EntryKey, usable: &Arc<[u8]>) -> Option<Arc<Object>> {
     wire::decode_accepted(key, usable).map(Arc::new)
 }
 
-/// A record as the change stream is told of it.
+/// A record as a version in an announcement.
 pub(super) fn version_of(record: &Record) -> Version {
     Version::of(record, decoded)
 }
@@ -174,12 +174,7 @@ pub(super) fn version_of(record: &Record) -> Version {
 impl View {
     /// Where the record of a key is.
     pub(super) fn place(&self, key: &EntryKey) -> Option<Place> {
-        self.place_from(self.base.row_of(key), key)
-    }
-
-    /// The same where it is known which row of the base the key has.
-    pub(super) fn place_from(&self, row: Option<PackedRow>, key: &EntryKey) -> Option<Place> {
-        match row {
+        match self.base.row_of(key) {
             Some(at) => self.base.place_at(at),
             None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
         }
@@ -206,7 +201,7 @@ impl View {
         }
     }
 
-    /// The same where its key passes a test.
+    /// The record at a place, with its object, if its key passes a test.
     pub(super) fn record_where(&self, place: &Place, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
         match place.record() {
             Ok(record) => test(&record.key).then(|| whole(record)),
@@ -226,7 +221,7 @@ impl View {
         self.settled(at, at.chunk.record(at.row))
     }
 
-    /// With what is beside the row.
+    /// A packed record with the generation and source stamp beside its row.
     fn settled(&self, at: &PackedRow, mut record: Record) -> Record {
         record.generation = self.base.generation(at);
         record.source = self.base.source(at);

@@ -13,8 +13,8 @@ use super::{ScopeState, View, scope_of};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
 use crate::pack::{Chunk, Meaning, build_noted};
 
-/// With fewer rows of the ipcache than ten chunks have, two threads would take longer to begin than what they do: so it is with each early
-/// answer of a start, for which a few chunks are read.
+/// Rows of the ipcache from which two threads are worth starting: ten chunks. An early answer of a start reads a few chunks, which are indexed
+/// sooner than a thread begins.
 const ROWS_BESIDE_MIN: usize = 10_240;
 
 /// Rows of a scope, in a chunk, with the number of their cluster.
@@ -133,7 +133,7 @@ impl View {
     }
 }
 
-/// The same records with what the indices need to know of each: the lookups by identity rely on it. As a rule the chunk itself.
+/// A chunk as chunks that note the meaning of every record, on which lookups by identity rely: as a rule the chunk itself.
 pub(super) fn noted(chunk: Chunk) -> Vec<Chunk> {
     if !chunk.has_unknown() {
         return vec![chunk];

@@ -18,7 +18,7 @@ pub(super) struct Scan<'a> {
     base: &'a Base,
     chunks: Box<dyn Iterator<Item = &'a (ChunkId, Chunk)> + 'a>,
     current: Option<Current<'a>>,
-    /// Of chunks that have no entry on these hosts only one row is told, so that who scans can pause there; empty is no test.
+    /// Hosts whose entries are wanted: of a chunk without any of them one row is yielded, so that a scan can pause there. Empty is no test.
     hosts: Vec<u32>,
     fresh: Peekable<Fresh<'a>>,
 }
@@ -32,7 +32,7 @@ struct Current<'a> {
     fresh_before: usize,
     /// Of the rows that are as they were packed one is enough.
     passes: bool,
-    /// That one was told.
+    /// That row was yielded.
     is_passed: bool,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Scan<'a> {
         Self::on(base, fresh, start, Vec::new())
     }
 
-    /// All records from a key on, for those who want entries on hosts alone, by their numbers ([`number_of_host`]).
+    /// All records from a key on, or the entries on some hosts, given by number ([`number_of_host`]).
     pub(super) fn on(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
         let first = base.chunk_of(start).map(|(first, _)| first);
         let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, hosts, fresh: fresh.peekable() };

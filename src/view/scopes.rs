@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::flat::Flat;
 use super::shelf::Shelf;
 use crate::model::{ClusterName, Cursor, Kind, Scope};
 
@@ -34,19 +33,19 @@ pub(super) struct Scopes {
     /// each change. Copied as a whole for each new cluster, seldom.
     clusters: Arc<HashMap<ClusterName, usize>>,
     /// 16 B each.
-    states: Flat<Option<ScopeState>>,
+    states: Shelf<Option<ScopeState>>,
     /// How far each is mirrored: what has none is in a list, or was never complete.
-    cursors: Shelf<Cursor>,
+    cursors: Shelf<Option<Arc<Cursor>>>,
     moves: Moves,
 }
 
-/// When what answers tell of scopes changed last: objects, their stamps, where they come from, or the phase of their cluster. Counted in such
-/// changes of all scopes, since the process began; what only says how far the source was read is none.
+/// A clock of what answers contain: for each scope and kind the last change of an object, its stamp, its source or the phase of its cluster,
+/// counted in such changes of all scopes since the process began; what only says how far the source was read is none.
 #[derive(Debug, Clone, Default)]
 struct Moves {
     count: u64,
     /// By the scope's number. It outlives the scope, so that one that comes back is not taken for what it was.
-    scopes: Flat<u64>,
+    scopes: Shelf<u64>,
     /// The newest of each kind, by its place; what is derived from nodes moves with them.
     kinds: [u64; Kind::ALL.len()],
 }
@@ -68,7 +67,7 @@ impl Scopes {
     }
 
     pub(super) fn at(&self, number: ScopeNumber) -> Option<ScopeState> {
-        self.states.at(number.0)
+        self.states.get(number.0).copied().flatten()
     }
 
     /// The state of a scope, to be changed; a new one where there is none.
@@ -80,14 +79,14 @@ impl Scopes {
         self.at(self.known(scope)?)
     }
 
-    /// The same as [`Scopes::change`], by the scope.
+    /// The state of a scope by its name, to be changed; a new one where there is none.
     pub(super) fn entry(&mut self, scope: Scope) -> &mut ScopeState {
         let number = self.number(scope);
         self.change(number)
     }
 
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
-        self.cursors.get(self.known(scope)?.0)
+        self.cursors.shared(self.known(scope)?.0)
     }
 
     /// Notes that something of a scope changed.
@@ -114,7 +113,7 @@ impl Scopes {
 
     /// When something of a scope changed last.
     pub(super) fn scope_move(&self, scope: &Scope) -> u64 {
-        self.known(scope).map_or(0, |number| self.moves.scopes.at(number.0))
+        self.known(scope).and_then(|number| self.moves.scopes.get(number.0)).copied().unwrap_or_default()
     }
 
     /// Sets how far a scope is mirrored.
@@ -122,7 +121,7 @@ impl Scopes {
         let kind = scope.kind;
         let number = self.number(scope);
         self.change(number);
-        if self.cursors.get(number.0).is_none() {
+        if self.cursors.shared(number.0).is_none() {
             self.moved(number, kind);
         }
         self.cursors.set(number.0, cursor);

@@ -1,21 +1,18 @@
-//! Values by small numbers, persistent: a change copies one short page, and the list of pages once for each snapshot.
+//! A persistent vector of small values in pages: a change copies one page, and the list of pages once for each snapshot.
 //!
 //! In place of an ordered map: there a change copies nodes of 64 entries, and counting a reference up in each of them costs more than the
 //! rest of a change.
 
 use std::sync::Arc;
 
-/// How many values a page has. A change counts references up for each value of its page, and a fortieth of the list of pages: the writer
-/// applies some forty changes to a snapshot at its highest rate. With a thousand values the sum is least from 4 to 8.
+/// How many values a page has. A change copies its page, and a fortieth of the list of pages: the writer applies some forty changes to a
+/// snapshot at its highest rate. With a thousand values the sum is least from 4 to 8.
 const PAGE_LENGTH: usize = 8;
 
-/// A page.
-type Page<T> = Arc<[Option<Arc<T>>; PAGE_LENGTH]>;
-
-/// Values by number. Cloning makes a snapshot.
+/// Values by number; the default where none was set. Cloning makes a snapshot.
 #[derive(Debug)]
 pub(super) struct Shelf<T> {
-    pages: Arc<Vec<Page<T>>>,
+    pages: Arc<Vec<Arc<[T; PAGE_LENGTH]>>>,
 }
 
 impl<T> Default for Shelf<T> {
@@ -30,32 +27,61 @@ impl<T> Clone for Shelf<T> {
     }
 }
 
-impl<T> Shelf<T> {
-    pub(super) fn get(&self, at: usize) -> Option<&T> {
-        self.pages.get(at / PAGE_LENGTH)?[at % PAGE_LENGTH].as_deref()
+impl<T: Clone + Default> Shelf<T> {
+    /// The value of a number, if its page was made.
+    pub(super) fn get(&self, number: usize) -> Option<&T> {
+        self.pages.get(number / PAGE_LENGTH).map(|page| &page[number % PAGE_LENGTH])
     }
 
-    pub(super) fn take(&mut self, at: usize) -> Option<Arc<T>> {
-        self.get(at)?;
-        self.place(at).take()
-    }
-
-    pub(super) fn set(&mut self, at: usize, value: T) {
-        *self.place(at) = Some(Arc::new(value));
-    }
-
-    fn place(&mut self, at: usize) -> &mut Option<Arc<T>> {
+    /// The value of a number, to be changed.
+    pub(super) fn change(&mut self, number: usize) -> &mut T {
         let pages = Arc::make_mut(&mut self.pages);
-        while pages.len() <= at / PAGE_LENGTH {
-            pages.push(Arc::new([const { None }; PAGE_LENGTH]));
+        while pages.len() <= number / PAGE_LENGTH {
+            pages.push(Arc::new(std::array::from_fn(|_| T::default())));
         }
-        &mut Arc::make_mut(&mut pages[at / PAGE_LENGTH])[at % PAGE_LENGTH]
+        &mut Arc::make_mut(&mut pages[number / PAGE_LENGTH])[number % PAGE_LENGTH]
     }
 }
 
-impl<T: Clone + Default> Shelf<T> {
-    /// The value of a number, to be changed; a new one where there is none.
-    pub(super) fn change(&mut self, at: usize) -> &mut T {
-        Arc::make_mut(self.place(at).get_or_insert_default())
+impl<T> Shelf<Option<Arc<T>>> {
+    /// What is shared at a number.
+    pub(super) fn shared(&self, number: usize) -> Option<&T> {
+        self.get(number)?.as_deref()
+    }
+
+    /// Takes what is at a number away; no page is copied where nothing is there.
+    pub(super) fn take(&mut self, number: usize) -> Option<Arc<T>> {
+        self.shared(number)?;
+        self.change(number).take()
+    }
+
+    /// Puts a value at a number.
+    pub(super) fn set(&mut self, number: usize, value: T) {
+        *self.change(number) = Some(Arc::new(value));
+    }
+}
+
+impl<T: Clone + Default> Shelf<Option<Arc<T>>> {
+    /// What is at a number, a new one where nothing is, to be changed.
+    pub(super) fn change_shared(&mut self, number: usize) -> &mut T {
+        Arc::make_mut(self.change(number).get_or_insert_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_in_no_copy_that_was_made_before() {
+        let mut shelf = Shelf::<u16>::default();
+        let empty = shelf.clone();
+        for number in [3, 200, 64, 3] {
+            *shelf.change(number) += 1;
+        }
+        let copy = shelf.clone();
+        *shelf.change(64) = 7;
+        let of = |shelf: &Shelf<u16>| [3, 64, 65, 200, 10_000].map(|number| shelf.get(number).copied().unwrap_or_default());
+        assert_eq!((of(&empty), of(&copy), of(&shelf)), ([0; 5], [2, 1, 0, 1, 0], [2, 7, 0, 1, 0]));
     }
 }

@@ -5,12 +5,10 @@
 //! page by page where they change.
 
 use std::borrow::Borrow;
-use std::hint::black_box;
 use std::sync::Arc;
 
 use super::base::Settled;
 use super::change_log::{Change, ChangeLog, bit};
-use super::flat::Flat;
 use super::place::kept;
 use super::shelf::Shelf;
 use super::stamps::Stamps;
@@ -39,7 +37,7 @@ pub(super) enum Before {
     Gone,
 }
 
-/// What one version knows of a chunk's log, and of what came between its rows.
+/// The part of a chunk's log that belongs to one version of the mirror, and counts over it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     /// The bits of the rows that are in the log. Most rows are not, and need not be looked for there.
@@ -56,9 +54,9 @@ struct Tally {
 /// What is beside all chunks, by their numbers. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sides {
-    tallies: Flat<Tally>,
-    logs: Shelf<ChangeLog>,
-    stamps: Shelf<Stamps>,
+    tallies: Shelf<Tally>,
+    logs: Shelf<Option<Arc<ChangeLog>>>,
+    stamps: Shelf<Option<Arc<Stamps>>>,
     /// How many records stand for rows.
     replacement_count: usize,
     /// How many rows are gone.
@@ -75,7 +73,7 @@ pub(super) struct Side<'a> {
     stamps: Option<&'a Stamps>,
 }
 
-/// What became of a chunk's rows, for those who go through all of them.
+/// The last change of each row of a chunk that has one, in order of row.
 #[derive(Debug)]
 pub(super) struct Changes<C>(Vec<(u16, C)>);
 
@@ -178,15 +176,10 @@ impl<'a> Side<'a> {
 impl Sides {
     /// What is beside the chunk of a number.
     pub(super) fn at(&self, chunk: usize) -> Side<'_> {
-        let tally = self.tallies.at(chunk);
+        let tally = self.tallies.get(chunk).copied().unwrap_or_default();
         // most chunks have no log: whether they have is known without looking
-        let log = if tally.length > 0 { self.logs.get(chunk) } else { None };
-        Side { tally, log, stamps: self.stamps.get(chunk) }
-    }
-
-    /// Brings what changes of these chunks will need into the processor's cache: no step depends on what the one before has read.
-    pub(super) fn read_ahead(&self, chunks: impl Iterator<Item = usize>) {
-        black_box(chunks.filter_map(|chunk| self.logs.get(chunk)).fold(0, |sum, log| sum ^ log.read_ahead()));
+        let log = if tally.length > 0 { self.logs.shared(chunk) } else { None };
+        Side { tally, log, stamps: self.stamps.shared(chunk) }
     }
 
     /// Notes what is beside a new chunk: of the rows that are as they were packed what the source said, of each other what it became.
@@ -223,11 +216,11 @@ impl Sides {
         self.put_over(before, chunk, row, change);
     }
 
-    /// The same where that is known.
+    /// Puts a record in place of a row, or takes the row away; `before` is what the row was.
     pub(super) fn put_over(&mut self, before: Before, chunk: usize, row: usize, change: Change) {
         let (was_shadowed, was_replaced) = (before != Before::Packed, before == Before::Replaced);
-        if !was_shadowed && self.stamps.get(chunk).is_some_and(|stamps| stamps.is_behind(row)) {
-            self.stamps.change(chunk).drop_behind();
+        if !was_shadowed && self.stamps.shared(chunk).is_some_and(|stamps| stamps.is_behind(row)) {
+            self.stamps.change_shared(chunk).drop_behind();
         }
         let is_replaced = change.is_some();
         self.push(chunk, row, change.map(kept));
@@ -242,7 +235,7 @@ impl Sides {
     /// Adds a change to a chunk's log.
     fn push(&mut self, chunk: usize, row: usize, change: Change) {
         let length = self.tally(chunk).length;
-        let log = if length > 0 { self.logs.get(chunk) } else { None };
+        let log = if length > 0 { self.logs.shared(chunk) } else { None };
         let left = match log {
             Some(log) => log.push(length, number(row), change).err(),
             None => Some(change),
@@ -251,7 +244,7 @@ impl Sides {
             self.renew(chunk);
             let length = self.tally(chunk).length;
             // it has room
-            let _ = self.logs.get(chunk).map(|log| log.push(length, number(row), change));
+            let _ = self.logs.shared(chunk).map(|log| log.push(length, number(row), change));
         }
         self.tally(chunk).length += 1;
     }
@@ -260,8 +253,8 @@ impl Sides {
     /// are of rows that changed again, and where another version went on before.
     fn renew(&mut self, chunk: usize) {
         let length = self.tally(chunk).length;
-        let Some(log) = self.logs.get(chunk).filter(|_| length > 0) else { return self.logs.set(chunk, ChangeLog::default()) };
-        let shadowed = self.tallies.at(chunk).shadowed;
+        let Some(log) = self.logs.shared(chunk).filter(|_| length > 0) else { return self.logs.set(chunk, ChangeLog::default()) };
+        let shadowed = self.tallies.get(chunk).copied().unwrap_or_default().shadowed;
         if log.is_full(length) && length / 2 <= shadowed {
             if let Some(before) = self.logs.take(chunk) {
                 self.logs.set(chunk, ChangeLog::behind(before, length));
@@ -284,14 +277,14 @@ impl Sides {
     pub(super) fn confirm(&mut self, chunk: usize, row: usize, generation: u64, rows: usize) {
         if self.at(chunk).generation(row) != generation {
             let live = rows - usize::from(self.at(chunk).tally.shadowed);
-            self.stamps.change(chunk).confirm(row, generation, rows, live);
+            self.stamps.change_shared(chunk).confirm(row, generation, rows, live);
         }
     }
 
     /// Notes the revision and lease that equal bytes of a row came with.
     pub(super) fn put_source(&mut self, chunk: usize, row: usize, source: SourceStamp, rows: usize) {
         self.stamped_count += usize::from(self.at(chunk).source(row).is_none());
-        self.stamps.change(chunk).put_source(row, source, rows);
+        self.stamps.change_shared(chunk).put_source(row, source, rows);
     }
 
     /// Counts a key that came to live between the rows of a chunk.
@@ -394,7 +387,7 @@ mod tests {
     #[test]
     fn listings_are_kept_by_row_until_each_row_was_confirmed_or_changed() {
         let mut sides = Sides::default();
-        let settled = |sides: &Sides| sides.stamps.get(0).is_some_and(Stamps::is_settled);
+        let settled = |sides: &Sides| sides.stamps.shared(0).is_some_and(Stamps::is_settled);
         (0..2).for_each(|row| sides.confirm(0, row, 7, 3));
         assert!(!settled(&sides));
         sides.put(0, 2, None);

@@ -61,7 +61,7 @@ impl Generations {
 }
 
 impl Stamps {
-    /// Those of the rows of a new chunk; `None` where there is nothing to say of any.
+    /// The stamps of a new chunk; `None` where no row was confirmed or restamped.
     pub(super) fn of(chunk: &Chunk, rows: &[Settled]) -> Option<Self> {
         let mut stamps = Self::default();
         let generations: Vec<u32> =

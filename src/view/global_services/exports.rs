@@ -1,7 +1,7 @@
 //! What several clusters export under one name, as one.
 //!
 //! The rules are those of Cilium's operator (`pkg/clustermesh/mcsapi/serviceimport_controller.go`, after KEP-1645): the oldest export is right,
-//! among equally old ones that of the first name; ports are joined and IP families intersected; whoever disagrees is in conflict. The
+//! among equally old ones that of the first name; ports are joined and IP families intersected; a cluster that disagrees is in conflict. The
 //! operator tells of the first conflict alone; here all are told, in its order.
 
 use std::sync::Arc;
