@@ -1,10 +1,27 @@
-//! Fields of a chunk as bytes: numbers, lengths and where a text stands. Every read is checked against what is left, so no input
-//! panics or allocates more than a small multiple of its own length.
+//! The primitives of all that is packed and stored: numbers, lengths and byte strings, and where a field of a chunk stands. Every read is
+//! checked against what is left, so no input panics or allocates more than a small multiple of its own length.
 
-use super::PackError;
+use thiserror::Error;
 
 /// A 64-bit number takes at most 10 groups of 7 bits.
 const VARINT_LENGTH_MAX: u32 = 10;
+
+/// Why bytes cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Malformed {
+    /// The bytes end inside a field.
+    #[error("the value ends too early")]
+    Truncated,
+    /// The checksum is that of other bytes.
+    #[error("the checksum does not match")]
+    Checksum,
+    /// The value has a form that this version does not know.
+    #[error("the value has form {0}, which this version does not know")]
+    UnknownForm(u8),
+    /// A field holds what it cannot hold.
+    #[error("the field {0} holds what it cannot hold")]
+    Field(&'static str),
+}
 
 /// Where some bytes stand within a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,7 +43,7 @@ impl Span {
 }
 
 /// Appends a number in groups of 7 bits, the lowest first, the top bit of each byte telling that more follow (LEB128).
-pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     loop {
         let low = number.to_le_bytes()[0] & 0x7f;
         number >>= 7;
@@ -41,6 +58,11 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
 pub(super) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put_varint(out, text.len() as u64);
     out.extend_from_slice(text);
+}
+
+/// How much of their beginning two byte strings share.
+pub(crate) fn common_length(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
 /// How many bytes a number needs, 0 for 0.
@@ -82,81 +104,141 @@ pub(super) fn all_fixed(bytes: &[u8], start: u32, width: u8, count: usize) -> im
     })
 }
 
-/// Takes fields off a chunk, one after another.
+/// Takes fields off bytes, one after another.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) const fn over(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// All bytes of the chunk, those that were taken too.
-    pub(super) const fn bytes(&self) -> &'a [u8] {
+    /// Takes the number of a form, which must be this.
+    pub(crate) fn body(bytes: &'a [u8], form: u8) -> Result<Self, Malformed> {
+        let mut reader = Self::over(bytes);
+        let found = reader.byte()?;
+        if found == form { Ok(reader) } else { Err(Malformed::UnknownForm(found)) }
+    }
+
+    /// All bytes, those that were taken too.
+    pub(super) const fn all(&self) -> &'a [u8] {
         self.bytes
     }
 
-    pub(super) const fn is_at_end(&self) -> bool {
-        self.at == self.bytes.len()
+    /// How many bytes are left.
+    pub(crate) const fn left(&self) -> usize {
+        self.bytes.len() - self.at
     }
 
-    /// The next `length` bytes.
-    pub(super) fn take(&mut self, length: usize) -> Result<Span, PackError> {
-        let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len()).ok_or(PackError::Truncated)?;
-        let span = Span { start: narrow(self.at)?, end: narrow(end)? };
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.left() == 0
+    }
+
+    /// Takes everything that is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Ends the fields: nothing may be left.
+    pub(crate) fn finish(self) -> Result<(), Malformed> {
+        if self.is_empty() { Ok(()) } else { Err(Malformed::Field("end")) }
+    }
+
+    /// The next `length` bytes, by where they stand.
+    pub(super) fn take(&mut self, length: usize) -> Result<Span, Malformed> {
+        let start = narrow(self.at)?;
+        self.slice(length)?;
+        Ok(Span { start, end: narrow(self.at)? })
+    }
+
+    fn slice(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let end = self.at.checked_add(length).ok_or(Malformed::Truncated)?;
+        let slice = self.bytes.get(self.at..end).ok_or(Malformed::Truncated)?;
         self.at = end;
-        Ok(span)
+        Ok(slice)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, PackError> {
-        let byte = self.bytes.get(self.at).copied().ok_or(PackError::Truncated)?;
+    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+        let byte = self.bytes.get(self.at).copied().ok_or(Malformed::Truncated)?;
         self.at += 1;
         Ok(byte)
     }
 
-    pub(super) fn varint(&mut self) -> Result<u64, PackError> {
-        let mut number = 0;
+    /// A byte whose bits outside `known` must be clear.
+    pub(crate) fn flags(&mut self, known: u8) -> Result<u8, Malformed> {
+        Some(self.byte()?).filter(|flags| flags & !known == 0).ok_or(Malformed::Field("flags"))
+    }
+
+    /// As many bytes as the array has.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        self.slice(N)?.try_into().map_err(|_| Malformed::Truncated)
+    }
+
+    /// A number of eight bytes, little-endian.
+    pub(crate) fn fixed(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A signed number of eight bytes, two's complement, little-endian.
+    pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    /// A number in groups of 7 bits (LEB128).
+    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0_u64;
         for group in 0..VARINT_LENGTH_MAX {
             let byte = self.byte()?;
-            number |= u64::from(byte & 0x7f).checked_shl(7 * group).unwrap_or(0);
+            let low = u64::from(byte & 0x7f);
+            let shifted = low << (7 * group);
+            if shifted >> (7 * group) != low {
+                return Err(Malformed::Field("varint"));
+            }
+            number |= shifted;
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
         }
-        Err(PackError::Field("number"))
+        Err(Malformed::Field("varint"))
     }
 
     /// A number that may not exceed a bound.
-    pub(super) fn count(&mut self, most: usize) -> Result<usize, PackError> {
-        usize::try_from(self.varint()?).ok().filter(|count| *count <= most).ok_or(PackError::Field("count"))
+    pub(super) fn count(&mut self, most: usize) -> Result<usize, Malformed> {
+        usize::try_from(self.varint()?).ok().filter(|count| *count <= most).ok_or(Malformed::Field("count"))
     }
 
     /// A length and that many bytes.
-    pub(super) fn text(&mut self) -> Result<Span, PackError> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Truncated)?;
+        self.slice(length)
+    }
+
+    /// A length and that many bytes of UTF-8.
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Field(field))
+    }
+
+    /// A length and that many bytes, by where these stand.
+    pub(super) fn span(&mut self) -> Result<Span, Malformed> {
         let length = self.count(self.bytes.len())?;
         self.take(length)
     }
 
-    pub(super) fn fixed(&mut self) -> Result<u64, PackError> {
-        let span = self.take(8)?;
-        Ok(fixed_at(self.bytes, span.start, 8, 0))
-    }
-
     /// The width of a fixed number: 0 to 8 bytes.
-    pub(super) fn width(&mut self) -> Result<u8, PackError> {
-        Some(self.byte()?).filter(|width| *width <= 8).ok_or(PackError::Field("width"))
+    pub(super) fn width(&mut self) -> Result<u8, Malformed> {
+        Some(self.byte()?).filter(|width| *width <= 8).ok_or(Malformed::Field("width"))
     }
 
     /// An array of `count` numbers of a width: where it starts.
-    pub(super) fn array(&mut self, count: usize, width: u8) -> Result<u32, PackError> {
-        let length = count.checked_mul(usize::from(width)).ok_or(PackError::Truncated)?;
+    pub(super) fn numbers(&mut self, count: usize, width: u8) -> Result<u32, Malformed> {
+        let length = count.checked_mul(usize::from(width)).ok_or(Malformed::Truncated)?;
         Ok(self.take(length)?.start)
     }
 }
 
-fn narrow(position: usize) -> Result<u32, PackError> {
-    u32::try_from(position).map_err(|_| PackError::Field("length"))
+fn narrow(position: usize) -> Result<u32, Malformed> {
+    u32::try_from(position).map_err(|_| Malformed::Field("length"))
 }

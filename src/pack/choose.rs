@@ -1,22 +1,22 @@
-//! Which form a column is written in: the shortest that fits all of its rows but a few.
+//! The choice of the form that a column is written in: the shortest that fits all of its rows but a few.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::bytes::{put_fixed, put_text, put_varint, width_of};
+use super::bytes::{common_length, put_fixed, put_text, put_varint, width_of};
 use super::column::{
     CONSTANT, DECIMAL, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, UUID, UUID_TEXT_LENGTH, name_head, name_tail,
     parse_decimal, parse_ipv4, parse_uuid,
 };
 use super::number::put_numbers;
 
-/// Of so many rows one may be an exception: with more, another form is shorter, or the column is a mixture.
+/// The rows of a column for each exception that a form may have: with more exceptions another form is shorter, or the column is a mixture.
 pub(super) const ROWS_PER_EXCEPTION: usize = 8;
 
-/// How many rows are tried before a form is held against all of them.
+/// The rows that a form is tried on before it is tried on all.
 const PROBED_ROWS: usize = 8;
 
-/// What an exception costs beside its bytes: its row and its length.
+/// The bytes that an exception takes beside its value: its row and its length.
 const EXCEPTION_COST: usize = 4;
 
 /// A column to be written.
@@ -26,7 +26,7 @@ pub(super) struct Rows<'a> {
     pub(super) names: &'a [&'a [u8]],
 }
 
-/// A form that fits, what its rows hold, and what it costs.
+/// A form that fits, with the values of the rows parsed for it and its length in bytes.
 struct Candidate<'a> {
     body: Body<'a>,
     exceptions: Vec<usize>,
@@ -45,7 +45,7 @@ enum Body<'a> {
     Texts,
 }
 
-/// Distinct texts in the order in which they were met, and which of them each row has.
+/// A dictionary of the distinct texts of a column in order of their first row, and the place of each row's text in it.
 struct Distinct<'a> {
     texts: Vec<&'a [u8]>,
     rows: Vec<usize>,
@@ -132,7 +132,7 @@ fn candidate<'a>(rows: &Rows<'_>, body: Body<'a>, exceptions: Vec<usize>, cost: 
     Candidate { body, exceptions, cost }
 }
 
-/// What the key's name says already costs nothing.
+/// A form that copies the name in the key, or its part before or behind `/`: it takes no bytes.
 fn named<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
     let name = |row: usize| rows.names.get(row).copied();
     if rows.names.is_empty() {
@@ -256,11 +256,6 @@ fn common_prefix<'a>(texts: &[&'a [u8]]) -> &'a [u8] {
         }
     }
     prefix
-}
-
-/// How much of their beginning two texts share.
-pub(super) fn common_length(left: &[u8], right: &[u8]) -> usize {
-    left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
 fn texts_cost(texts: &[&[u8]]) -> usize {

@@ -11,7 +11,7 @@ use super::bytes::Reader;
 use super::column::{Column, Row};
 use super::meaning::{Meaning, prefix_of_name, read_addresses};
 use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_groups, read_templates};
-use super::{CHECKSUM_LENGTH, FORM, PackError, RECORDS_MAX, digest, flag};
+use super::{CHECKSUM_LENGTH, FORM, Malformed, RECORDS_MAX, digest, flag};
 use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
 /// About a thousand records in key order, packed. Cloning copies a pointer.
@@ -64,14 +64,14 @@ impl Chunk {
     /// Reads a chunk and checks all of it, so that nothing later can fail.
     ///
     /// # Errors
-    /// [`PackError`] where the bytes are not those of a chunk of this version.
-    pub fn from_stored(bytes: impl Into<Arc<[u8]>>) -> Result<Self, PackError> {
+    /// [`Malformed`] where the bytes are not those of a chunk of this version.
+    pub fn from_stored(bytes: impl Into<Arc<[u8]>>) -> Result<Self, Malformed> {
         let bytes = bytes.into();
-        let (sealed, checksum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(PackError::Truncated)?;
+        let (sealed, checksum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(Malformed::Truncated)?;
         if crc32fast::hash(sealed).to_le_bytes() != *checksum {
-            return Err(PackError::Checksum);
+            return Err(Malformed::Checksum);
         }
-        let packed = Packed::read(&bytes, &mut Reader::new(sealed))?;
+        let packed = Packed::read(&bytes, &mut Reader::body(sealed, FORM)?)?;
         Ok(Self(Arc::new(packed)))
     }
 
@@ -337,14 +337,10 @@ impl Chunk {
 }
 
 impl Packed {
-    fn read(bytes: &Arc<[u8]>, reader: &mut Reader<'_>) -> Result<Self, PackError> {
-        let form = reader.byte()?;
-        if form != FORM {
-            return Err(PackError::UnknownForm(form));
-        }
+    fn read(bytes: &Arc<[u8]>, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let count = reader.count(RECORDS_MAX)?;
         if count == 0 {
-            return Err(PackError::Field("count of records"));
+            return Err(Malformed::Field("count of records"));
         }
         let max_sequence = Sequence(reader.fixed()?);
         let groups = read_groups(reader, count)?;
@@ -356,8 +352,8 @@ impl Packed {
         let verbatim = Column::read(reader, verbatim_count, 0)?;
         let flags = |row| numbers.flags.at(bytes, row);
         let extras = read_extras(reader, count, flags)?;
-        if !reader.is_at_end() {
-            return Err(PackError::Field("end"));
+        if !reader.is_empty() {
+            return Err(Malformed::Field("end"));
         }
         let name = names.longest(0);
         let value_length_max = templates.iter().map(|template| template.longest(name)).fold(verbatim.longest(name), usize::max);

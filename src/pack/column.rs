@@ -21,7 +21,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
-use super::PackError;
+use super::Malformed;
 use super::bytes::{Reader, Span, all_fixed, fixed_at};
 use super::number::Numbers;
 
@@ -98,24 +98,24 @@ pub(super) struct Row<'a> {
 }
 
 impl Texts {
-    fn read(reader: &mut Reader<'_>, count_max: usize) -> Result<Self, PackError> {
+    fn read(reader: &mut Reader<'_>, count_max: usize) -> Result<Self, Malformed> {
         let count = reader.count(count_max)?;
-        let prefix = reader.text()?;
+        let prefix = reader.span()?;
         let width = reader.width()?;
-        let ends = reader.array(count, width)?;
+        let ends = reader.numbers(count, width)?;
         let (mut last, mut longest) = (0, 0);
         for index in 0..count {
-            let end = fixed_at(reader.bytes(), ends, width, index);
+            let end = fixed_at(reader.all(), ends, width, index);
             if end < last {
-                return Err(PackError::Field("end of a text"));
+                return Err(Malformed::Field("end of a text"));
             }
             longest = longest.max(end - last);
             last = end;
         }
-        let bytes = reader.take(usize::try_from(last).map_err(|_| PackError::Truncated)?)?;
-        let count = u32::try_from(count).map_err(|_| PackError::Field("count"))?;
+        let bytes = reader.take(usize::try_from(last).map_err(|_| Malformed::Truncated)?)?;
+        let count = u32::try_from(count).map_err(|_| Malformed::Field("count"))?;
         // no longer than all together, whose end fits
-        let longest = u32::try_from(longest).map_err(|_| PackError::Truncated)?;
+        let longest = u32::try_from(longest).map_err(|_| Malformed::Truncated)?;
         Ok(Self { prefix, count, width, ends, bytes, longest })
     }
 
@@ -149,12 +149,12 @@ impl Texts {
 }
 
 impl Table {
-    fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, PackError> {
+    fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
         let texts = Texts::read(reader, count)?;
         let width = reader.width()?;
-        let start = reader.array(count, width)?;
-        let named = |index| fixed_at(reader.bytes(), start, width, index) < u64::from(texts.count);
-        if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(PackError::Field("text index")) }
+        let start = reader.numbers(count, width)?;
+        let named = |index| fixed_at(reader.all(), start, width, index) < u64::from(texts.count);
+        if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(Malformed::Field("text index")) }
     }
 
     /// Which of the texts a row has.
@@ -169,30 +169,30 @@ impl Table {
 
 impl Column {
     /// Reads a column of `count` rows and checks it. `earlier` is how many columns of its template stand before it.
-    pub(super) fn read(reader: &mut Reader<'_>, count: usize, earlier: usize) -> Result<Self, PackError> {
+    pub(super) fn read(reader: &mut Reader<'_>, count: usize, earlier: usize) -> Result<Self, Malformed> {
         let form = match reader.byte()? {
-            CONSTANT => Form::Constant(reader.text()?),
+            CONSTANT => Form::Constant(reader.span()?),
             NAME => Form::Name,
             NAME_HEAD => Form::NameHead,
             NAME_TAIL => Form::NameTail,
             TABLE => Form::Table(Table::read(reader, count)?),
             DECIMAL => Form::Decimal(Numbers::read(reader, count)?),
-            IPV4 => Form::Ipv4(reader.array(count, 4)?),
-            UUID => Form::Uuid(reader.array(count, 16)?),
+            IPV4 => Form::Ipv4(reader.numbers(count, 4)?),
+            UUID => Form::Uuid(reader.numbers(count, 16)?),
             SPLIT => Form::Split(Table::read(reader, count)?, read_all(reader, count)?),
             TEXTS => Form::Texts(read_all(reader, count)?),
             SAME => Form::Same(read_same(reader, earlier)?),
-            _ => return Err(PackError::Field("form of a column")),
+            _ => return Err(Malformed::Field("form of a column")),
         };
         let exceptions = reader.count(count)?;
         // each takes two bytes at least, so a false count ends soon
         let mut found: Vec<(u32, Span)> = Vec::new();
         for _ in 0..exceptions {
-            let row = u32::try_from(reader.count(count)?).map_err(|_| PackError::Field("row"))?;
+            let row = u32::try_from(reader.count(count)?).map_err(|_| Malformed::Field("row"))?;
             if found.last().is_some_and(|(last, _)| *last >= row) {
-                return Err(PackError::Field("row of an exception"));
+                return Err(Malformed::Field("row of an exception"));
             }
-            found.push((row, reader.text()?));
+            found.push((row, reader.span()?));
         }
         Ok(Self { form, exceptions: found.into() })
     }
@@ -273,14 +273,14 @@ impl Column {
     }
 }
 
-fn read_all(reader: &mut Reader<'_>, count: usize) -> Result<Texts, PackError> {
+fn read_all(reader: &mut Reader<'_>, count: usize) -> Result<Texts, Malformed> {
     let texts = Texts::read(reader, count)?;
-    if texts.count as usize == count { Ok(texts) } else { Err(PackError::Field("count of texts")) }
+    if texts.count as usize == count { Ok(texts) } else { Err(Malformed::Field("count of texts")) }
 }
 
-fn read_same(reader: &mut Reader<'_>, earlier: usize) -> Result<u32, PackError> {
+fn read_same(reader: &mut Reader<'_>, earlier: usize) -> Result<u32, Malformed> {
     let column = reader.varint()?;
-    u32::try_from(column).ok().filter(|column| (*column as usize) < earlier).ok_or(PackError::Field("earlier column"))
+    u32::try_from(column).ok().filter(|column| (*column as usize) < earlier).ok_or(Malformed::Field("earlier column"))
 }
 
 /// What stands before the first `/` of a name that has one.

@@ -17,17 +17,17 @@ use super::template::holes;
 use super::{CHECKSUM_LENGTH, FORM, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag, kind_number};
 use crate::model::{ClusterName, Kind, Record, SourceStamp};
 
-/// Of fewer records a chunk is soon packed.
+/// The records from which a chunk is edited: a smaller one is packed from its records as quickly.
 const EDITED_ROWS_MIN: usize = 64;
 
-/// One in so many chunks is packed from its records, as its checksum has it: what was chosen for records that are gone is then chosen
-/// anew. A sixteenth of the time that this takes is as much as an edit.
+/// The edits for each chunk that is packed from its records instead, drawn by its checksum: the forms that were chosen for records that are
+/// gone are then chosen anew. Packing takes five times as long as an edit (docs/measurements.md §6), so that this adds a third to edits.
 const EDITS_PER_BUILD: u8 = 16;
 
-/// Of so many records one may have a value that could have a template and has none; with more, there may be one to be found.
+/// The records for each value that could have a template and has none: with more such values, there may be a template to be found.
 const ROWS_PER_MISFIT: usize = 64;
 
-/// What becomes of a row.
+/// A change of one row of a chunk.
 #[derive(Debug, Clone)]
 pub enum Edit<'a> {
     /// A record with a new key comes before a row, or behind the last.
@@ -88,7 +88,7 @@ struct New<'a> {
     cells: Vec<&'a [u8]>,
 }
 
-/// The rows of the new chunk.
+/// The rows of the new chunk, as pieces of the old one and new records.
 #[derive(Default)]
 struct Layout {
     /// Every row that is not the old one.

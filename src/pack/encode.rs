@@ -79,7 +79,7 @@ pub(super) fn flags(record: &Record, meaning: &Meaning) -> u64 {
         | meaning_flag(record, meaning)
 }
 
-/// What is noted for the indices: only what is sure to be read back the same.
+/// The flag that says what is noted of a record for the indices: only what reads back the same.
 fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
     let name = &*record.key.name;
     let known = match (record.key.kind, meaning) {
@@ -155,7 +155,7 @@ fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses
     put_column(out, &Rows { values: &verbatim, names: &[] }, &[]);
 }
 
-/// Sorts values by what stands between their holes.
+/// Groups values by template.
 fn share<'a>(records: &[&'a Record]) -> Vec<Shared<'a>> {
     let mut found: Vec<Shared<'a>> = Vec::new();
     let mut places: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
@@ -211,7 +211,7 @@ fn put_template(out: &mut Vec<u8>, shared: &Shared<'_>, names: &[&[u8]]) {
     }
 }
 
-/// What few records have.
+/// Appends the last good value and the rejection of a record that has them.
 pub(super) fn put_extra(out: &mut Vec<u8>, good_value: Option<&[u8]>, rejection: Option<&Rejection>) {
     if let Some(good_value) = good_value {
         put_text(out, good_value);

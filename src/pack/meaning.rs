@@ -1,4 +1,4 @@
-//! What an index needs to know of a record, as a chunk notes it, so that a start decodes no value.
+//! The fields of a record that indices are built of, noted in its chunk, so that a start decodes no value.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
 
-/// What an index needs to know of a record, without its value being decoded.
+/// The fields of a record that indices are built of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
     /// Not noted when the chunk was built: decode the record.
@@ -32,7 +32,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// What is to be noted of a record that has its object, or never had a usable value; unknown of any other.
+    /// The meaning of a record that has its object, or never had a usable value; unknown of any other.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         match record.object.as_deref() {

@@ -51,6 +51,8 @@ mod tests;
 
 use crate::model::{Kind, Record};
 
+pub use bytes::Malformed;
+pub(crate) use bytes::{Reader, common_length, put_varint};
 pub use chunk::{Chunk, History};
 pub use edit::Edit;
 pub use fold::fold;
@@ -62,19 +64,19 @@ const FORM: u8 = 1;
 /// The bytes of a checksum.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// How many records make a chunk: docs/measurements.md §1 found 1,024 good for the disk, and one is edited within some 0.5 ms.
+/// Records of a chunk: docs/measurements.md §1 found 1,024 good for the disk, and such a chunk is edited within some 0.5 ms (§6).
 pub const RECORDS_TARGET: usize = 1_024;
 
-/// What is left over joins the last chunk up to this, so that no small chunk stays behind.
+/// Records that a last chunk takes in so that no small chunk stays behind.
 const RECORDS_JOINED_MAX: usize = RECORDS_TARGET * 3 / 2;
 
-/// No chunk of this form has more: a bound for readers, above what is written.
+/// Records that a chunk may have when it is read: above what is written.
 const RECORDS_MAX: usize = 4_096;
 
-/// How many raw bytes make a chunk, in case of large values: packed they are a third at most, as a rule less than [`STORED_LENGTH_MAX`].
+/// Raw bytes of a chunk of large values: packed they are a third at most, as a rule less than [`STORED_LENGTH_MAX`].
 const RAW_LENGTH_TARGET: usize = 400_000;
 
-/// What is left over joins the last chunk up to this too: else one that has come to be a little longer would leave a crumb behind, which joins
+/// Raw bytes up to which a last chunk takes in what is left over: else one that has come to be a little longer would leave a crumb behind, which joins
 /// its neighbour with the next change, and so on. Where the two are too long when packed, they are halved.
 const RAW_LENGTH_JOINED_MAX: usize = RAW_LENGTH_TARGET * 3 / 2;
 
@@ -82,8 +84,8 @@ const RAW_LENGTH_JOINED_MAX: usize = RAW_LENGTH_TARGET * 3 / 2;
 /// (docs/measurements.md §1.3). Only a single record that is longer makes a longer chunk ([`Chunk::is_oversize`]).
 pub const STORED_LENGTH_MAX: usize = 120_000;
 
-/// A few bits of a value, which tell a changed one from an equal one without a look at its columns: those are spread over the chunk, and
-/// each is fetched from far.
+/// A 16-bit checksum of a value, by which a changed one is told from an equal one without a look at its columns: those are spread over the
+/// chunk, each in another cache line.
 fn digest(value: &[u8]) -> u64 {
     u64::from(crc32fast::hash(value) & 0xffff)
 }
@@ -115,23 +117,6 @@ const fn kind_number(kind: Kind) -> u8 {
         Kind::NodeIp => 6,
         Kind::Cluster | Kind::Problem => u8::MAX,
     }
-}
-
-/// Why bytes are no chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PackError {
-    /// The bytes end inside a field.
-    #[error("the chunk ends too early")]
-    Truncated,
-    /// The checksum is that of other bytes.
-    #[error("the checksum of the chunk does not match")]
-    Checksum,
-    /// A form that this version does not know.
-    #[error("the chunk has form {0}, which this version does not know")]
-    UnknownForm(u8),
-    /// A field holds what it cannot hold.
-    #[error("the chunk's {0} cannot be right")]
-    Field(&'static str),
 }
 
 /// Packs records, which must be in key order without repetition. Each chunk has about [`RECORDS_TARGET`] of them and is shorter than

@@ -3,7 +3,7 @@
 //!
 //! Bytes: `form (1) ·` form 0: `least (8) · width (1) · count × width`; form 1: `varint distinct · distinct × 8 · width (1) · count × width`.
 
-use super::PackError;
+use super::Malformed;
 use super::bytes::{Reader, all_fixed, fixed_at, put_fixed, put_varint, width_of};
 
 /// More distinct numbers than an index of one byte can name make no table.
@@ -76,23 +76,23 @@ fn distinct(values: &[u64]) -> Option<Vec<u64>> {
 
 impl Numbers {
     /// Reads a column of `count` numbers and checks it.
-    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, PackError> {
+    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
         match reader.byte()? {
             PLAIN => {
                 let least = reader.fixed()?;
                 let width = reader.width()?;
-                Ok(Self::Plain { least, start: reader.array(count, width)?, width })
+                Ok(Self::Plain { least, start: reader.numbers(count, width)?, width })
             }
             TABLE => {
                 let length = reader.count(TABLE_LENGTH_MAX)?;
-                let table = reader.array(length, 8)?;
+                let table = reader.numbers(length, 8)?;
                 let width = reader.width()?;
-                let start = reader.array(count, width)?;
-                let length = u32::try_from(length).map_err(|_| PackError::Field("table"))?;
-                let named = |index| fixed_at(reader.bytes(), start, width, index) < u64::from(length);
-                if (0..count).all(named) { Ok(Self::Table { table, length, start, width }) } else { Err(PackError::Field("table index")) }
+                let start = reader.numbers(count, width)?;
+                let length = u32::try_from(length).map_err(|_| Malformed::Field("table"))?;
+                let named = |index| fixed_at(reader.all(), start, width, index) < u64::from(length);
+                if (0..count).all(named) { Ok(Self::Table { table, length, start, width }) } else { Err(Malformed::Field("table index")) }
             }
-            _ => Err(PackError::Field("form of a number column")),
+            _ => Err(Malformed::Field("form of a number column")),
         }
     }
 

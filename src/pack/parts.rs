@@ -7,7 +7,7 @@ use super::bytes::{Reader, Span};
 use super::column::{Column, Form, Row};
 use super::number::Numbers;
 use super::template::HOLES_MAX;
-use super::{PackError, TEMPLATES_MAX, flag, kind_number};
+use super::{Malformed, TEMPLATES_MAX, flag, kind_number};
 use crate::model::{ClusterName, Kind, Rejection};
 
 /// The columns of numbers, one row a record.
@@ -32,13 +32,13 @@ pub(super) struct Group {
     pub(super) end: usize,
 }
 
-/// What stands between the holes of values, and what fills them.
+/// A template: the literals between the holes of values, and a column for each hole.
 pub(super) struct Template {
     pub(super) literals: Box<[Span]>,
     pub(super) columns: Box<[Column]>,
 }
 
-/// What few records have.
+/// The last good value and the rejection of a record that has either.
 pub(super) struct Extra {
     pub(super) row: usize,
     pub(super) good_value: Option<Span>,
@@ -67,7 +67,7 @@ impl Template {
 }
 
 impl NumberColumns {
-    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, PackError> {
+    pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
         Ok(Self {
             last_sequence: Numbers::read(reader, count)?,
             lifetime: Numbers::read(reader, count)?,
@@ -82,56 +82,56 @@ impl NumberColumns {
     }
 }
 
-pub(super) fn read_groups(reader: &mut Reader<'_>, count: usize) -> Result<Box<[Group]>, PackError> {
+pub(super) fn read_groups(reader: &mut Reader<'_>, count: usize) -> Result<Box<[Group]>, Malformed> {
     let mut groups: Vec<Group> = Vec::new();
     let mut start = 0;
     for _ in 0..reader.count(count)? {
         let number = reader.byte()?;
-        let kind = Kind::STORED.into_iter().find(|kind| kind_number(*kind) == number).ok_or(PackError::Field("kind"))?;
-        let cluster = reader.text()?.of(reader.bytes());
+        let kind = Kind::STORED.into_iter().find(|kind| kind_number(*kind) == number).ok_or(Malformed::Field("kind"))?;
+        let cluster = reader.span()?.of(reader.all());
         let cluster = std::str::from_utf8(cluster).ok().and_then(|text| ClusterName::parse(text).ok());
         let end = start + reader.count(count - start)?;
-        groups.push(Group { kind, cluster: cluster.ok_or(PackError::Field("cluster"))?, start, end });
+        groups.push(Group { kind, cluster: cluster.ok_or(Malformed::Field("cluster"))?, start, end });
         start = end;
     }
-    if start == count { Ok(groups.into()) } else { Err(PackError::Field("rows of a group")) }
+    if start == count { Ok(groups.into()) } else { Err(Malformed::Field("rows of a group")) }
 }
 
-pub(super) fn read_templates(reader: &mut Reader<'_>, count: usize, template: Numbers) -> Result<Box<[Template]>, PackError> {
+pub(super) fn read_templates(reader: &mut Reader<'_>, count: usize, template: Numbers) -> Result<Box<[Template]>, Malformed> {
     let length = reader.count(TEMPLATES_MAX)?;
     let mut rows = vec![0; length + 1];
     for row in 0..count {
-        let at = usize::try_from(template.at(reader.bytes(), row)).unwrap_or(usize::MAX);
-        *rows.get_mut(at).ok_or(PackError::Field("template"))? += 1;
+        let at = usize::try_from(template.at(reader.all(), row)).unwrap_or(usize::MAX);
+        *rows.get_mut(at).ok_or(Malformed::Field("template"))? += 1;
     }
     let mut templates = Vec::new();
     for count in rows.into_iter().skip(1) {
         let holes = reader.count(HOLES_MAX)?;
-        let literals = (0..=holes).map(|_| reader.text()).collect::<Result<_, _>>()?;
+        let literals = (0..=holes).map(|_| reader.span()).collect::<Result<_, _>>()?;
         let columns = (0..holes).map(|earlier| Column::read(reader, count, earlier)).collect::<Result<_, _>>()?;
         templates.push(Template { literals, columns });
     }
     Ok(templates.into())
 }
 
-pub(super) fn read_extras(reader: &mut Reader<'_>, count: usize, flags: impl Fn(usize) -> u64) -> Result<Box<[Extra]>, PackError> {
+pub(super) fn read_extras(reader: &mut Reader<'_>, count: usize, flags: impl Fn(usize) -> u64) -> Result<Box<[Extra]>, Malformed> {
     let mut extras = Vec::new();
     for row in (0..count).filter(|row| flags(*row) & (flag::GOOD_VALUE | flag::REJECTION) != 0) {
-        let good_value = if flags(row) & flag::GOOD_VALUE != 0 { Some(reader.text()?) } else { None };
+        let good_value = if flags(row) & flag::GOOD_VALUE != 0 { Some(reader.span()?) } else { None };
         let rejection = if flags(row) & flag::REJECTION != 0 { Some(read_rejection(reader)?) } else { None };
         extras.push(Extra { row, good_value, rejection });
     }
     Ok(extras.into())
 }
 
-fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, PackError> {
-    let reason = std::str::from_utf8(reader.text()?.of(reader.bytes())).map_err(|_| PackError::Field("reason"))?;
+fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
+    let reason = std::str::from_utf8(reader.span()?.of(reader.all())).map_err(|_| Malformed::Field("reason"))?;
     let reason = Arc::from(reason);
     Ok(Rejection { reason, first_seen: read_time(reader)?, last_seen: read_time(reader)? })
 }
 
-fn read_time(reader: &mut Reader<'_>) -> Result<SystemTime, PackError> {
-    let wrong = PackError::Field("time");
+fn read_time(reader: &mut Reader<'_>) -> Result<SystemTime, Malformed> {
+    let wrong = Malformed::Field("time");
     let earlier = reader.byte()? != 0;
     let seconds = reader.varint()?;
     let nanoseconds = u32::try_from(reader.varint()?).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000).ok_or(wrong)?;

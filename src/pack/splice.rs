@@ -1,17 +1,17 @@
 //! A column with some rows put in, replaced or taken out, in the form that it has: what stays is copied as it stands, without a look at each
-//! value. Where the form no longer fits, the column says so, and whoever asked chooses a form anew (`choose`).
+//! value. Where the form no longer fits, the column says so, and the edit chooses a form anew (`choose`).
 
 use std::ops::Range;
 
-use super::bytes::{put_fixed, put_text, put_varint, width_of};
-use super::choose::{ROWS_PER_EXCEPTION, TextMap, common_length, put_texts, split_parts};
+use super::bytes::{common_length, put_fixed, put_text, put_varint, width_of};
+use super::choose::{ROWS_PER_EXCEPTION, TextMap, put_texts, split_parts};
 use super::column::{
     CONSTANT, Column, DECIMAL, Form, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, Table, Texts, UUID, name_head, name_tail,
     parse_decimal, parse_ipv4, parse_uuid,
 };
 use super::number::{Numbers, put_numbers};
 
-/// So many new values are needed to say that they are the same few.
+/// The new values from which it is worth asking whether they are the same few.
 const REPEATS_MIN: usize = 8;
 
 /// A part of a new column.

@@ -26,7 +26,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::bytes::{Malformed, Reader, Writer, unseal};
+use super::bytes::{Malformed, Reader, Writer, open, unseal};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
     Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
@@ -443,7 +443,7 @@ pub(super) struct Testimony {
 
 /// Reads the witness file of layout 2.
 pub(super) fn read_witness(stored: &[u8]) -> Result<Testimony, Malformed> {
-    let mut reader = Reader::open(WITNESS_KEY, stored, FORM)?;
+    let mut reader = open(WITNESS_KEY, stored, FORM)?;
     let suspect = reader.flags(1)? == 1;
     let testimony = Testimony { suspect, group_number: reader.fixed()?, sequence: Sequence(reader.fixed()?) };
     reader.finish()?;

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::{io, mem};
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::bytes::{Malformed, Reader, Writer, open};
 use super::error::EngineError;
 use super::files::{Files, Piece};
 use super::group::Changes;
@@ -108,7 +108,7 @@ impl Head {
     }
 
     fn read(sealed: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::open(HEAD_KEY, sealed, FORM)?;
+        let mut reader = open(HEAD_KEY, sealed, FORM)?;
         let (id, epoch) = (reader.fixed()?, Epoch(reader.fixed()?));
         let (first, folded) = (reader.varint()?, reader.varint()?);
         reader.finish()?;
@@ -180,7 +180,7 @@ fn read_file(file: u64, bytes: &[u8]) -> FileRead {
 }
 
 fn read_part(epoch: Epoch, sealed: &[u8]) -> Result<(u64, u64, bool, u64, Vec<u8>), Malformed> {
-    let mut reader = Reader::open(&epoch.0.to_le_bytes(), sealed, FORM)?;
+    let mut reader = open(&epoch.0.to_le_bytes(), sealed, FORM)?;
     let (first, last, more, folded) = (reader.varint()?, reader.varint()?, reader.flags(1)? == 1, reader.varint()?);
     if first == 0 || last < first { Err(Malformed::Field("groups")) } else { Ok((first, last, more, folded, reader.rest().to_vec())) }
 }

@@ -14,7 +14,7 @@ use super::pairs::{PairsWriter, compress, decompress, read_pairs};
 use super::pending::Pending;
 use super::summary::Summary;
 use crate::model::{EntryKey, Record};
-use crate::pack::{self, Chunk};
+use crate::pack::{self, Chunk, common_length};
 
 /// A chunk of small things has at most so many keys: tombstones, which can be a million, are some 45 bytes each and compress to a third.
 const ITEM_COUNT_MAX: usize = 4_096;
@@ -255,11 +255,6 @@ impl Piece {
         let (lowest, count) = (self.lowest.unwrap_or_default(), self.count as u64);
         Packed { lowest, highest: self.highest, count, raw_bytes: self.raw_bytes, body: self.writer.finish(), summary: Summary::empty() }
     }
-}
-
-/// How much of their beginning two keys share.
-fn common_length(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Where the ranges of pieces begin: the first where the whole begins, the others at the shortest key above the piece before.

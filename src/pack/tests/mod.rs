@@ -246,9 +246,9 @@ fn damaged_bytes_are_an_error() {
     for bit in 0..stored.len() * 8 {
         let mut flipped = stored.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(Chunk::from_stored(flipped), Err(PackError::Checksum), "bit {bit}");
+        assert_eq!(Chunk::from_stored(flipped), Err(Malformed::Checksum), "bit {bit}");
     }
-    assert_eq!(Chunk::from_stored(&b""[..]), Err(PackError::Truncated));
+    assert_eq!(Chunk::from_stored(&b""[..]), Err(Malformed::Truncated));
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn another_form_is_told_by_its_number() {
     stored.truncate(stored.len() - CHECKSUM_LENGTH);
     let checksum = crc32fast::hash(&stored);
     stored.extend_from_slice(&checksum.to_le_bytes());
-    assert_eq!(Chunk::from_stored(stored), Err(PackError::UnknownForm(2)));
+    assert_eq!(Chunk::from_stored(stored), Err(Malformed::UnknownForm(2)));
 }
 
 #[test]

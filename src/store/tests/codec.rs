@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{cluster, cluster_record, cursor, key, record, scope};
 use crate::model::{EntryKey, Kind, Rejection};
-use crate::store::bytes::{Malformed, Reader, Writer};
+use crate::store::bytes::{Malformed, Writer, open};
 use crate::store::codec::{self, StoredKey};
 
 #[test]
@@ -122,13 +122,13 @@ fn varints_read_back_and_overlong_ones_are_errors() {
         let mut writer = Writer::new(1);
         writer.varint(number);
         let stored = writer.seal(b"k");
-        assert_eq!(Reader::open(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Ok(number));
+        assert_eq!(open(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Ok(number));
     }
     for bytes in [&[0xff; 11][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02][..]] {
         let mut writer = Writer::new(1);
         writer.raw(bytes);
         let stored = writer.seal(b"k");
-        assert_eq!(Reader::open(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Err(Malformed::Field("varint")));
+        assert_eq!(open(b"k", &stored, 1).and_then(|mut reader| reader.varint()), Err(Malformed::Field("varint")));
     }
 }
 
