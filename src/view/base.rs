@@ -1,7 +1,7 @@
 //! The packed part of the mirror: chunks in key order, and beside each what changed of its rows since it was built.
 //!
-//! A chunk never changes. What stands for a row that was replaced, or that its key is gone, is beside the chunk (`side`), as is what the
-//! source confirms and the revisions and leases that equal bytes come with.
+//! A chunk never changes. Replaced and deleted rows are in a delta beside it (`side`), as are the listings that confirmed its rows and the
+//! revisions and leases that equal bytes came with.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What became of a chunk's rows, in the order in which it happened: replaced by a record, or gone.
+//! A log of the changes of a chunk's rows: replaced by a record, or deleted.
 //!
 //! All versions of the mirror share a chunk's log, and each knows how much of it is its own: a change adds to the log and copies nothing.
 //! Looking for a row reads the numbers of rows that changed, as a rule few, for a chunk is folded when about 65 have (`commit::folding`). Where
@@ -15,7 +15,7 @@ const PART_LENGTH: usize = 32;
 /// How many neighbouring rows share a bit of a filter: the some thousand rows of a chunk have 64 bits, and changes in key order set few of them.
 const ROWS_PER_BIT: u16 = 16;
 
-/// What a row became: the record that stands for it; `None` where its key is gone.
+/// A change of a row: the record that replaces it; `None` where its key was deleted.
 pub(super) type Change = Option<Arc<Record>>;
 
 /// The newest part of a log, with those before it.

@@ -1,4 +1,4 @@
-//! Packing anew what changed: off the writer's way in three steps. The writer makes a [`FoldJob`] from the present moment, anyone runs it,
+//! Compaction: chunks and their deltas are packed into new chunks, off the writer's way in three steps. The writer makes a [`FoldJob`] from the present moment, anyone runs it,
 //! and the writer takes the [`Folded`] result in, whatever changed meanwhile.
 
 use std::iter::Peekable;
@@ -17,7 +17,7 @@ use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
 /// A chunk with fewer live records than this takes its neighbour in, so that deletes leave no crumbs.
 const LIVE_RECORDS_MIN: usize = RECORDS_TARGET / 4;
 
-/// A part of the mirror to be packed anew, as of one moment.
+/// A range of the mirror to be compacted, as a snapshot of one moment.
 #[derive(Debug)]
 pub struct FoldJob {
     view: View,
@@ -94,7 +94,7 @@ fn noted_meaning(record: &Record) -> Meaning {
     meaning_of(record)
 }
 
-/// What became of the rows of a chunk.
+/// The delta of a chunk as edits.
 fn side_edits<'a>(side: Side<'a>, changes: &'a Changes<&'a Change>, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(changes.at(*row), Row::Packed));

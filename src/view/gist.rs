@@ -1,4 +1,4 @@
-//! What of each record matters beside others: the identity and host that an entry names, the pod CIDRs of a node, the addresses behind a service.
+//! The references of a record to others: the identity and host that an entry names, the pod CIDRs of a node, the addresses behind a service.
 //!
 //! The survey looks at every record and asks for this alone, since decoding a million records takes a core many seconds. Of a packed record it
 //! is read from what its chunk notes and from the few fields of its value that the chunk does not.
@@ -15,7 +15,7 @@ use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
 use crate::wire;
 
-/// What of a usable record matters beside others.
+/// The references of a usable record to others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gist {
     /// An ip entry, derived ones included.

@@ -1,4 +1,4 @@
-//! Which nodes have an address, and for which nodes' addresses and pod CIDRs entries are derived.
+//! Nodes by address, and by the addresses and pod CIDRs that entries are derived for.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

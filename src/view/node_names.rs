@@ -1,4 +1,4 @@
-//! A small number for each node that has an address.
+//! Interned names of nodes: a small number for each node that has an address.
 //!
 //! A node has some nine addresses here, with those that entries are derived for. Where each of them names its node, names are most of what the
 //! index takes. Numbers, unlike those of clusters, are given anew: nodes come and go.

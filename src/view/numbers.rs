@@ -1,4 +1,4 @@
-//! A small number for each cluster, so that indices need not name it.
+//! Interned names of clusters: a small number for each, by which indices name it.
 
 use imbl::{OrdMap, Vector};
 

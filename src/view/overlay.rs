@@ -1,4 +1,4 @@
-//! The records that changed since they were folded into chunks, or never were: whole, with their objects.
+//! Records of keys that no chunk has: whole, with their objects, until they are folded into chunks.
 //!
 //! Two ordered sets of pointers, by key and by sequence: the second is only for readers that replay, which would else look at some tens of
 //! thousands of records for each few thousand that they tell. What is asked seldom, the ip entries of an identity, looks at all of them.

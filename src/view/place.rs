@@ -1,4 +1,4 @@
-//! Where a record is, and the record there: as it is in the overlay, or decoded from its chunk when somebody asks.
+//! The place of a record (overlay, delta or chunk), and the record there, decoded on use where it is packed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::wire;
 /// pod has some 350, that of a node 1,500, and the ring, which counts so much for each, has 4 KiB for each.
 const PACKED_VALUE_MAX: usize = 2_048;
 
-/// Where a record is.
+/// The place of a record.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// In the overlay: no chunk has a row of its key.

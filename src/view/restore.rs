@@ -1,4 +1,4 @@
-//! What the store held, unconfirmed and unannounced.
+//! Loading of what the store held, unconfirmed and unannounced.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Base and overlay as one ordered run. Of a packed row nothing is decoded on the way: where the next record of the overlay belongs is
+//! An ordered scan that merges base and overlay. Of a packed row nothing is decoded on the way: where the next record of the overlay belongs is
 //! found once, by row number.
 
 use std::iter::Peekable;

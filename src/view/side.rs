@@ -1,5 +1,5 @@
-//! What changed of the chunks' rows since these were built: which are gone or replaced, and by what (`change_log`); what the source said
-//! of others (`stamps`).
+//! The deltas of chunks: for each chunk a log of rows that were replaced or deleted since it was built (`change_log`), and the listings,
+//! revisions and leases of other rows (`stamps`).
 //!
 //! A change adds to what all versions of the mirror share. What each version has of its own is a few numbers for each chunk, copied
 //! page by page where they change.
@@ -51,7 +51,7 @@ struct Tally {
     inserted: u16,
 }
 
-/// What is beside all chunks, by their numbers. Cloning makes a snapshot.
+/// The deltas of all chunks, by number. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sides {
     tallies: Shelf<Tally>,
@@ -65,7 +65,7 @@ pub(super) struct Sides {
     stamped_count: usize,
 }
 
-/// What is beside one chunk.
+/// The delta of one chunk, as one version of the mirror has it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Side<'a> {
     tally: Tally,
@@ -77,7 +77,7 @@ pub(super) struct Side<'a> {
 #[derive(Debug)]
 pub(super) struct Changes<C>(Vec<(u16, C)>);
 
-/// A chunk that was taken out, with what was beside it.
+/// A chunk that was taken out, with its delta.
 #[derive(Debug)]
 pub(super) struct Removed {
     pub(super) chunk: Chunk,

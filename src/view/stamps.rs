@@ -1,5 +1,4 @@
-//! What the source says of a chunk's rows without changing them: in which listing each was last confirmed, and the revision and lease that
-//! equal bytes came with.
+//! Confirmations of a chunk's unchanged rows: the last listing that had each, and the revision and lease that equal bytes came with.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A persistent sorted map in two levels of plain arrays, keys apart from values.
+//! A persistent sorted map: a B-tree of two levels, whose nodes are plain arrays with keys apart from values.
 //!
 //! For some thousand large things that are looked up often and exchanged seldom: the chunks of the mirror, the pages of an index. What a
 //! search reads is keys alone, one beside the other, which stay in the processor's cache; in a tree that keeps keys beside their values each
