@@ -26,7 +26,9 @@ fn runs() -> u32 {
 }
 
 /// What a start took should have been given back, and what it lists at once be listed.
-const SETTLED_AFTER: Duration = Duration::from_secs(10);
+fn settled_after() -> Duration {
+    Duration::from_secs(data::sized(10, 1))
+}
 
 /// No display, no graphics card, no calls home; no sandbox, which root may not have: it loads one page of ours.
 const FLAGS: [&str; 6] =
@@ -50,7 +52,7 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     let browser = Browser::start(home.path()).await?;
     let (mut meshkeep, address) = start_meshkeep(home.path())?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
-    tokio::time::sleep(SETTLED_AFTER).await;
+    tokio::time::sleep(settled_after()).await;
     let mut times = Vec::new();
     for _ in 0..runs() {
         browser.goes("about:blank").await?;
@@ -70,10 +72,10 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     println!("  usable {usable:.0?} after exec (it listens after {listening:.0?}); all: {} ms", shown.join(" "));
     let bytes = browser.runs(TRANSFERRED).await?;
     println!("  transferred: {} bytes of the page and its files, {} of answers", bytes[0], bytes[1]);
-    tokio::time::sleep(SETTLED_AFTER).await;
+    tokio::time::sleep(settled_after()).await;
     let open = cost(&client, &meshkeep).await?;
     browser.goes("about:blank").await?;
-    tokio::time::sleep(SETTLED_AFTER).await;
+    tokio::time::sleep(settled_after()).await;
     let closed = cost(&client, &meshkeep).await?;
     println!(
         "  at {CHANGES_PER_SECOND} changes/s: {open:.2} % of a core while it is open, {closed:.2} % without: it costs {:.2} %",
