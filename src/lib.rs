@@ -1,6 +1,6 @@
 //! meshkeep mirrors the state that remote Cilium clusters publish in their etcd, keeps it on disk and serves it.
 //!
-//! As a library it is an etcd client for Cilium's keys ([`kvstore`]) and the command line as a function ([`cli`]). The other rooms, of which
+//! As a library it is an etcd client for Cilium's keys ([`kvstore`]), the allocator of identities ([`allocator`]) and the command line as a function ([`cli`]). The other rooms, of which
 //! ARCHITECTURE.md is the map, are private, so that the compiler names what nothing uses.
 //!
 //! ```no_run
@@ -18,6 +18,8 @@
 //! # }
 //! ```
 
+pub mod allocator;
+mod announce;
 mod api;
 pub mod cli;
 mod clustermesh;

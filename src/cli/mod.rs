@@ -3,6 +3,7 @@
 //! Owns: the names of the commands and the exit codes: 0 fine, 1 failed, not found or not healthy, 2 used wrongly, 3 cannot be reached (for `store`: in
 //! use). Commands that ask a sidecar do so over its HTTP API, as anybody could. Deliberately lacks: the options of `serve` (`config` has them).
 
+mod announce;
 mod asker;
 mod bundle;
 mod config;
@@ -78,6 +79,8 @@ enum CliCommand {
     Bundle(Asking<bundle::BundleOptions>),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
     Doctor(doctor::Options),
+    /// What a cluster of machines outside Kubernetes, described in files, is published as (docs/announce.md)
+    Announce(announce::AnnounceOptions),
     /// Print the OpenAPI document of the HTTP API
     Openapi(openapi::OpenapiOptions),
     /// Look at what is stored while meshkeep does not run
@@ -115,6 +118,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let warnings = settings.warnings(&serve, variables.iter().map(String::as_str));
             end(serve::run(*settings, in_force, &warnings))
         }
+        Ok((CliCommand::Announce(options), _)) => finish(announce::run(&options)),
         Ok((CliCommand::Openapi(options), _)) => end(openapi::run(options)),
         Ok((CliCommand::Store(command), _)) => store::run(&command),
         Ok((CliCommand::Completion { shell }, _)) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
@@ -142,9 +146,12 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
             CliCommand::Bundle(asking) => bundle::run(&asking.options, &asking.server).await,
             CliCommand::Doctor(options) => doctor::run(&options).await,
-            CliCommand::Serve(_) | CliCommand::Openapi(_) | CliCommand::Store(_) | CliCommand::Completion { .. } | CliCommand::Man => {
-                Ok(Verdict::Fine)
-            }
+            CliCommand::Serve(_)
+            | CliCommand::Announce(_)
+            | CliCommand::Openapi(_)
+            | CliCommand::Store(_)
+            | CliCommand::Completion { .. }
+            | CliCommand::Man => Ok(Verdict::Fine),
         }
     }))
 }

@@ -78,7 +78,6 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
 }
 
 /// The source's own key of an entry: the inverse of [`entry_key`].
-#[cfg(test)]
 #[must_use]
 pub fn source_key(key: &EntryKey, cached: bool) -> String {
     watched_prefix(key.kind, &key.cluster, cached) + &key.name

@@ -19,6 +19,7 @@ mod service_export;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time;
+pub mod write;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

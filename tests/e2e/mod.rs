@@ -1,5 +1,6 @@
 //! The real binary against real etcds, as a user sees it.
 
+mod announce;
 mod bad_input;
 mod big_values;
 mod bundle;

@@ -1,0 +1,107 @@
+//! What this node uses: each key with its number and how often (`pkg/allocator/localkeys.go`). Pure.
+
+use std::collections::HashMap;
+
+use super::backend::Id;
+use super::key::AllocatorKey;
+
+/// The keys in use here.
+#[derive(Debug, Default)]
+pub(super) struct LocalKeys {
+    by_key: HashMap<AllocatorKey, LocalKey>,
+    by_id: HashMap<Id, AllocatorKey>,
+}
+
+/// One key in use.
+#[derive(Debug)]
+struct LocalKey {
+    id: Id,
+    use_count: u64,
+    /// Whether the store is known to have this node's reference. Before that the number is fixed, but nobody else may use it yet.
+    verified: bool,
+}
+
+/// Why a key cannot be used with a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Conflict {
+    /// The key has another number here.
+    OtherId(Id),
+    /// The number is another key's here.
+    OtherKey,
+}
+
+/// What giving up a use led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) id: Id,
+    pub(super) last_use: bool,
+}
+
+impl LocalKeys {
+    /// One more use of a key whose reference is in the store.
+    pub(super) fn reuse(&mut self, key: &AllocatorKey) -> Option<Id> {
+        let local = self.by_key.get_mut(key).filter(|local| local.verified)?;
+        local.use_count += 1;
+        Some(local.id)
+    }
+
+    /// One more use of a key whose reference is about to be written.
+    pub(super) fn reserve(&mut self, key: &AllocatorKey, id: Id) -> Result<(), Conflict> {
+        if let Some(local) = self.by_key.get_mut(key) {
+            if local.id != id {
+                return Err(Conflict::OtherId(local.id));
+            }
+            local.use_count += 1;
+            return Ok(());
+        }
+        if self.by_id.contains_key(&id) {
+            return Err(Conflict::OtherKey);
+        }
+        self.by_id.insert(id, key.clone());
+        self.by_key.insert(key.clone(), LocalKey { id, use_count: 1, verified: false });
+        Ok(())
+    }
+
+    /// The reference of a reserved key is in the store.
+    pub(super) fn verify(&mut self, key: &AllocatorKey) {
+        let local = self.by_key.get_mut(key);
+        assert!(local.is_some(), "a key is verified only while it is reserved");
+        if let Some(local) = local {
+            local.verified = true;
+        }
+    }
+
+    /// Gives up one use; `None` for a key that is not in use.
+    pub(super) fn release(&mut self, key: &AllocatorKey) -> Option<Given> {
+        let local = self.by_key.get_mut(key)?;
+        local.use_count -= 1;
+        let given = Given { id: local.id, last_use: local.use_count == 0 };
+        if given.last_use {
+            self.forget(key);
+        }
+        Some(given)
+    }
+
+    /// Gives up all uses.
+    pub(super) fn forget(&mut self, key: &AllocatorKey) {
+        if let Some(local) = self.by_key.remove(key) {
+            self.by_id.remove(&local.id);
+        }
+    }
+
+    /// The number of a key in use.
+    pub(super) fn id(&self, key: &AllocatorKey) -> Option<Id> {
+        self.by_key.get(key).map(|local| local.id)
+    }
+
+    /// The key that uses a number.
+    pub(super) fn key(&self, id: Id) -> Option<&AllocatorKey> {
+        self.by_id.get(&id)
+    }
+
+    /// What is in the store of this node.
+    pub(super) fn verified(&self) -> Vec<(Id, AllocatorKey)> {
+        let verified = self.by_key.iter().filter(|(_, local)| local.verified);
+        verified.map(|(key, local)| (local.id, key.clone())).collect()
+    }
+}

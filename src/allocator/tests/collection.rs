@@ -1,0 +1,28 @@
+//! What a collector over a store must do, shown by the one in memory that the other tests lean on.
+
+use std::num::NonZeroU32;
+
+use super::memory::Memory;
+use super::{id, key, range};
+use crate::allocator::backend::{Backend, Collected, StaleIds};
+use crate::allocator::options::AllocatorOptions;
+use crate::allocator::serve::Allocator;
+
+#[tokio::test]
+async fn what_is_unused_for_two_rounds_goes_unless_it_was_written_meanwhile() {
+    let memory = Memory::default();
+    let collector = Allocator::for_collection(memory.node("operator"), AllocatorOptions::default()).unwrap();
+    let node = memory.node("one");
+    let what = Collected { range: range(1, 9), deletes_per_minute: NonZeroU32::MIN };
+    for number in [1, 2, 3, 10] {
+        memory.put(id(number), &key(&number.to_string()));
+    }
+    let lock = node.lock(&key("3")).await.unwrap();
+    assert!(node.acquire_reference(id(3), &key("3"), &lock).await.unwrap());
+    let first = collector.run_gc(&StaleIds::new(), &what).await.unwrap();
+    assert_eq!((first.alive, first.stale.len(), first.deleted.len()), (3, 2, 0));
+    memory.put(id(2), &key("2"));
+    let second = collector.run_gc(&first.stale, &what).await.unwrap();
+    assert_eq!((second.alive, second.stale.len(), second.deleted), (2, 0, vec![id(1)]));
+    assert!(!node.acquire_reference(id(1), &key("1"), &node.lock(&key("1")).await.unwrap()).await.unwrap());
+}

@@ -1,0 +1,233 @@
+//! One allocator's life over a store in memory: uses, failures, losses, events, remote copies.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::memory::{Failure, Memory, Node};
+use super::{id, key, range};
+use crate::allocator::backend::Backend;
+use crate::allocator::options::AllocatorOptions;
+use crate::allocator::serve::{AllocateError, Allocation, Allocator, Released};
+use crate::allocator::state::{Event, EventKind};
+
+fn options() -> AllocatorOptions {
+    AllocatorOptions { range: range(1, 100), master_key_protection: true, ..AllocatorOptions::default() }
+}
+
+fn start(node: &Node, options: AllocatorOptions) -> Allocator<Node> {
+    Allocator::start(node.clone(), options).unwrap()
+}
+
+/// Waits until something holds, by the clock of the test.
+async fn until(mut holds: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited ten minutes in vain");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_has_one_number_on_all_nodes_and_each_counts_its_uses() {
+    let memory = Memory::default();
+    let (one, two) = (start(&memory.node("one"), options()), start(&memory.node("two"), options()));
+    let first = one.allocate(&key("a")).await.unwrap();
+    assert_eq!((first.is_new, first.first_use), (true, true));
+    assert_eq!(one.allocate(&key("a")).await.unwrap(), Allocation { id: first.id, is_new: false, first_use: false });
+    assert_eq!(two.allocate(&key("a")).await.unwrap(), Allocation { id: first.id, is_new: false, first_use: true });
+    assert_ne!(two.allocate(&key("b")).await.unwrap().id, first.id);
+    assert_eq!(one.release(&key("a")).await.unwrap(), Released { id: first.id, last_use: false });
+    assert_eq!(memory.content().references.len(), 3);
+    assert_eq!(one.release(&key("a")).await.unwrap(), Released { id: first.id, last_use: true });
+    assert!(matches!(one.release(&key("a")).await, Err(AllocateError::NotInUse)));
+    assert_eq!(memory.content().references.len(), 2);
+    assert_eq!(one.get(&key("a")).await.unwrap(), Some(first.id));
+    assert_eq!(one.get_by_id(first.id).await.unwrap(), Some(key("a")));
+    until(|| one.count() == 2).await;
+    let mut shown = Vec::new();
+    one.for_each(|_, key| shown.push(key.clone()));
+    shown.sort();
+    assert_eq!(shown, [key("a"), key("b")]);
+    one.delete().await;
+    assert!(matches!(one.allocate(&key("c")).await, Err(AllocateError::Stopped)));
+    two.delete().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_follow_each_other_at_growing_distances_and_end() {
+    let memory = Memory::default();
+    let node = memory.node("one");
+    let allocator = start(&node, AllocatorOptions { attempts_max: 4, ..options() });
+    memory.fail([Failure::Before; 3]);
+    let begin = tokio::time::Instant::now();
+    assert!(allocator.allocate(&key("a")).await.unwrap().is_new);
+    // 20 ms doubled once, twice and three times
+    assert_eq!(begin.elapsed().as_millis() / 10, (40 + 80 + 160) / 10);
+    memory.fail([Failure::Before; 4]);
+    assert!(matches!(allocator.allocate(&key("b")).await, Err(AllocateError::Backend(_))));
+    assert!(allocator.allocate(&key("b")).await.unwrap().is_new);
+    let slow = start(&node, AllocatorOptions { allocation_max: Duration::from_millis(100), ..options() });
+    memory.fail([Failure::Before; 20]);
+    let error = slow.allocate(&key("c")).await.unwrap_err();
+    assert_eq!(error.to_string(), "no identity within 100ms; the last attempt: the lock of the key was lost: its lease has expired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_answer_did_not_come_is_found_again_or_taken_back() {
+    let memory = Memory::default();
+    let allocator = start(&memory.node("one"), AllocatorOptions { attempts_max: 1, ..options() });
+    memory.fail([Failure::After]);
+    allocator.allocate(&key("a")).await.unwrap_err();
+    assert_eq!(memory.content().references.len(), 1);
+    // nobody uses it: the next look takes the reference back
+    until(|| memory.content().references.is_empty()).await;
+    let left = *memory.content().ids.keys().next().unwrap();
+    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
+    memory.fail([Failure::After]);
+    allocator.allocate(&key("b")).await.unwrap_err();
+    let found = allocator.allocate(&key("b")).await.unwrap();
+    assert!(!found.is_new && memory.content().ids.len() == 2, "the entry that was written is used");
+    // a release that failed is made up for
+    memory.fail([Failure::Before]);
+    allocator.release(&key("b")).await.unwrap();
+    assert_eq!(memory.content().references.len(), 2);
+    until(|| memory.content().references.len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_for_the_answer_leaves_nothing_in_use() {
+    let memory = Memory::default();
+    let allocator = start(&memory.node("one"), options());
+    allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
+    let held = memory.node("two").lock(&key("a")).await.unwrap();
+    tokio::time::timeout(Duration::from_millis(50), allocator.allocate(&key("a"))).await.unwrap_err();
+    drop(held);
+    until(|| memory.content().ids.len() == 1).await;
+    until(|| memory.content().references.is_empty()).await;
+    assert!(matches!(allocator.release(&key("a")).await, Err(AllocateError::NotInUse)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_that_is_used_up_is_said_at_once_and_what_is_collected_is_free_again() {
+    let memory = Memory::default();
+    let allocator = start(&memory.node("one"), AllocatorOptions { range: range(7, 8), ..options() });
+    allocator.allocate(&key("a")).await.unwrap();
+    let second = allocator.allocate(&key("b")).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let error = allocator.allocate(&key("c")).await.unwrap_err();
+    assert_eq!(error.to_string(), "no more available identities from 7 to 8: all are used or wait for their collection");
+    assert!(begin.elapsed() < Duration::from_millis(1));
+    allocator.release(&key("b")).await.unwrap();
+    memory.delete(second.id);
+    until(|| allocator.count() == 1).await;
+    assert_eq!(allocator.allocate(&key("c")).await.unwrap().id, second.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_references_and_deleted_numbers_are_written_again_while_they_are_used() {
+    let memory = Memory::default();
+    let node = memory.node("one");
+    let allocator = start(&node, AllocatorOptions { sync_interval: None, ..options() });
+    let used = allocator.allocate(&key("a")).await.unwrap().id;
+    node.lose_references();
+    until(|| memory.content().references.len() == 1).await;
+    memory.fail([Failure::Before; 2]);
+    memory.delete(used);
+    until(|| memory.content().ids.contains_key(&used)).await;
+    assert_eq!(allocator.count(), 1, "the copy never was without it");
+    allocator.release(&key("a")).await.unwrap();
+    memory.delete(used);
+    until(|| allocator.count() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_that_was_given_away_meanwhile_is_told_as_lost() {
+    let memory = Memory::default();
+    let node = memory.node("one");
+    let (sender, mut events) = mpsc::channel(16);
+    let allocator = start(&node, AllocatorOptions { master_key_protection: false, sync_interval: None, events: Some(sender), ..options() });
+    let lost = allocator.allocate(&key("a")).await.unwrap().id;
+    memory.delete(lost);
+    memory.put(lost, &key("b"));
+    node.lose_references();
+    loop {
+        let event = events.recv().await.unwrap();
+        if event.kind == EventKind::Lost {
+            assert_eq!(event, Event { kind: EventKind::Lost, id: lost, key: key("a") });
+            break;
+        }
+    }
+    let anew = allocator.allocate(&key("a")).await.unwrap();
+    assert!(anew.id != lost && anew.is_new);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_copy_says_is_believed_only_if_the_store_says_it_too() {
+    let memory = Memory::default();
+    let allocator = start(&memory.node("one"), options());
+    allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
+    memory.put(id(5), &key("a"));
+    until(|| allocator.count() == 1).await;
+    // gone and given away, which the copy has not heard yet
+    memory.content().ids.insert(id(5), (key("b"), 1));
+    let anew = allocator.allocate(&key("a")).await.unwrap();
+    assert!(anew.id != id(5) && anew.is_new);
+    // two entries for one key: what other nodes use comes first
+    let two = start(&memory.node("two"), options());
+    two.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
+    memory.put(id(1), &key("a"));
+    until(|| two.count() == 3).await;
+    assert_eq!(two.allocate(&key("a")).await.unwrap().id, anew.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn remote_numbers_are_found_beside_the_own_ones_and_stay_while_a_connection_is_made_anew() {
+    let (own, remote) = (Memory::default(), Memory::default());
+    let allocator = start(&own.node("one"), options());
+    allocator.allocate(&key("own")).await.unwrap();
+    remote.put(id(900), &key("far"));
+    remote.put(id(901), &key("farther"));
+    let (sender, mut events) = mpsc::channel(16);
+    let cache = allocator.watch_remote(AllocatorOptions { events: Some(sender), ..options() });
+    let connection = CancellationToken::new();
+    let node = remote.node("far");
+    let cache = std::sync::Arc::new(cache);
+    let watching = {
+        let (cache, node, connection) = (std::sync::Arc::clone(&cache), node.clone(), connection.clone());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move { cache.watch(&node, connection).await });
+        tasks
+    };
+    until(|| cache.count() == 2).await;
+    assert_eq!(allocator.get_including_remote(&key("far")).await.unwrap(), Some(id(900)));
+    assert_eq!(allocator.get_by_id_including_remote(id(901)).await.unwrap(), Some(key("farther")));
+    assert_eq!(allocator.get(&key("far")).await.unwrap(), None);
+    connection.cancel();
+    watching.join_all().await;
+    assert_eq!(cache.count(), 2, "without a connection it stays as it was");
+    remote.delete(id(900));
+    remote.put(id(902), &key("new"));
+    let connection = CancellationToken::new();
+    let again = {
+        let (cache, connection) = (std::sync::Arc::clone(&cache), connection.clone());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move { cache.watch(&node, connection).await });
+        tasks
+    };
+    until(|| events.len() == 5).await;
+    connection.cancel();
+    again.join_all().await;
+    let mut told = Vec::new();
+    events.recv_many(&mut told, 16).await;
+    let told: Vec<_> = told.into_iter().map(|event| (event.kind, event.id.number())).collect();
+    let (create, modify, delete) = (EventKind::Create, EventKind::Modify, EventKind::Delete);
+    assert_eq!(told, [(create, 900), (create, 901), (modify, 901), (create, 902), (delete, 900)]);
+    drop(cache);
+    let mut count = 0;
+    allocator.for_each(|_, _| count += 1);
+    assert_eq!(count, 1);
+}

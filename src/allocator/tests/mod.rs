@@ -1,0 +1,22 @@
+//! The pure part by whole values, and whole allocators over a store in memory.
+
+mod collection;
+mod life;
+mod memory;
+mod pure;
+mod together;
+
+use super::backend::{Id, IdRange};
+use super::key::AllocatorKey;
+
+fn id(number: u64) -> Id {
+    Id::new(number).unwrap()
+}
+
+fn range(min: u64, max: u64) -> IdRange {
+    IdRange::new(min, max).unwrap()
+}
+
+fn key(name: &str) -> AllocatorKey {
+    AllocatorKey::from_labels([("k8s:app", name), ("k8s:io.cilium.k8s.policy.cluster", "vms")])
+}

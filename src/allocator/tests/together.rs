@@ -1,0 +1,105 @@
+//! Many tasks of two nodes over one store, whose answers do not always come, while a collector runs and references are lost.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+
+use super::memory::{Failure, Memory, Node};
+use super::{key, range};
+use crate::allocator::backend::{Backend, Collected, Id, StaleIds};
+use crate::allocator::key::AllocatorKey;
+use crate::allocator::options::AllocatorOptions;
+use crate::allocator::serve::Allocator;
+
+/// Who uses what now: no key may have two numbers, no number two keys.
+#[derive(Default)]
+struct Uses {
+    ids: HashMap<AllocatorKey, (Id, u32)>,
+    keys: HashMap<Id, AllocatorKey>,
+}
+
+impl Uses {
+    fn begin(&mut self, key: &AllocatorKey, id: Id) {
+        let uses = self.ids.entry(key.clone()).or_insert((id, 0));
+        assert_eq!(uses.0, id, "two numbers for {key}");
+        uses.1 += 1;
+        let other = self.keys.entry(id).or_insert_with(|| key.clone());
+        assert_eq!(other, key, "two keys for {id}");
+    }
+
+    fn end(&mut self, key: &AllocatorKey, id: Id) {
+        let uses = self.ids.get_mut(key).unwrap();
+        uses.1 -= 1;
+        if uses.1 == 0 {
+            self.ids.remove(key);
+            self.keys.remove(&id);
+        }
+    }
+}
+
+async fn work(allocator: Allocator<Node>, uses: Arc<Mutex<Uses>>, seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    for _ in 0..300 {
+        let key = key(&format!("app-{}", random.random_range(0..40)));
+        // the range is nearly used up at times
+        let Ok(allocation) = allocator.allocate(&key).await else { continue };
+        uses.lock().unwrap().begin(&key, allocation.id);
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..20))).await;
+        uses.lock().unwrap().end(&key, allocation.id);
+        allocator.release(&key).await.unwrap();
+    }
+}
+
+async fn collect(node: Node) {
+    let what = Collected { range: range(1, 48), deletes_per_minute: NonZeroU32::MAX };
+    let mut stale = StaleIds::new();
+    loop {
+        stale = node.run_gc(&stale, &what).await.unwrap().stale;
+        // more than lost references need to be written again
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+async fn disturb(memory: Memory, nodes: Vec<Node>) {
+    let mut random = StdRng::seed_from_u64(99);
+    loop {
+        tokio::time::sleep(Duration::from_millis(random.random_range(1..40))).await;
+        match random.random_range(0..3) {
+            0 => nodes[random.random_range(0..nodes.len())].lose_references(),
+            1 => memory.fail([Failure::Before]),
+            _ => memory.fail([Failure::After]),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
+    let memory = Memory::default();
+    let nodes = vec![memory.node("one"), memory.node("two")];
+    let uses = Arc::new(Mutex::new(Uses::default()));
+    let mut others = JoinSet::new();
+    others.spawn(collect(memory.node("collector")));
+    others.spawn(disturb(memory.clone(), nodes.clone()));
+    let mut workers = JoinSet::new();
+    for (place, node) in nodes.iter().enumerate() {
+        let options = AllocatorOptions {
+            range: range(1, 48),
+            master_key_protection: true,
+            sync_interval: Some(Duration::from_millis(500)),
+            ..AllocatorOptions::default()
+        };
+        let allocator = Allocator::start(node.clone(), options).unwrap();
+        for task in 0..16 {
+            workers.spawn(work(allocator.clone(), Arc::clone(&uses), place as u64 * 100 + task));
+        }
+    }
+    workers.join_all().await;
+    others.shutdown().await;
+    assert!(uses.lock().unwrap().ids.is_empty());
+    assert!(memory.content().writes > 1_000, "{}", memory.content().writes);
+}

@@ -1,0 +1,334 @@
+//! Whether what the files say can be announced: every rule that a reader of the cluster applies (docs/protocol.md §2 and §3.11), and that
+//! names mean something.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::files::{FileError, ReadFile};
+use super::locate::Way;
+use super::plan::{Plan, Workload};
+use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, PortYaml, ServiceYaml, WorkloadYaml};
+use crate::allocator::AllocatorKey;
+use crate::model::{
+    Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, Node, NodeAddress, Port, Service,
+};
+
+/// The label of a workload's service account (`pkg/k8s/apis/cilium.io`, `PolicyLabelServiceAccount`).
+const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
+/// The label of a workload's namespace (`pkg/k8s/apis/cilium.io`, `PodNamespaceLabel`).
+const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
+
+/// The source of labels that say none.
+const SOURCE_K8S: &str = "k8s";
+
+/// Sources of labels with a meaning of their own, which no machine may claim (`pkg/labels`).
+const SOURCES_RESERVED: [&str; 3] = ["reserved", "cidr", "fqdn"];
+
+/// The name that Cilium takes for no name (`pkg/defaults`, `ClusterName`).
+const CLUSTER_NAME_DEFAULT: &str = "default";
+
+/// The longest name of Kubernetes (RFC 1123), in bytes.
+const NAME_LENGTH_MAX: usize = 253;
+
+/// What was found so far.
+struct Checked<'a> {
+    faults: &'a mut Vec<FileError>,
+    cluster: ClusterName,
+    nodes: BTreeMap<String, Node>,
+    workloads: Vec<Workload>,
+    /// Each with what selects its backends.
+    services: Vec<Service>,
+    names: BTreeSet<(&'static str, String)>,
+    ips: BTreeMap<IpAddr, String>,
+}
+
+/// Where a fault is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    file: &'a ReadFile,
+    way: &'a Way,
+}
+
+impl Place<'_> {
+    fn fault(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
+        faults.push(self.file.fault(self.way, reason.as_ref()));
+    }
+}
+
+/// The plan of the files; adds what is wrong to the faults. `None` if not even the cluster is known.
+pub(super) fn check(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<Plan> {
+    let (cluster, id, max) = cluster(files, faults)?;
+    let mut checked = Checked {
+        faults,
+        cluster,
+        nodes: BTreeMap::new(),
+        workloads: Vec::new(),
+        services: Vec::new(),
+        names: BTreeSet::new(),
+        ips: BTreeMap::new(),
+    };
+    let each = |list: &'static str, length: fn(&ReadFile) -> usize| {
+        files.iter().flat_map(move |file| (0..length(file)).map(move |index| (file, index, Way::to(list, index))))
+    };
+    for (file, index, way) in each("nodes", |file| file.yaml.nodes.len()) {
+        checked.node(&file.yaml.nodes[index], id, Place { file, way: &way });
+    }
+    for (file, index, way) in each("workloads", |file| file.yaml.workloads.len()) {
+        checked.workload(&file.yaml.workloads[index], Place { file, way: &way });
+    }
+    for (file, index, way) in each("services", |file| file.yaml.services.len()) {
+        checked.service(&file.yaml.services[index], id, Place { file, way: &way });
+    }
+    let Checked { cluster, nodes, workloads, services, .. } = checked;
+    Some(Plan { cluster, id, max, nodes: nodes.into_values().collect(), workloads, services })
+}
+
+/// The one cluster of all files.
+fn cluster(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
+    let way = Way::member("cluster");
+    let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
+    let Some((file, yaml)) = named.next() else {
+        faults.extend(files.first().map(|file| file.fault(&way, "is missing: one file must say {name: …, id: …}")));
+        return None;
+    };
+    for (other, _) in named.filter(|(_, other)| *other != yaml) {
+        faults.push(other.fault(&way, &format!("differs from that of {}: one cluster is announced", file.path.display())));
+    }
+    let ClusterYaml { name, id, max_connected_clusters } = yaml;
+    let parsed = ClusterName::parse(name).map_err(|error| error.to_string());
+    let parsed = parsed.and_then(|parsed| match parsed.as_str() {
+        CLUSTER_NAME_DEFAULT => Err("\"default\" is what Cilium takes for no name".to_owned()),
+        _ => Ok(parsed),
+    });
+    let max = MaxConnectedClusters::from_number(max_connected_clusters.unwrap_or(255));
+    let max_fault = format!("is {}, expected 255 or 511", max_connected_clusters.unwrap_or_default());
+    match (parsed, max) {
+        (Ok(name), Some(max)) if (1..=max.id_max()).contains(id) => return Some((name, ClusterId(*id), max)),
+        (Ok(_), Some(max)) => {
+            faults.push(file.fault(&way.with("id"), &format!("is {id}, expected 1 to {}, the size of the mesh", max.id_max())));
+        }
+        (Err(reason), _) => faults.push(file.fault(&way.with("name"), &reason)),
+        (_, None) => faults.push(file.fault(&way.with("maxConnectedClusters"), &max_fault)),
+    }
+    None
+}
+
+impl Checked<'_> {
+    fn node(&mut self, yaml: &NodeYaml, id: ClusterId, place: Place<'_>) {
+        let Place { file, way } = place;
+        self.name(&yaml.name, Place { file, way: &way.with("name") });
+        if yaml.addresses.is_empty() {
+            Place { file, way: &way.with("addresses") }.fault(self.faults, "is empty: a node has one address at least");
+        }
+        let mut addresses = Vec::new();
+        for (index, address) in yaml.addresses.iter().enumerate() {
+            let way = way.with("addresses").at(index);
+            if address.address_type.is_empty() {
+                Place { file, way: &way.with("type") }.fault(self.faults, "is empty, expected InternalIP or the like");
+            }
+            let ip = self.ip(&address.ip, Place { file, way: &way.with("ip") });
+            addresses.extend(ip.map(|ip| NodeAddress { address_type: address.address_type.clone(), ip }));
+        }
+        let mut node = Node { name: yaml.name.clone(), cluster_id: id.0, addresses, ..Node::default() };
+        for (index, text) in yaml.pod_cidrs.iter().enumerate() {
+            match text.parse::<IpNet>() {
+                Ok(net) if net == net.trunc() => match (net, node.ipv4_pod_cidr, node.ipv6_pod_cidr) {
+                    (IpNet::V4(_), None, _) => node.ipv4_pod_cidr = Some(net),
+                    (IpNet::V6(_), _, None) => node.ipv6_pod_cidr = Some(net),
+                    _ => node.secondary_pod_cidrs.push(net),
+                },
+                Ok(net) => {
+                    let reason = format!("{text} has bits behind its length, expected {}", net.trunc());
+                    Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
+                }
+                Err(_) => {
+                    let reason = format!("{text:?} is not a prefix such as 192.168.7.16/28");
+                    Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
+                }
+            }
+        }
+        if self.nodes.insert(yaml.name.clone(), node).is_some() {
+            Place { file, way: &way.with("name") }.fault(self.faults, format!("{:?} is the name of another node too", yaml.name));
+        }
+    }
+
+    fn workload(&mut self, yaml: &WorkloadYaml, place: Place<'_>) {
+        let Place { file, way } = place;
+        self.unique("workload", &yaml.namespace, &yaml.name, place);
+        let mut labels = self.labels(&yaml.labels, Place { file, way: &way.with("labels") });
+        labels.insert(CLUSTER_LABEL.into(), self.cluster.as_str().into());
+        labels.insert(NAMESPACE_LABEL.into(), yaml.namespace.clone());
+        if !yaml.service_account.is_empty() {
+            self.name(&yaml.service_account, Place { file, way: &way.with("serviceAccount") });
+            labels.insert(SERVICE_ACCOUNT_LABEL.into(), yaml.service_account.clone());
+        }
+        if yaml.ips.is_empty() {
+            Place { file, way: &way.with("ips") }.fault(self.faults, "is empty: a workload has one address at least");
+        }
+        let mut ips = Vec::new();
+        for (index, text) in yaml.ips.iter().enumerate() {
+            let way = way.with("ips").at(index);
+            let Some(ip) = self.ip(text, Place { file, way: &way }) else { continue };
+            let workload = format!("{}/{}", yaml.namespace, yaml.name);
+            match self.ips.insert(ip, workload) {
+                Some(other) => Place { file, way: &way }.fault(self.faults, format!("{ip} is an address of {other} too")),
+                None => ips.push(ip),
+            }
+        }
+        let host_ip = match yaml.node.as_ref().map(|name| (name, self.nodes.get(name))) {
+            Some((name, None)) => {
+                Place { file, way: &way.with("node") }.fault(self.faults, format!("{name:?} is none of the nodes"));
+                None
+            }
+            Some((_, Some(node))) => node.addresses.first().map(|address| address.ip),
+            None => None,
+        };
+        let key = AllocatorKey::from_labels(labels.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        self.workloads.push(Workload {
+            namespace: yaml.namespace.clone(),
+            name: yaml.name.clone(),
+            service_account: yaml.service_account.clone(),
+            key,
+            ips,
+            host_ip,
+        });
+    }
+
+    fn service(&mut self, yaml: &ServiceYaml, id: ClusterId, place: Place<'_>) {
+        let Place { file, way } = place;
+        self.unique("service", &yaml.namespace, &yaml.name, place);
+        let ports = self.ports(&yaml.ports, Place { file, way: &way.with("ports") });
+        let list = |ips: Vec<IpAddr>| ips.into_iter().collect::<BTreeSet<_>>();
+        let frontends = list(self.ips(&yaml.frontends, Place { file, way: &way.with("frontends") }));
+        let (backends, selector) = self.backends(&yaml.backends, Place { file, way: &way.with("backends") });
+        let labels = self.labels(&yaml.labels, Place { file, way: &way.with("labels") });
+        let ports: std::sync::Arc<[Port]> = ports.into();
+        let (namespace, name) = (yaml.namespace.clone(), yaml.name.clone());
+        let backend = |ip| Backend { ip, ports: ports.clone(), hostname: String::new(), zone: None };
+        self.services.push(Service {
+            namespace,
+            name,
+            cluster_id: id.0,
+            frontends: frontends.into_iter().map(|ip| Frontend { ip, ports: ports.clone() }).collect(),
+            backends: backends.into_iter().map(backend).collect(),
+            labels: labels.into_iter().map(|(name, value)| (without_source(&name).to_owned(), value)).collect(),
+            selector,
+            shared: yaml.shared,
+            include_external: yaml.include_external,
+        });
+    }
+
+    /// The addresses behind a service, and its selector where it has one: workloads of any namespace, as a machine is in none.
+    fn backends(&mut self, yaml: &BackendsYaml, place: Place<'_>) -> (BTreeSet<IpAddr>, LabelSet) {
+        let Place { file, way } = place;
+        match (&yaml.labels, &yaml.ips) {
+            (Some(labels), None) => {
+                let wanted = self.labels(labels, Place { file, way: &way.with("labels") });
+                if wanted.is_empty() {
+                    Place { file, way: &way.with("labels") }.fault(self.faults, "is empty: it would select every workload");
+                }
+                let selected = |workload: &&Workload| wanted.iter().all(|(name, value)| workload.key.label(name) == Some(value.as_str()));
+                let ips = self.workloads.iter().filter(selected).flat_map(|workload| workload.ips.iter().copied()).collect();
+                (ips, wanted.into_iter().map(|(name, value)| (without_source(&name).to_owned(), value)).collect())
+            }
+            (None, Some(ips)) => (self.ips(ips, Place { file, way: &way.with("ips") }).into_iter().collect(), LabelSet::new()),
+            (Some(_), Some(_)) | (None, None) => {
+                place.fault(self.faults, "must have one of labels and ips");
+                (BTreeSet::new(), LabelSet::new())
+            }
+        }
+    }
+
+    /// The ports of a service, by name.
+    fn ports(&mut self, yaml: &[PortYaml], place: Place<'_>) -> Vec<Port> {
+        let Place { file, way } = place;
+        if yaml.is_empty() {
+            place.fault(self.faults, "is empty: a service has one port at least");
+        }
+        let mut ports = BTreeMap::new();
+        for (index, port) in yaml.iter().enumerate() {
+            let way = way.at(index);
+            if !["TCP", "UDP", "SCTP"].contains(&port.protocol.as_str()) {
+                let reason = format!("is {:?}, expected TCP, UDP or SCTP", port.protocol);
+                Place { file, way: &way.with("protocol") }.fault(self.faults, reason);
+            }
+            if port.port == 0 {
+                Place { file, way: &way.with("port") }.fault(self.faults, "is 0, expected 1 to 65535");
+            }
+            let known = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: port.port };
+            if ports.insert(port.name.clone(), known).is_some() {
+                Place { file, way: &way }.fault(self.faults, format!("{:?} is the name of another port too", port.name));
+            }
+        }
+        ports.into_values().collect()
+    }
+
+    fn unique(&mut self, what: &'static str, namespace: &str, name: &str, place: Place<'_>) {
+        let Place { file, way } = place;
+        self.name(namespace, Place { file, way: &way.with("namespace") });
+        self.name(name, Place { file, way: &way.with("name") });
+        let full = format!("{namespace}/{name}");
+        if !self.names.insert((what, full.clone())) {
+            Place { file, way: &way.with("name") }.fault(self.faults, format!("{full} is the name of another {what} too"));
+        }
+    }
+
+    /// A name that becomes a part of a key.
+    fn name(&mut self, name: &str, place: Place<'_>) {
+        let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = name.as_bytes();
+        if !(bytes.len() <= NAME_LENGTH_MAX && bytes.iter().all(|byte| good(*byte)) && ends(bytes.first()) && ends(bytes.last())) {
+            place.fault(self.faults, format!("{name:?} is not a name as Kubernetes has them: a-z, 0-9, '-' and '.'"));
+        }
+    }
+
+    fn ip(&mut self, text: &str, place: Place<'_>) -> Option<IpAddr> {
+        match text.parse::<IpAddr>() {
+            // how Cilium writes them, in keys too
+            Ok(ip) => Some(ip.to_canonical()),
+            Err(_) => {
+                place.fault(self.faults, format!("{text:?} is not an address"));
+                None
+            }
+        }
+    }
+
+    fn ips(&mut self, texts: &[String], place: Place<'_>) -> Vec<IpAddr> {
+        let Place { file, way } = place;
+        let each = texts.iter().enumerate();
+        each.filter_map(|(index, text)| self.ip(text, Place { file, way: &way.at(index) })).collect()
+    }
+
+    /// Labels by `source:key`. Nothing is escaped in an identity, so that some characters cannot be in it.
+    fn labels(&mut self, yaml: &LabelsYaml, place: Place<'_>) -> BTreeMap<String, String> {
+        let (mut labels, mut keys) = (BTreeMap::new(), BTreeSet::new());
+        for (name, value) in &yaml.0 {
+            let (source, key) = name.split_once(':').unwrap_or((SOURCE_K8S, name));
+            let full = format!("{source}:{key}");
+            let separators = |text: &str| text.contains([';', '\n']) || text.contains(char::is_control);
+            let added = [CLUSTER_LABEL, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL].iter().any(|label| without_source(label) == key);
+            let fault = match () {
+                () if key.is_empty() || source.is_empty() => "a label needs a name".to_owned(),
+                () if separators(name) || key.contains('=') || key.contains("//") => format!("{name:?} cannot be the name of a label"),
+                () if separators(value) => format!("the value of {name:?} has a ';' or a line break"),
+                () if SOURCES_RESERVED.contains(&source) || source.starts_with('$') => format!("source {source:?} is not for machines"),
+                () if added => format!("{name:?} is made of the cluster, the namespace and the service account"),
+                () if !keys.insert(key) => format!("{key:?} comes with two sources: Cilium keeps one label for each name"),
+                () => {
+                    labels.insert(full, value.clone());
+                    continue;
+                }
+            };
+            place.fault(self.faults, fault);
+        }
+        labels
+    }
+}
+
+/// A label's key.
+fn without_source(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(_, key)| key)
+}

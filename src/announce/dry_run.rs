@@ -1,0 +1,27 @@
+//! What would be written, without an etcd.
+
+use std::path::PathBuf;
+
+use super::files::{FileError, read_files};
+use super::plan::Resource;
+use crate::wire::keys::HEARTBEAT;
+
+/// What stands for the time of a heartbeat or a canary.
+const TIME: &str = "<time>";
+
+/// Every key and value that files lead to, in the order in which they are written. The numbers of identities are examples, the first of the
+/// cluster's range: an allocator chooses free ones. Blocks.
+///
+/// # Errors
+/// What is wrong with the files.
+pub fn dry_run(files: &[PathBuf]) -> Result<Vec<(String, String)>, Vec<FileError>> {
+    let plan = read_files(files)?;
+    let first = u32::try_from(plan.range().min().number()).unwrap_or_default();
+    let numbers = plan.identities().into_iter().zip(first..).collect();
+    let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();
+    let (config, config_value) = plan.config();
+    let entries = Resource::ALL.into_iter().flat_map(|resource| plan.keys(resource, &numbers));
+    let canaries = Resource::ALL.into_iter().map(|resource| (plan.canary(resource), TIME.to_owned()));
+    let all = std::iter::once((HEARTBEAT.to_owned(), TIME.to_owned())).chain(entries.map(|(key, value)| (key, text(value))));
+    Ok(all.chain(canaries).chain([(config, text(config_value))]).collect())
+}

@@ -1,0 +1,92 @@
+//! Reading the files, and telling what is wrong with them.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::check;
+use super::locate::Way;
+use super::plan::Plan;
+use super::yaml::FileYaml;
+
+/// How large a file may be: some 200 bytes for each of the 65,536 workloads that have an identity of their own in the largest range.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// How many files there may be: a rack each, and more racks than any hall has.
+const FILES_MAX: usize = 1_024;
+
+/// How many faults are told: who wrote them wants the first ones.
+const FAULTS_MAX: usize = 20;
+
+/// Something wrong in a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1, where it has one.
+    pub line: Option<usize>,
+    /// Where in the file, and what is wrong.
+    pub reason: String,
+}
+
+/// A file that has the right form.
+pub(super) struct ReadFile {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+    pub(super) yaml: FileYaml,
+}
+
+impl ReadFile {
+    /// Something wrong at the end of a way.
+    pub(super) fn fault(&self, way: &Way, reason: &str) -> FileError {
+        FileError { path: self.path.clone(), line: Some(way.line(&self.text)), reason: format!("{way}: {reason}") }
+    }
+}
+
+/// What the files say, all of them together; or what is wrong, with the first twenty faults. Blocks.
+///
+/// # Errors
+/// [`FileError`]s; never none.
+pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
+    if paths.len() > FILES_MAX {
+        let reason = format!("{} files, at most {FILES_MAX} can be announced", paths.len());
+        return Err(vec![FileError { path: paths[FILES_MAX].clone(), line: None, reason }]);
+    }
+    let (mut files, mut faults) = (Vec::new(), Vec::new());
+    for path in paths {
+        match read(path) {
+            Ok(file) => files.push(file),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    if faults.is_empty() {
+        let plan = check::check(&files, &mut faults);
+        if let Some(plan) = plan.filter(|_| faults.is_empty()) {
+            return Ok(plan);
+        }
+    }
+    faults.truncate(FAULTS_MAX);
+    Err(faults)
+}
+
+fn read(path: &Path) -> Result<ReadFile, FileError> {
+    let fault = |line, reason| FileError { path: path.to_owned(), line, reason };
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| fault(None, format!("cannot be read: {error}")))?;
+    let length =
+        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| fault(None, format!("cannot be read: {error}")))?;
+    if length as u64 > FILE_BYTES_MAX {
+        return Err(fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    match serde_yaml_ng::from_str(&text) {
+        Ok(yaml) => Ok(ReadFile { path: path.to_owned(), text, yaml }),
+        Err(error) => {
+            let line = error.location().map(|location| location.line());
+            let told = error.to_string();
+            // the line stands before the reason already
+            let reason = told.rsplit_once(" at line ").map_or(told.as_str(), |(reason, _)| reason).to_owned();
+            Err(fault(line, reason))
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What is to stand in the etcd: pure, from what the files say and the numbers of identities.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::allocator::{AllocatorKey, IdRange};
+use crate::model::{ClusterConfig, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Node, ObjectPrefix, Service};
+use crate::wire::keys::{canary_key, cluster_config_key, source_key};
+use crate::wire::write::{cluster_config_value, ip_value, node_value, service_value};
+
+/// What the files say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The cluster's name.
+    pub cluster: ClusterName,
+    /// Its id.
+    pub id: ClusterId,
+    /// The size of the mesh.
+    pub max: MaxConnectedClusters,
+    pub(super) nodes: Vec<Node>,
+    pub(super) workloads: Vec<Workload>,
+    pub(super) services: Vec<Service>,
+}
+
+/// A workload and the labels of its identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) service_account: String,
+    pub(super) key: AllocatorKey,
+    pub(super) ips: Vec<IpAddr>,
+    pub(super) host_ip: Option<IpAddr>,
+}
+
+/// What is published, in the order in which it is written: what names an identity comes behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// `nodes/v1`.
+    Nodes,
+    /// `identities/v1`, which the allocator writes.
+    Identities,
+    /// `ip/v1`.
+    Ips,
+    /// `services/v1`.
+    Services,
+}
+
+impl Resource {
+    /// Every resource, in order.
+    pub const ALL: [Self; 4] = [Self::Nodes, Self::Identities, Self::Ips, Self::Services];
+
+    /// The kind of its entries.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Nodes => Kind::Node,
+            Self::Identities => Kind::Identity,
+            Self::Ips => Kind::Ip,
+            Self::Services => Kind::Service,
+        }
+    }
+}
+
+/// Keys with their values.
+pub type Desired = BTreeMap<String, Vec<u8>>;
+
+impl Plan {
+    /// The sets of labels that need an identity.
+    #[must_use]
+    pub fn identities(&self) -> BTreeSet<AllocatorKey> {
+        self.workloads.iter().map(|workload| workload.key.clone()).collect()
+    }
+
+    /// The identities that the cluster may allocate.
+    #[must_use]
+    pub fn range(&self) -> IdRange {
+        let range = self.max.identities_of(self.id).unwrap_or(1..=u32::MAX);
+        IdRange::new((*range.start()).into(), (*range.end()).into()).unwrap_or(IdRange::ALL)
+    }
+
+    /// What the cluster says about itself: neither service exports nor endpoint slices.
+    #[must_use]
+    pub fn config(&self) -> (String, Vec<u8>) {
+        let config = ClusterConfig {
+            id: self.id,
+            synced_canaries: true,
+            cached: false,
+            max_connected_clusters: self.max.id_max(),
+            service_exports_enabled: None,
+            endpoint_slices_export_mode: None,
+        };
+        (cluster_config_key(&self.cluster), cluster_config_value(&config))
+    }
+
+    /// The canary of a resource.
+    #[must_use]
+    pub fn canary(&self, resource: Resource) -> String {
+        canary_key(resource.kind(), &self.cluster, false)
+    }
+
+    /// The keys of a resource, by the identities that there are numbers for; a workload whose identity has none is left out.
+    #[must_use]
+    pub fn keys(&self, resource: Resource, numbers: &BTreeMap<AllocatorKey, u32>) -> Desired {
+        match resource {
+            Resource::Nodes => self.nodes.iter().map(|node| self.entry(Kind::Node, &node.name, node_value(node, &self.cluster))).collect(),
+            Resource::Identities => {
+                let numbered = self.identities().into_iter().filter_map(|key| Some((*numbers.get(&key)?, key)));
+                numbered.map(|(number, key)| self.entry(Kind::Identity, &number.to_string(), key.as_str().into())).collect()
+            }
+            Resource::Ips => self.ips(numbers),
+            Resource::Services => {
+                let name = |service: &Service| format!("{}/{}", service.namespace, service.name);
+                self.services
+                    .iter()
+                    .map(|service| self.entry(Kind::Service, &name(service), service_value(service, &self.cluster)))
+                    .collect()
+            }
+        }
+    }
+
+    fn ips(&self, numbers: &BTreeMap<AllocatorKey, u32>) -> Desired {
+        let mut desired = Desired::new();
+        for workload in &self.workloads {
+            let Some(number) = numbers.get(&workload.key) else { continue };
+            for ip in &workload.ips {
+                let prefix = ObjectPrefix { net: (*ip).into(), host: true };
+                let entry = IpEntry {
+                    host_ip: workload.host_ip,
+                    namespace: workload.namespace.clone(),
+                    pod_name: workload.name.clone(),
+                    service_account: workload.service_account.clone(),
+                    ..IpEntry::new(prefix, *number)
+                };
+                desired.extend([self.entry(Kind::Ip, &prefix.to_string(), ip_value(&entry))]);
+            }
+        }
+        desired
+    }
+
+    fn entry(&self, kind: Kind, name: &str, value: Vec<u8>) -> (String, Vec<u8>) {
+        (source_key(&EntryKey::new(kind, self.cluster.clone(), name), false), value)
+    }
+}

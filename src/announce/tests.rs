@@ -1,0 +1,259 @@
+//! What follows from files, by whole values, and what is wrong with others, by file, line and reason.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::files::read_files;
+use super::plan::{Plan, Resource};
+use crate::allocator::AllocatorKey;
+use crate::model::{ClusterId, ClusterName, EntryKey, Kind};
+use crate::wire::{Context, decode};
+
+/// The example of the documentation (docs/announce.md), with a second address family and a second workload with the same labels.
+const EXAMPLE: &str = "cluster: {name: vms, id: 77}
+nodes:
+- name: rack1-host7
+  addresses: [{type: InternalIP, ip: 192.168.7.7}, {type: InternalIP, ip: 'fd00::7'}]
+  podCIDRs: [192.168.7.16/28, 'fd00:7::/64', 192.168.8.0/24]
+workloads:
+- namespace: legacy
+  name: billing-db
+  labels: {app: billing-db}
+  serviceAccount: billing
+  ips: [192.168.7.20, 'fd00:7:0::20']
+  node: rack1-host7
+- namespace: legacy
+  name: billing-db-2
+  labels: {'k8s:app': billing-db}
+  serviceAccount: billing
+  ips: [192.168.7.21]
+- namespace: legacy
+  name: printer
+  labels: {'vm:app': printer}
+  ips: [192.168.9.1]
+services:
+- namespace: shop
+  name: billing-db
+  ports: [{name: pg, protocol: TCP, port: 5432}]
+  frontends: [10.96.7.20]
+  backends: {labels: {app: billing-db}}
+- namespace: shop
+  name: printers
+  ports: [{port: 9100}]
+  backends: {ips: [192.168.9.1]}
+  shared: false
+";
+
+/// Reads files by these texts: `0.yaml` and so on; what is wrong is told as `<file>:<line>: …`.
+fn read(texts: &[&str]) -> Result<Plan, Vec<String>> {
+    let place = TempDir::new().unwrap();
+    let paths: Vec<_> = (0..texts.len()).map(|number| place.path().join(format!("{number}.yaml"))).collect();
+    for (path, text) in paths.iter().zip(texts) {
+        fs::write(path, text).unwrap();
+    }
+    let directory = format!("{}/", place.path().display());
+    read_files(&paths).map_err(|faults| faults.iter().map(|fault| fault.to_string().replace(&directory, "")).collect())
+}
+
+const BILLING: &str = "k8s:app=billing-db;k8s:io.cilium.k8s.policy.cluster=vms;k8s:io.cilium.k8s.policy.serviceaccount=billing;\
+                       k8s:io.kubernetes.pod.namespace=legacy;";
+const PRINTER: &str = "vm:app=printer;k8s:io.cilium.k8s.policy.cluster=vms;k8s:io.kubernetes.pod.namespace=legacy;";
+
+fn numbers() -> BTreeMap<AllocatorKey, u32> {
+    [(AllocatorKey::from_text(BILLING), 5_046_273), (AllocatorKey::from_text(PRINTER), 5_046_274)].into()
+}
+
+#[test]
+fn the_example_is_published_as_the_protocol_has_it() {
+    let plan = read(&[EXAMPLE]).unwrap();
+    let all: Vec<(String, String)> = Resource::ALL
+        .into_iter()
+        .flat_map(|resource| plan.keys(resource, &numbers()))
+        .map(|(key, value)| (key, String::from_utf8(value).unwrap()))
+        .collect();
+    let ip = |ip: &str, host: &str, id: u32, rest: &str| {
+        let value =
+            format!(r#"{{"IP":"{ip}","Mask":null,"HostIP":"{host}","ID":{id},"Key":0,"Metadata":"","K8sNamespace":"legacy",{rest}}}"#);
+        (format!("cilium/state/ip/v1/default/{ip}"), value)
+    };
+    let billing = |name: &str| format!(r#""K8sPodName":"{name}","K8sServiceAccount":"billing""#);
+    let expected = [
+        (
+            "cilium/state/nodes/v1/vms/rack1-host7".to_owned(),
+            [
+                r#"{"Name":"rack1-host7","Cluster":"vms","IPAddresses":[{"Type":"InternalIP","IP":"192.168.7.7"},{"Type":"InternalIP","IP":"fd00::7"}],"#,
+                r#""IPv4AllocCIDR":{"IP":"192.168.7.16","Mask":"////8A=="},"IPv4SecondaryAllocCIDRs":[{"IP":"192.168.8.0","Mask":"////AA=="}],"#,
+                r#""IPv6AllocCIDR":{"IP":"fd00:7::","Mask":"//////////8AAAAAAAAAAA=="},"IPv6SecondaryAllocCIDRs":null,"#,
+                r#""IPv4HealthIP":"","IPv6HealthIP":"","IPv4IngressIP":"","IPv6IngressIP":"","ClusterID":77,"Source":"custom-resource","#,
+                r#""EncryptionKey":0,"Labels":null,"Annotations":null,"WireguardPubKey":"","BootID":""}"#,
+            ]
+            .concat(),
+        ),
+        ("cilium/state/identities/v1/id/5046273".to_owned(), BILLING.to_owned()),
+        (
+            "cilium/state/identities/v1/id/5046274".to_owned(),
+            // in the order of keys, whatever their sources
+            PRINTER.to_owned(),
+        ),
+        ip("192.168.7.20", "192.168.7.7", 5_046_273, &billing("billing-db")),
+        ip("192.168.7.21", "", 5_046_273, &billing("billing-db-2")),
+        ip("192.168.9.1", "", 5_046_274, r#""K8sPodName":"printer""#),
+        ip("fd00:7::20", "192.168.7.7", 5_046_273, &billing("billing-db")),
+        (
+            "cilium/state/services/v1/vms/shop/billing-db".to_owned(),
+            [
+                r#"{"cluster":"vms","namespace":"shop","name":"billing-db","frontends":{"10.96.7.20":{"pg":{"Protocol":"TCP","Port":5432}}},"#,
+                r#""backends":{"192.168.7.20":{"pg":{"Protocol":"TCP","Port":5432}},"192.168.7.21":{"pg":{"Protocol":"TCP","Port":5432}},"#,
+                r#""fd00:7::20":{"pg":{"Protocol":"TCP","Port":5432}}},"labels":null,"selector":{"app":"billing-db"},"#,
+                r#""includeExternal":true,"shared":true,"clusterID":77}"#,
+            ]
+            .concat(),
+        ),
+        (
+            "cilium/state/services/v1/vms/shop/printers".to_owned(),
+            [
+                r#"{"cluster":"vms","namespace":"shop","name":"printers","frontends":{},"#,
+                r#""backends":{"192.168.9.1":{"":{"Protocol":"TCP","Port":9100}}},"labels":null,"selector":null,"#,
+                r#""includeExternal":true,"shared":false,"clusterID":77}"#,
+            ]
+            .concat(),
+        ),
+    ];
+    assert_eq!(all, expected);
+    let (key, value) = plan.config();
+    let config = r#"{"id":77,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#;
+    assert_eq!((key.as_str(), String::from_utf8(value).unwrap().as_str()), ("cilium/cluster-config/vms", config));
+    let canaries = Resource::ALL.map(|resource| plan.canary(resource));
+    let canary = |resource: &str| format!("cilium/synced/vms/cilium/state/{resource}/v1");
+    assert_eq!(canaries, ["nodes", "identities", "ip", "services"].map(canary));
+    assert_eq!((plan.range().min().number(), plan.range().max().number()), (77 << 16, (78 << 16) - 1));
+}
+
+#[test]
+fn a_reader_accepts_all_that_is_published() {
+    let plan = read(&[EXAMPLE]).unwrap();
+    let cluster = ClusterName::parse("vms").unwrap();
+    let context = Context { cluster: &cluster, cluster_id: ClusterId(77), max_connected_clusters: plan.max };
+    let mut count = 0;
+    for resource in Resource::ALL {
+        for (key, value) in plan.keys(resource, &numbers()) {
+            let key = crate::wire::keys::entry_key(resource.kind(), &cluster, false, key.as_bytes()).unwrap();
+            assert_eq!(decode(&key, &value, &context).unwrap().kind(), resource.kind());
+            count += 1;
+        }
+    }
+    assert_eq!(count, 9);
+    let host = EntryKey::new(Kind::Ip, cluster.clone(), "192.168.7.20");
+    let value = plan.keys(Resource::Ips, &numbers()).remove("cilium/state/ip/v1/default/192.168.7.20").unwrap();
+    assert_eq!(decode(&host, &value, &context).unwrap().as_ip().unwrap().pod_name, "billing-db");
+}
+
+#[test]
+fn a_workload_without_a_number_is_left_out_and_the_rest_is_not() {
+    let plan = read(&[EXAMPLE]).unwrap();
+    let some = [(AllocatorKey::from_text(PRINTER), 5_046_274)].into();
+    assert_eq!(plan.keys(Resource::Ips, &some).into_keys().collect::<Vec<_>>(), ["cilium/state/ip/v1/default/192.168.9.1"]);
+    assert_eq!(plan.keys(Resource::Identities, &some).len(), 1);
+    assert_eq!(plan.identities().len(), 2);
+}
+
+#[test]
+fn several_files_are_one_cluster() {
+    let cluster = "cluster: {name: vms, id: 77, maxConnectedClusters: 511}\n";
+    let workload =
+        |name: &str, ip: &str| format!("workloads:\n- namespace: a\n  name: {name}\n  labels: {{app: x}}\n  ips: [{ip}]\n  node: host\n");
+    let node = "nodes:\n- name: host\n  addresses: [{type: InternalIP, ip: 10.0.0.1}]\n";
+    let plan = read(&[&workload("one", "10.0.0.2"), &format!("{cluster}{node}"), &workload("two", "10.0.0.3")]).unwrap();
+    assert_eq!(plan.keys(Resource::Ips, &plan.identities().into_iter().map(|key| (key, 300)).collect()).len(), 2);
+    assert_eq!(plan.range().min().number(), 77 << 15);
+    assert_eq!(
+        read(&[cluster, "cluster: {name: vms, id: 78}\n"]).unwrap_err(),
+        ["1.yaml:1: cluster: differs from that of 0.yaml: one cluster is announced"]
+    );
+    assert_eq!(
+        read(&[cluster, &workload("one", "10.0.0.2").replace("host", "ghost")]).unwrap_err(),
+        [r#"1.yaml:6: workloads[0].node: "ghost" is none of the nodes"#]
+    );
+}
+
+/// The one fault of a file.
+fn fault(text: &str) -> String {
+    let mut faults = read(&[text]).unwrap_err();
+    assert_eq!(faults.len(), 1, "{faults:#?}");
+    faults.remove(0)
+}
+
+#[test]
+fn what_is_wrong_is_told_by_file_line_and_reason() {
+    for (from, to, expected) in [
+        (
+            "labels: {app: billing-db}\n  serviceAccount",
+            "labels: {app: billing-db}\n  serviceacount",
+            "0.yaml:10: workloads[0]: unknown field `serviceacount`, expected one of `namespace`, `name`, `labels`, `serviceAccount`, `ips`, `node`",
+        ),
+        (
+            "cluster: {name: vms, id: 77}",
+            "cluster: {name: vms, id: 256}",
+            "0.yaml:1: cluster.id: is 256, expected 1 to 255, the size of the mesh",
+        ),
+        (
+            "cluster: {name: vms, id: 77}",
+            "cluster: {name: default, id: 77}",
+            "0.yaml:1: cluster.name: \"default\" is what Cilium takes for no name",
+        ),
+        (
+            "cluster: {name: vms, id: 77}",
+            "cluster: {name: vms, id: 77, maxConnectedClusters: 256}",
+            "0.yaml:1: cluster.maxConnectedClusters: is 256, expected 255 or 511",
+        ),
+        ("cluster: {name: vms, id: 77}\n", "\n", "0.yaml:2: cluster: is missing: one file must say {name: …, id: …}"),
+        ("fd00:7:0::20", "fe80::1%eth0", "0.yaml:11: workloads[0].ips[1]: \"fe80::1%eth0\" is not an address"),
+        ("192.168.7.21", "192.168.7.20", "0.yaml:17: workloads[1].ips[0]: 192.168.7.20 is an address of legacy/billing-db too"),
+        (
+            "192.168.7.16/28",
+            "192.168.7.20/28",
+            "0.yaml:5: nodes[0].podCIDRs[0]: 192.168.7.20/28 has bits behind its length, expected 192.168.7.16/28",
+        ),
+        ("{'vm:app': printer}", "{'vm:app': 'a;b'}", "0.yaml:20: workloads[2].labels: the value of \"vm:app\" has a ';' or a line break"),
+        ("{'vm:app': printer}", "{'reserved:app': a}", "0.yaml:20: workloads[2].labels: source \"reserved\" is not for machines"),
+        (
+            "{'vm:app': printer}",
+            "{io.kubernetes.pod.namespace: a}",
+            "0.yaml:20: workloads[2].labels: \"io.kubernetes.pod.namespace\" is made of the cluster, the namespace and the service account",
+        ),
+        (
+            "{'vm:app': printer}",
+            "{a: b, 'vm:a': c}",
+            "0.yaml:20: workloads[2].labels: \"a\" comes with two sources: Cilium keeps one label for each name",
+        ),
+        ("{'vm:app': printer}", "{a: b, a: c}", "0.yaml:20: workloads[2].labels: label \"a\" comes twice"),
+        ("protocol: TCP", "protocol: ICMP", "0.yaml:25: services[0].ports[0].protocol: is \"ICMP\", expected TCP, UDP or SCTP"),
+        ("port: 5432", "port: 65536", "0.yaml:25: services[0].ports[0].port: invalid value: integer `65536`, expected u16"),
+        ("{ips: [192.168.9.1]}", "{}", "0.yaml:31: services[1].backends: must have one of labels and ips"),
+        ("name: printers", "name: billing-db", "0.yaml:29: services[1].name: shop/billing-db is the name of another service too"),
+        ("name: printers", "name: a/b", "0.yaml:29: services[1].name: \"a/b\" is not a name as Kubernetes has them: a-z, 0-9, '-' and '.'"),
+        (
+            "addresses: [{type: InternalIP, ip: 192.168.7.7}, {type: InternalIP, ip: 'fd00::7'}]",
+            "addresses: []",
+            "0.yaml:4: nodes[0].addresses: is empty: a node has one address at least",
+        ),
+        ("workloads:\n", "workloads\n", "0.yaml:7: did not find expected key"),
+    ] {
+        let wrong = EXAMPLE.replacen(from, to, 1);
+        assert_ne!(wrong, EXAMPLE, "{from}");
+        let told = fault(&wrong);
+        assert!(told == expected || told.starts_with("0.yaml:") && expected.contains("did not find"), "\n{told}\n{expected}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named_and_the_first_faults_are_enough() {
+    let missing = read_files(&["/nowhere/at/all.yaml".into()]).unwrap_err();
+    assert_eq!(missing[0].to_string(), "/nowhere/at/all.yaml: cannot be read: No such file or directory (os error 2)");
+    let workload = |number: usize| format!("- {{namespace: a, name: n{number}, labels: {{app: x}}, ips: ['{number}']}}\n");
+    let text = format!("cluster: {{name: vms, id: 7}}\nworkloads:\n{}", (0..50).map(workload).collect::<String>());
+    let faults = read(&[&text]).unwrap_err();
+    assert_eq!((faults.len(), faults[19].as_str()), (20, "0.yaml:22: workloads[19].ips[0]: \"19\" is not an address"));
+}
