@@ -1,5 +1,7 @@
 //! One connection: opening it, logging in, single reads, and the check of every reply.
 
+mod writes;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -100,6 +102,11 @@ impl Connection {
     #[must_use]
     pub fn etcd_cluster_id(&self) -> EtcdClusterId {
         self.shared.etcd_cluster_id
+    }
+
+    /// The newest revision of a reply to a single call.
+    pub(super) fn newest_revision(&self) -> Revision {
+        Revision(self.shared.newest.load(Ordering::SeqCst))
     }
 
     /// All that was to be read is read: requests are paced as usual from now on.
@@ -271,8 +278,19 @@ impl Shared {
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
         header: impl Fn(&T) -> Option<&PbResponseHeader>,
     ) -> Result<(T, Revision), KvstoreError> {
+        let _permit = self.in_flight.acquire().await.expect("must be open: nobody closes it");
+        self.vital(what, call, header).await
+    }
+
+    /// The same behind no queue of other calls: what leases and locks live by.
+    async fn vital<T>(
+        &self,
+        what: impl Fn() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+        header: impl Fn(&T) -> Option<&PbResponseHeader>,
+    ) -> Result<(T, Revision), KvstoreError> {
         let before = Revision(self.newest.load(Ordering::SeqCst));
-        let reply = self.unary(&what, call).await?;
+        let reply = self.timed(&what, call).await?;
         let expected = Some(self.etcd_cluster_id).filter(|id| id.0 != 0);
         let (_, revision) = check_header(expected, header(&reply))?;
         if revision < before {
@@ -290,6 +308,14 @@ impl Shared {
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
     ) -> Result<T, KvstoreError> {
         let _permit = self.in_flight.acquire().await.expect("must be open: nobody closes it");
+        self.timed(what, call).await
+    }
+
+    async fn timed<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
+    ) -> Result<T, KvstoreError> {
         let limit = self.options.request_timeout;
         match timeout(limit, call).await {
             Ok(Ok(reply)) => Ok(reply),

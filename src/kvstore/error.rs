@@ -166,6 +166,26 @@ pub enum KvstoreError {
         /// Its message and causes.
         message: String,
     },
+    /// The lock that an operation was under is not held any more.
+    #[error("{what}: transaction did not succeed: lock lease expired")]
+    LockLost {
+        /// What was to be done under which lock.
+        what: String,
+    },
+    /// There is no connection, and there was none for as long as a call may take.
+    #[error("{what}: not connected to etcd{}", because(cause.as_ref()))]
+    NotConnected {
+        /// What was to be done.
+        what: String,
+        /// Why the last attempt to connect failed.
+        cause: Option<String>,
+    },
+    /// The session was closed.
+    #[error("{what}: the session with etcd is closed")]
+    Closed {
+        /// What was to be done.
+        what: String,
+    },
     /// A reply that no etcd gives.
     #[error("etcd sent what makes no sense: {reason}")]
     Malformed {
@@ -196,8 +216,37 @@ impl KvstoreError {
             | Self::WatchCancelled { .. }
             | Self::WatchEnded { .. }
             | Self::Rpc { .. }
+            | Self::LockLost { .. }
+            | Self::NotConnected { .. }
+            | Self::Closed { .. }
             | Self::Malformed { .. } => Disposition::Retry,
         }
+    }
+
+    /// What whoever runs this can do about it, where more can be said than what failed (Cilium's `Hint` has the first of these).
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Timeout { .. } => Some("etcd client timeout exceeded: is etcd overloaded, without a leader, or far away?"),
+            Self::PermissionDenied { .. } => {
+                Some("the user of the client file needs a role that may do this (etcdctl role grant-permission)")
+            }
+            Self::NotConnected { .. } => Some("see the endpoints of the client file, and that etcd runs there"),
+            Self::LockLost { .. } => Some("the lock was held for longer than its lease lived, or somebody took it away: begin anew"),
+            Self::Rpc { message, .. } if message.contains("database space exceeded") => Some(
+                "etcd is full: compact and defragment it, or raise --quota-backend-bytes, then disarm the alarm (etcdctl alarm disarm)",
+            ),
+            Self::Rpc { message, .. } if message.contains("requested lease not found") => {
+                Some("the lease ended at etcd: the next try gets another one")
+            }
+            Self::Rpc { message, .. } if message.contains("no leader") => Some("a majority of etcd's members is not there"),
+            _ => None,
+        }
+    }
+
+    /// Whether the lease that a put named is gone.
+    pub(super) fn is_about_a_lost_lease(&self) -> bool {
+        matches!(self, Self::Rpc { code: Code::NotFound, message, .. } if message.contains("lease not found"))
     }
 
     /// Whether a new token might help.
@@ -254,6 +303,10 @@ pub(super) fn printable(key: &[u8]) -> String {
     let shown = &key[..key.len().min(KEY_BYTES_SHOWN_MAX)];
     let dots = if shown.len() < key.len() { "…" } else { "" };
     format!("{:?}{dots}", String::from_utf8_lossy(shown))
+}
+
+fn because(cause: Option<&String>) -> String {
+    cause.map(|cause| format!(" ({cause})")).unwrap_or_default()
 }
 
 fn compacted_up_to(revision: Option<Revision>) -> String {

@@ -1,11 +1,11 @@
-//! The etcd client: one connection to one server process, and what can be asked over it.
+//! The etcd client: one connection to one server process, what can be asked over it, and sessions that outlive it.
 //!
-//! Owns: the etcd client file, TLS, tokens, the paged list, the watch, and the limits on all of them. Receives: a
-//! [`ClientFile`] and one of its endpoints. Emits: keys as they came, with etcd's own revisions, and errors that say what
+//! Owns: the etcd client file, TLS, tokens, the paged list, the watch, and the limits on all of them; and above connections the
+//! [`Session`], which writes: leases, locks, operations, users. Receives: a [`ClientFile`] and one of its endpoints. Emits: keys as they came, with etcd's own revisions, and errors that say what
 //! to do next ([`KvstoreError::disposition`]). Invariant: every reply of a [`Connection`] comes from the process that gave
 //! the first one; a broken connection stays broken (a wiped etcd can come back with the same cluster id, so that a silent
-//! reconnect could not be noticed; docs/invariants.md, 2). Deliberately lacks: reconnecting, back-off, choosing an
-//! endpoint, deciding that silence has lasted too long, and any meaning of keys and values.
+//! reconnect could not be noticed; docs/invariants.md, 2). A [`Connection`] deliberately lacks: reconnecting, back-off, choosing an
+//! endpoint (a session does that), deciding that silence has lasted too long, and any meaning of keys and values.
 //!
 //! The only room that imports `etcd-client`.
 
@@ -18,9 +18,12 @@ mod endpoint;
 mod error;
 mod examine;
 mod follow;
+pub mod keys;
 mod lease;
 mod limits;
 mod paged_list;
+mod session;
+pub mod store;
 mod tally;
 mod tls;
 mod values;
@@ -38,6 +41,10 @@ pub use follow::Follow;
 pub use lease::LeaseLife;
 pub use limits::ClientOptions;
 pub use paged_list::{ChangedKeys, Page, PagedList};
+pub use session::{
+    ClusterSize, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session, SessionOptions, SessionStatus,
+    Watcher, status_check_interval,
+};
 pub use values::{Event, KeyValue, prefix_end};
 #[cfg(test)]
 pub(crate) use watch::ScriptedWatch;

@@ -21,8 +21,14 @@ pub struct PagedList {
     end: Vec<u8>,
     /// Keys per page at present; less than asked for while values are large. 0 is unlimited.
     limit: i64,
+    /// Keys per page as asked for.
+    asked: i64,
     /// Without values.
     keys_only: bool,
+    /// Answered by the member that is asked, which may be behind the others.
+    serializable: bool,
+    /// The revision to be read, where it is not the newest.
+    at: Option<Revision>,
     /// Set by the first page, unless the list is of an older revision.
     tally: Option<Tally>,
     /// The rest of the list, where it comes as a stream.
@@ -92,7 +98,10 @@ impl PagedList {
             start,
             end: prefix_end(prefix),
             limit,
+            asked: limit,
             keys_only: false,
+            serializable: false,
+            at: None,
             tally: None,
             stream: None,
             in_pages: false,
@@ -106,6 +115,22 @@ impl PagedList {
         let list = Self::new(connection, prefix);
         let tally = Tally::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
         Self { keys_only: true, tally: Some(tally), ..list }
+    }
+
+    /// How many keys come in a page; 0 is all of them.
+    pub(super) fn with_page_limit(self, limit: i64) -> Self {
+        Self { limit, asked: limit, ..self }
+    }
+
+    /// Whether the member that is asked may answer alone.
+    pub(super) fn serializable(self, serializable: bool) -> Self {
+        // a stream is asked for without this option
+        Self { serializable, in_pages: serializable || self.in_pages, ..self }
+    }
+
+    /// Without values, as they were at a revision.
+    pub(super) fn keys_at(self, at: Revision) -> Self {
+        Self { keys_only: true, at: Some(at), ..self }
     }
 
     /// The next page, or `None` after the last. The first page comes even if it is empty. A page that is too large for one
@@ -125,10 +150,14 @@ impl PagedList {
             return Ok(Some(page));
         }
         loop {
-            let (start, revision) = self.tally.as_ref().map_or((&*self.start, 0), |tally| (tally.next(), tally.revision().0));
+            let first = self.at.unwrap_or_default().0;
+            let (start, revision) = self.tally.as_ref().map_or((&*self.start, first), |tally| (tally.next(), tally.revision().0));
             let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
             if self.keys_only {
                 options = options.with_keys_only();
+            }
+            if self.serializable {
+                options = options.with_serializable();
             }
             match self.connection.range(start, options).await {
                 Ok((reply, newest)) => return self.accept(reply, newest).map(Some),
@@ -184,13 +213,14 @@ impl PagedList {
         let count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
         self.done = !reply.more;
         self.grow(&reply);
-        let tally = self.tally.get_or_insert_with(|| Tally::new(self.start.clone(), self.end.clone(), newest, count));
+        let revision = self.at.unwrap_or(newest);
+        let tally = self.tally.get_or_insert_with(|| Tally::new(self.start.clone(), self.end.clone(), revision, count));
         tally.take(reply.kvs, self.done)
     }
 
     /// Doubles a halved limit again where twice the page just read would fill at most half a message.
     fn grow(&mut self, reply: &PbRangeResponse) {
-        let asked = self.connection.options().page_limit.max(0);
+        let asked = self.asked;
         let halved = self.limit != asked;
         let bytes: usize = reply.kvs.iter().map(|key_value| key_value.key.len() + key_value.value.len()).sum();
         if halved && bytes.saturating_mul(4) <= self.connection.options().message_bytes_max {

@@ -81,6 +81,11 @@ impl Connection {
     /// [`KvstoreError`]. `Compacted` may also come as the first error of [`Watch::next`]. `WentBack` where the revision is in the future.
     pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.pace().await;
+        self.watch_at_once(key, range_end, after).await
+    }
+
+    /// The same without waiting for a turn, as locks do.
+    pub(super) async fn watch_at_once(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         let started = Instant::now();
         match self.try_watch(key, range_end, after).await {
             Err(error) if self.has_user() && error.is_about_the_token() => {

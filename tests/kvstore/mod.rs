@@ -3,12 +3,20 @@
 mod connection;
 mod follow;
 mod list;
+mod locks;
+mod operations;
 mod servers;
+mod session;
+mod stores;
 mod token;
 mod watch;
 mod watch_stream;
+mod watcher;
 
-use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Endpoint, KvstoreError};
+use std::time::Duration;
+
+use meshkeep::kvstore::{ClientFile, ClientOptions, Connection, Endpoint, KvstoreError, Session, SessionOptions};
+use tokio_util::sync::CancellationToken;
 
 use crate::harness::etcd::Etcd;
 
@@ -31,4 +39,20 @@ async fn refusal(yaml: &str, endpoint: &str) -> KvstoreError {
         Ok(_) => panic!("connected with {yaml}"),
         Err(error) => error,
     }
+}
+
+/// What tests write must not wait for its turn.
+fn session_options() -> SessionOptions {
+    let client = ClientOptions { requests_per_second_max: 10_000, request_timeout: Duration::from_secs(20), ..ClientOptions::default() };
+    SessionOptions { client, ..SessionOptions::default() }
+}
+
+async fn session(etcd: &Etcd) -> Session {
+    session_with(etcd, session_options()).await
+}
+
+async fn session_with(etcd: &Etcd, options: SessionOptions) -> Session {
+    let session = Session::start(client_file(etcd), options, CancellationToken::new());
+    session.connected().await.unwrap();
+    session
 }

@@ -1,0 +1,111 @@
+//! The names that all of Cilium's keys begin with, and how keys are put together (`pkg/kvstore/kvstore.go`).
+
+/// What all keys begin with.
+pub const BASE_PREFIX: &str = "cilium";
+/// What a cluster says of itself.
+pub const STATE_PREFIX: &str = "cilium/state";
+/// What was copied from another kvstore (KVStoreMesh).
+pub const CACHE_PREFIX: &str = "cilium/cache";
+/// Cluster configs, one for each cluster.
+pub const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config";
+/// Canaries: what was written whole, by cluster and prefix.
+pub const SYNCED_PREFIX: &str = "cilium/synced";
+/// The heartbeat, written each minute.
+pub const HEARTBEAT_PATH: &str = "cilium/.heartbeat";
+/// Locks that are taken for a moment, to see whether etcd can still agree on something.
+pub const INIT_LOCK_PATH: &str = "cilium/.initlock";
+
+/// Joins the parts of a key with `/` as Cilium's `JoinKey` does (v1.20): empty parts are left out, several slashes in a row become one, those
+/// at the end go; `.` and `..` stay what they are.
+#[must_use]
+pub fn join(parts: &[&[u8]]) -> Vec<u8> {
+    let mut key: Vec<u8> = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum());
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        if !key.is_empty() {
+            key.push(b'/');
+        }
+        key.extend_from_slice(part);
+    }
+    key.dedup_by(|one, other| *one == b'/' && *other == b'/');
+    while key.last() == Some(&b'/') {
+        key.pop();
+    }
+    key
+}
+
+/// The prefix of what is copied of a prefix below `cilium/state`; any other prefix stays what it is.
+#[must_use]
+pub fn state_to_cache(prefix: &str) -> String {
+    prefix.strip_prefix(STATE_PREFIX).map_or_else(|| prefix.to_owned(), |rest| format!("{CACHE_PREFIX}{rest}"))
+}
+
+/// What a key is about, in a few bounded words: `nodes/v1` of `cilium/state/nodes/v1/…`, `heartbeat`, `synced/nodes/v1` of a canary, `other` of what
+/// is none of Cilium's (`GetScopeFromKey`).
+#[must_use]
+pub fn scope_of(key: &str) -> String {
+    scope_in(key).unwrap_or_else(|| "other".to_owned())
+}
+
+fn scope_in(key: &str) -> Option<String> {
+    let (sort, rest) = key.strip_prefix("cilium/")?.split_once('/').map_or((key.strip_prefix("cilium/")?, ""), |parts| parts);
+    match sort {
+        "state" | "cache" => {
+            let (resource, rest) = rest.split_once('/')?;
+            let version = rest.split('/').next().unwrap_or_default();
+            (!resource.is_empty() && !version.is_empty()).then(|| format!("{resource}/{version}"))
+        }
+        "synced" => {
+            let of = rest.split_once('/').and_then(|(_, prefix)| scope_in(prefix));
+            Some(of.map_or_else(|| "synced".to_owned(), |scope| format!("synced/{scope}")))
+        }
+        _ => Some(sort.trim_start_matches('.').to_owned()).filter(|name| !name.is_empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_joined_as_cilium_joins_them() {
+        let text = |parts: &[&str]| {
+            let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+            String::from_utf8(join(&parts)).unwrap()
+        };
+        for (parts, key) in [
+            (&["cilium/state", "nodes/v1", "paris", "a"][..], "cilium/state/nodes/v1/paris/a"),
+            (&["cilium/state/", "/nodes"], "cilium/state/nodes"),
+            (&["value", "k8s:a=x//;", "10.0.0.1"], "value/k8s:a=x/;/10.0.0.1"),
+            (&["", "a", "", "b//"], "a/b"),
+            (&["/a", "..", "."], "/a/../."),
+            (&["", ""], ""),
+        ] {
+            assert_eq!(text(parts), key, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_prefix_has_a_cache_prefix_and_any_other_has_none() {
+        assert_eq!(state_to_cache("cilium/state/nodes/v1"), "cilium/cache/nodes/v1");
+        assert_eq!(state_to_cache("cilium/state"), "cilium/cache");
+        assert_eq!(state_to_cache("cilium/cluster-config/a"), "cilium/cluster-config/a");
+    }
+
+    #[test]
+    fn a_key_has_a_scope() {
+        for (key, scope) in [
+            ("cilium/state/identities/v1/id", "identities/v1"),
+            ("cilium/cache/nodes/v1/paris/a", "nodes/v1"),
+            ("cilium/state/nodes/v1", "nodes/v1"),
+            ("cilium/state", "other"),
+            ("cilium/.heartbeat", "heartbeat"),
+            ("cilium/.initlock/1f/2e", "initlock"),
+            ("cilium/cluster-config/paris", "cluster-config"),
+            ("cilium/synced/paris/cilium/state/nodes/v1", "synced/nodes/v1"),
+            ("cilium/synced/paris", "synced"),
+            ("elsewhere", "other"),
+        ] {
+            assert_eq!(scope_of(key), scope, "{key}");
+        }
+    }
+}

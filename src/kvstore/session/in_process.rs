@@ -1,0 +1,138 @@
+//! Locks of paths within this process: etcd's mutex is held by a lease, and all tasks of a session share it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Which paths are held. Bounded by how many tasks lock at one time.
+#[derive(Default)]
+pub(super) struct PathLocks {
+    held: Mutex<Table>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    by_path: HashMap<Vec<u8>, Held>,
+    last_owner: u64,
+}
+
+struct Held {
+    owner: u64,
+    since: Instant,
+    /// The key in etcd, once it may be there.
+    key: Option<Vec<u8>>,
+    /// Whether it may be held for as long as its owner likes.
+    for_long: bool,
+    /// Its owner, or whoever takes it from it, is letting go.
+    ending: bool,
+}
+
+/// A lock that is to be let go of: its key first, then the path.
+pub(super) struct Leftover {
+    pub(super) path: Vec<u8>,
+    pub(super) owner: u64,
+    pub(super) key: Option<Vec<u8>>,
+}
+
+impl PathLocks {
+    /// Waits for a path; returns the owner's number.
+    pub(super) async fn lock(&self, path: &[u8], for_long: bool) -> u64 {
+        loop {
+            let freed = self.freed.notified();
+            if let Some(owner) = self.try_lock(path, for_long) {
+                return owner;
+            }
+            freed.await;
+        }
+    }
+
+    fn try_lock(&self, path: &[u8], for_long: bool) -> Option<u64> {
+        let mut table = self.table();
+        if table.by_path.contains_key(path) {
+            return None;
+        }
+        table.last_owner += 1;
+        let owner = table.last_owner;
+        table.by_path.insert(path.to_vec(), Held { owner, since: Instant::now(), key: None, for_long, ending: false });
+        Some(owner)
+    }
+
+    /// The owner may have this key in etcd from now on.
+    pub(super) fn set_key(&self, path: &[u8], owner: u64, key: &[u8]) {
+        if let Some(held) = self.table().by_path.get_mut(path).filter(|held| held.owner == owner) {
+            held.key = Some(key.to_vec());
+            held.since = Instant::now();
+        }
+    }
+
+    /// The owner begins to let go; false if the lock was taken from it.
+    pub(super) fn begin_unlock(&self, path: &[u8], owner: u64) -> bool {
+        match self.table().by_path.get_mut(path) {
+            Some(held) if held.owner == owner && !held.ending => {
+                held.ending = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Frees a path for the next.
+    pub(super) fn unlock(&self, path: &[u8], owner: u64) {
+        let mut table = self.table();
+        if table.by_path.get(path).is_some_and(|held| held.owner == owner) {
+            table.by_path.remove(path);
+            drop(table);
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Takes the locks that have been held for longer than this away from their owners.
+    pub(super) fn take_stale(&self, longer_than: Duration) -> Vec<Leftover> {
+        let now = Instant::now();
+        let mut table = self.table();
+        let stale = table.by_path.iter_mut().filter(|(_, held)| !held.for_long && !held.ending && now - held.since > longer_than);
+        let taken = stale.map(|(path, held)| {
+            held.ending = true;
+            Leftover { path: path.clone(), owner: held.owner, key: held.key.clone() }
+        });
+        taken.collect()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_path_is_held_by_one_and_taken_from_who_holds_it_too_long() {
+        let locks = Arc::new(PathLocks::default());
+        let first = locks.lock(b"a", false).await;
+        locks.set_key(b"a", first, b"a/1f");
+        let other = locks.lock(b"b", true).await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), locks.lock(b"a", false)).await.is_err());
+        tokio::time::advance(Duration::from_secs(31)).await;
+        let taken = locks.take_stale(Duration::from_secs(30));
+        let names: Vec<_> = taken.iter().map(|left| (left.path.as_slice(), left.owner, left.key.as_deref())).collect();
+        assert_eq!(names, [(&b"a"[..], first, Some(&b"a/1f"[..]))], "b may be held for long");
+        assert!(locks.take_stale(Duration::from_secs(30)).is_empty(), "once");
+        assert!(!locks.begin_unlock(b"a", first), "it was taken away");
+        assert!(locks.begin_unlock(b"b", other));
+        let waiting = locks.lock(b"a", false);
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        locks.unlock(b"a", first + 100);
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "only its owner's number frees it");
+        locks.unlock(b"a", first);
+        assert_ne!(waiting.await, first);
+    }
+}

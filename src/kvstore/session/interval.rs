@@ -1,0 +1,55 @@
+//! How often an etcd is asked how it is (Cilium's `ClusterSizeDependantInterval`).
+
+use std::time::Duration;
+
+/// While all endpoints are well.
+const INTERVAL_WELL: Duration = Duration::from_secs(30);
+/// While one is not.
+const INTERVAL_FAILING: Duration = Duration::from_secs(5);
+
+/// 30 s while all is well, else 5 s; in a cluster of n nodes times ln(1 + n), so that all nodes together ask little more often than a few do.
+///
+/// | nodes | well | failing |
+/// |---|---|---|
+/// | 0 (not known) | 30 s | 5 s |
+/// | 1 | 20.8 s | 3.5 s |
+/// | 4 | 48.3 s | 8.0 s |
+/// | 8 | 65.9 s | 11.0 s |
+/// | 32 | 104.9 s | 17.5 s |
+/// | 128 | 145.8 s | 24.3 s |
+/// | 512 | 187.2 s | 31.2 s |
+/// | 2048 | 228.8 s | 38.1 s |
+/// | 8192 | 270.3 s | 45.1 s |
+#[must_use]
+pub fn status_check_interval(nodes: u64, all_well: bool) -> Duration {
+    let base = if all_well { INTERVAL_WELL } else { INTERVAL_FAILING };
+    if nodes == 0 {
+        return base;
+    }
+    // exact up to 4 billion nodes, which is enough
+    base.mul_f64(f64::from(u32::try_from(nodes).unwrap_or(u32::MAX)).ln_1p())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table above, which is that of the field but for its rounding.
+    #[test]
+    fn the_table_holds() {
+        let tenths = |nodes, well| (status_check_interval(nodes, well).as_secs_f64() * 10.0).round() / 10.0;
+        for (nodes, well, failing) in [
+            (0, 30.0, 5.0),
+            (1, 20.8, 3.5),
+            (4, 48.3, 8.0),
+            (8, 65.9, 11.0),
+            (32, 104.9, 17.5),
+            (128, 145.8, 24.3),
+            (512, 187.2, 31.2),
+            (2048, 228.8, 38.1),
+            (8192, 270.3, 45.1),
+        ] {
+            assert!((tenths(nodes, true) - well).abs() < 0.05 && (tenths(nodes, false) - failing).abs() < 0.05, "{nodes}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! List and watch: all keys with a prefix, then every change, for as long as the session lives.
+//!
+//! A watch that ends for whatever reason is begun by a new list. What it does not have any more is told as deleted, so that whoever follows
+//! ends with what is there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Session, Shared};
+use crate::kvstore::error::printable;
+use crate::kvstore::{Connection, Event, KvstoreError, WatchMessage, prefix_end};
+use crate::model::Revision;
+
+/// The first wait after a list that failed (Cilium's `etcd.go`).
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// The longest.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// From this attempt on a failing list is worth a warning.
+const WARN_FROM: u32 = 10;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A key is there that was not.
+    Create,
+    /// A key was put again; after a new list also one that is as it was.
+    Modify,
+    /// A key is gone.
+    Delete,
+    /// The first list is complete: told once, without a key.
+    ListDone,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValueEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which key.
+    pub key: Vec<u8>,
+    /// Its value; empty of what is deleted.
+    pub value: Arc<[u8]>,
+    /// The revision of the change; of what a new list does not have any more, that of the list.
+    pub mod_revision: Revision,
+}
+
+/// Follows a prefix. Dropping it ends that.
+pub struct Watcher {
+    events: mpsc::Receiver<KeyValueEvent>,
+    _stop: DropGuard,
+}
+
+impl Session {
+    /// Lists all keys with a prefix and watches them from there, in the background. As many events as given wait to be read; more are not read
+    /// from etcd meanwhile. The prefix is taken as it is: add a `/` where `eu` must not match `eu-west`.
+    #[must_use]
+    pub fn list_and_watch(&self, prefix: &[u8], events_max: usize) -> Watcher {
+        let (sender, events) = mpsc::channel(events_max.max(1));
+        let stop = CancellationToken::new();
+        let following = Following {
+            shared: Arc::clone(&self.shared),
+            prefix: prefix.to_vec(),
+            sender,
+            known: HashMap::new(),
+            generation: 0,
+            told: false,
+        };
+        self.spawn(stop.clone(), following.run());
+        Watcher { events, _stop: stop.drop_guard() }
+    }
+}
+
+impl Watcher {
+    /// The next change; `None` once the session is closed.
+    pub async fn next(&mut self) -> Option<KeyValueEvent> {
+        self.events.recv().await
+    }
+}
+
+struct Following {
+    shared: Arc<Shared>,
+    prefix: Vec<u8>,
+    sender: mpsc::Sender<KeyValueEvent>,
+    /// The keys that were told, and in which list each was seen last.
+    known: HashMap<Vec<u8>, u64>,
+    /// Which list this is.
+    generation: u64,
+    /// The end of the first list was told.
+    told: bool,
+}
+
+/// Nobody follows any more.
+struct Unread;
+
+enum Ended {
+    Unread,
+    Failed(KvstoreError),
+}
+
+impl From<Unread> for Ended {
+    fn from(_: Unread) -> Self {
+        Self::Unread
+    }
+}
+
+impl From<KvstoreError> for Ended {
+    fn from(error: KvstoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Following {
+    async fn run(mut self) {
+        let mut failures = 0_u32;
+        loop {
+            let Some(connection) = self.shared.connection_at_last().await else { return };
+            let revision = match self.list(&connection).await {
+                Ok(revision) => revision,
+                Err(Ended::Unread) => return,
+                Err(Ended::Failed(error)) => {
+                    self.note_failure(failures, &error);
+                    tokio::time::sleep((BACKOFF_MIN * 2_u32.saturating_pow(failures.min(16))).min(BACKOFF_MAX)).await;
+                    failures = failures.saturating_add(1);
+                    continue;
+                }
+            };
+            failures = 0;
+            match self.watch(&connection, revision).await {
+                Ok(()) | Err(Ended::Unread) => return,
+                Err(Ended::Failed(error)) => {
+                    tracing::debug!(prefix = printable(&self.prefix), %error, "a watch ended; listing anew");
+                }
+            }
+        }
+    }
+
+    fn note_failure(&self, failures: u32, error: &KvstoreError) {
+        let prefix = printable(&self.prefix);
+        if failures + 1 == WARN_FROM {
+            tracing::warn!(prefix, %error, attempts = WARN_FROM, hint = error.hint(), "a list fails again and again");
+        } else {
+            tracing::debug!(prefix, %error, "a list failed; trying again");
+        }
+    }
+
+    async fn list(&mut self, connection: &Connection) -> Result<Revision, Ended> {
+        self.generation += 1;
+        let mut list = connection.list(&self.prefix);
+        let mut revision = Revision(0);
+        while let Some(page) = list.next_page().await? {
+            revision = page.revision;
+            for found in page.key_values {
+                let known = self.known.insert(found.key.clone(), self.generation).is_some();
+                let kind = if known { EventKind::Modify } else { EventKind::Create };
+                self.tell(KeyValueEvent { kind, key: found.key, value: found.value, mod_revision: found.mod_revision }).await?;
+            }
+        }
+        let generation = self.generation;
+        let vanished: Vec<Vec<u8>> = self.known.iter().filter(|(_, seen)| **seen != generation).map(|(key, _)| key.clone()).collect();
+        for key in vanished {
+            self.known.remove(&key);
+            self.tell(gone(key, revision)).await?;
+        }
+        if !self.told {
+            self.told = true;
+            self.tell(KeyValueEvent { kind: EventKind::ListDone, key: Vec::new(), value: Arc::default(), mod_revision: revision }).await?;
+        }
+        Ok(revision)
+    }
+
+    /// Follows the changes after a list; the watch begins at its very revision, because of one from the next nothing comes at all where that
+    /// was a delete and is compacted (`Connection::watch`).
+    async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<(), Ended> {
+        let mut watch = connection.watch(&self.prefix, Some(&prefix_end(&self.prefix)), after).await?;
+        loop {
+            let message = tokio::select! {
+                message = watch.next() => message?,
+                () = self.sender.closed() => return Ok(()),
+            };
+            let WatchMessage::Events { events, .. } = message else { continue };
+            for event in events {
+                self.take(event).await?;
+            }
+        }
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), Unread> {
+        match event {
+            Event::Put(put) => {
+                let kind = if put.create_revision == put.mod_revision { EventKind::Create } else { EventKind::Modify };
+                self.known.insert(put.key.clone(), self.generation);
+                self.tell(KeyValueEvent { kind, key: put.key, value: put.value, mod_revision: put.mod_revision }).await
+            }
+            Event::Delete { key, mod_revision } => {
+                self.known.remove(&key);
+                self.tell(gone(key, mod_revision)).await
+            }
+        }
+    }
+
+    async fn tell(&self, event: KeyValueEvent) -> Result<(), Unread> {
+        self.sender.send(event).await.map_err(|_| Unread)
+    }
+}
+
+fn gone(key: Vec<u8>, mod_revision: Revision) -> KeyValueEvent {
+    KeyValueEvent { kind: EventKind::Delete, key, value: Arc::default(), mod_revision }
+}

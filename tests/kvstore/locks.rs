@@ -1,0 +1,107 @@
+//! Locks: one holder at a time over tasks, sessions and what happens to them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use meshkeep::kvstore::{KvstoreError, Life, Session, SessionOptions};
+use tokio::task::JoinSet;
+
+use super::{session, session_options, session_with};
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::{PATIENCE, eventually};
+
+/// Locks, looks that nobody else is there, and adds one to a counter in etcd, again and again.
+async fn count_up(session: Session, inside: Arc<AtomicU32>, times: u32) {
+    for _ in 0..times {
+        let lock = session.lock_path(b"locks/counter").await.unwrap();
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold one lock");
+        let value = session.get_if_locked(b"counter", &lock).await.unwrap().map_or(0, |found| found.value[0]);
+        session.update_if_locked(b"counter", &[value + 1], Life::Lasting, &lock).await.unwrap();
+        inside.fetch_sub(1, Ordering::SeqCst);
+        lock.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lock_has_one_holder_over_tasks_and_sessions() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let inside = Arc::new(AtomicU32::new(0));
+        let mut tasks = JoinSet::new();
+        for _ in 0..3 {
+            let session = session(&etcd).await;
+            for _ in 0..4 {
+                tasks.spawn(count_up(session.clone(), Arc::clone(&inside), 5));
+            }
+        }
+        tasks.join_all().await;
+        let value = etcd.client().await.get("counter", None).await.unwrap().kvs()[0].value().to_vec();
+        assert_eq!(value, [60]);
+        let left = etcd.client().await.get("locks/", Some(etcd_client::GetOptions::new().with_prefix())).await.unwrap();
+        assert_eq!(left.count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
+    let etcd = Etcd::start().await;
+    let options = SessionOptions { lock_ttl: Duration::from_secs(2), ..session_options() };
+    let first = session_with(&etcd, options.clone()).await;
+    let second = session_with(&etcd, options).await;
+    let held = first.lock_path(b"locks/a").await.unwrap();
+    // as a killed process: nothing is renewed, nothing is deleted
+    first.close().await;
+    let taken = tokio::time::timeout(PATIENCE, second.lock_path(b"locks/a")).await.unwrap().unwrap();
+    assert_ne!(held.comparator(), taken.comparator());
+    second.update_if_locked(b"cilium/a", b"1", Life::Lasting, &taken).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_key_is_the_path_and_the_lease() {
+    let etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    let lock = session.lock_path(b"cilium/state/identities/v1/locks/k8s:a=b;").await.unwrap();
+    let found = etcd.client().await.get(lock.comparator().key.clone(), None).await.unwrap();
+    let key = found.kvs()[0].key_str().unwrap();
+    assert_eq!(key, format!("cilium/state/identities/v1/locks/k8s:a=b;/{:x}", found.kvs()[0].lease()));
+    assert_eq!(found.kvs()[0].create_revision(), lock.comparator().create_revision.0);
+    assert!(found.kvs()[0].value().is_empty());
+    let ttl = etcd.client().await.lease_time_to_live(found.kvs()[0].lease(), None).await.unwrap();
+    assert_eq!(ttl.granted_ttl(), 25);
+    lock.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_stops_waiting_or_drops_a_lock_leaves_nothing() {
+    let etcd = Etcd::start().await;
+    let (one, other) = (session(&etcd).await, session(&etcd).await);
+    let held = one.lock_path(b"locks/a").await.unwrap();
+    let waiting = tokio::time::timeout(Duration::from_millis(300), other.lock_path(b"locks/a")).await;
+    assert!(waiting.is_err());
+    let count = async || {
+        let options = etcd_client::GetOptions::new().with_prefix().with_count_only();
+        etcd.client().await.get("locks/", Some(options)).await.unwrap().count()
+    };
+    eventually("the waiter's key is gone", async || (count().await == 1).then_some(())).await;
+    drop(held);
+    eventually("the dropped lock's key is gone", async || (count().await == 0).then_some(())).await;
+    other.lock_path(b"locks/a").await.unwrap().unlock().await.unwrap();
+    one.lock_path(b"locks/a").await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn whose_lease_is_lost_has_lost_the_lock() {
+    let etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    let lock = session.lock_path_for_long(b"cilium/kvstoremesh-lock").await.unwrap();
+    let lease = etcd.client().await.get(lock.comparator().key.clone(), None).await.unwrap().kvs()[0].lease();
+    etcd.client().await.lease_revoke(lease).await.unwrap();
+    let error = session.update_if_locked(b"cilium/a", b"1", Life::Lasting, &lock).await.unwrap_err();
+    assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
+    // the next renewal finds out: at a third of 25 s
+    tokio::time::timeout(PATIENCE, lock.lost()).await.unwrap();
+    // and the path can be locked anew
+    drop(lock);
+    session.lock_path(b"cilium/kvstoremesh-lock").await.unwrap().unlock().await.unwrap();
+}

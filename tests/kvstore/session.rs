@@ -1,0 +1,177 @@
+//! Sessions over what happens to an etcd: restarts, wipes, lost leases.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meshkeep::LeaseId;
+use meshkeep::kvstore::{KvstoreError, Life, Session, SessionOptions};
+use tokio_util::sync::CancellationToken;
+
+use super::{client_file, session, session_options, session_with};
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::{PATIENCE, eventually};
+
+/// The leases that keys hang on, by etcd itself, with how many keys each.
+async fn keys_by_lease(etcd: &Etcd, prefix: &str) -> Vec<usize> {
+    let options = etcd_client::GetOptions::new().with_prefix();
+    let reply = etcd.client().await.get(prefix, Some(options)).await.unwrap();
+    let leases: BTreeSet<i64> = reply.kvs().iter().map(etcd_client::KeyValue::lease).collect();
+    leases.into_iter().map(|lease| reply.kvs().iter().filter(|found| found.lease() == lease).count()).collect()
+}
+
+/// Notes which of these keys lose their lease.
+fn watch_losses(session: &Session, keys: &'static [&'static str]) -> Arc<Mutex<BTreeSet<&'static str>>> {
+    let lost = Arc::new(Mutex::new(BTreeSet::new()));
+    let noted = Arc::clone(&lost);
+    session.on_lease_lost(b"cilium/", move |keys_lost| {
+        noted.lock().unwrap().extend(keys.iter().filter(|key| keys_lost.had(key.as_bytes())));
+    });
+    lost
+}
+
+#[tokio::test]
+async fn leases_are_shared_by_so_many_keys_and_run_out_or_are_revoked_at_the_end() {
+    for revoke_on_close in [false, true] {
+        let etcd = Etcd::start().await;
+        let session = session_with(&etcd, SessionOptions { keys_per_lease_max: 3, revoke_on_close, ..session_options() }).await;
+        let writes = (0..7).map(|i| {
+            let session = session.clone();
+            async move { session.update(format!("cilium/{i}").as_bytes(), b"x", Life::Leased).await }
+        });
+        futures_util::future::try_join_all(writes).await.unwrap();
+        let mut counts = keys_by_lease(&etcd, "cilium/").await;
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 3, 3]);
+        assert_eq!(session.status().leases, 3);
+        let ttl = etcd.client().await.lease_time_to_live(session.lease_of(b"cilium/0").unwrap().0, None).await.unwrap();
+        assert_eq!(ttl.granted_ttl(), 900);
+        session.close().await;
+        assert_eq!(keys_by_lease(&etcd, "cilium/").await.is_empty(), revoke_on_close);
+        let error = session.update(b"cilium/0", b"x", Life::Leased).await.unwrap_err();
+        assert!(matches!(error, KvstoreError::Closed { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_outlives_restarts_and_its_leases_do_too() {
+    for binary in etcd_binaries() {
+        let mut etcd = Etcd::builder().binary(binary).start().await;
+        let options = SessionOptions { lease_ttl: Duration::from_secs(3), ..session_options() };
+        let session = session_with(&etcd, options).await;
+        session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+        let lost = watch_losses(&session, &["cilium/a"]);
+        let lease = session.lease_of(b"cilium/a");
+        etcd.kill();
+        tokio::time::timeout(PATIENCE, session.disconnected()).await.unwrap();
+        assert!(!session.is_connected());
+        etcd.restart().await;
+        // an operation waits for the connection
+        session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
+        let granted = tokio::time::Instant::now();
+        // for longer than a lease lives
+        eventually("the lease is renewed", async || (granted.elapsed() > Duration::from_secs(4)).then_some(())).await;
+        assert_eq!((session.lease_of(b"cilium/a"), session.get(b"cilium/a").await.unwrap().unwrap().lease), (lease, lease.unwrap()));
+        assert!(lost.lock().unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn of_a_lease_that_etcd_lost_the_observer_hears_and_the_next_write_gets_another() {
+    let etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
+    let lost = watch_losses(&session, &["cilium/a", "cilium/b"]);
+    // who counts from now on hears of it
+    session.delete(b"cilium/b").await.unwrap();
+    session.delete(b"cilium/a").await.unwrap();
+    session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    let first = session.lease_of(b"cilium/a").unwrap();
+    etcd.client().await.lease_revoke(first.0).await.unwrap();
+    let error = session.update(b"cilium/a", b"2", Life::Leased).await.unwrap_err();
+    assert!(error.to_string().contains("requested lease not found"), "{error}");
+    assert!(error.hint().is_some());
+    assert_eq!(*lost.lock().unwrap(), BTreeSet::from(["cilium/a"]));
+    session.update(b"cilium/a", b"2", Life::Leased).await.unwrap();
+    assert_ne!(session.lease_of(b"cilium/a"), Some(first));
+}
+
+#[tokio::test]
+async fn a_wiped_etcd_has_no_leases_whatever_its_cluster_id() {
+    for token in ["meshkeep-test", "another"] {
+        let mut etcd = Etcd::start().await;
+        let session = session(&etcd).await;
+        let lost = watch_losses(&session, &["cilium/a"]);
+        session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+        etcd.wipe();
+        etcd.set_cluster_token(token);
+        etcd.restart().await;
+        eventually("the lease is lost", async || (!lost.lock().unwrap().is_empty()).then_some(())).await;
+        assert!(session.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_session_tells_how_it_is_and_tries_its_endpoints_in_turn() {
+    let etcd = Etcd::start().await;
+    let nobody = crate::harness::etcd::take_port();
+    let yaml = format!("endpoints:\n- http://127.0.0.1:{nobody}\n- {}\n", etcd.url());
+    let file = meshkeep::kvstore::ClientFile::parse(yaml.as_bytes()).unwrap();
+    let cancel = CancellationToken::new();
+    let session = Session::start(file, session_options(), cancel.clone());
+    session.connected().await.unwrap();
+    let status = eventually("both were asked", async || Some(session.status()).filter(|status| status.endpoints.len() == 2)).await;
+    assert_eq!(status.endpoints.iter().map(|endpoint| endpoint.version.is_ok()).collect::<Vec<_>>(), [false, true]);
+    assert!(status.endpoints[1].is_leader && status.quorum_error.is_none() && status.connected, "{status:?}");
+    let text = status.to_string();
+    assert!(text.starts_with("etcd: 1/2 connected, leases=0, lock leases=1, has quorum: http://127.0.0.1:"), "{text}");
+    assert_eq!(status.heartbeat_at, None);
+    etcd.put("cilium/.heartbeat", "2026-01-12T09:31:07Z").await;
+    eventually("the heartbeat is noted", async || session.status().heartbeat_at).await;
+    // the quorum check leaves nothing behind
+    let left = etcd.client().await.get("cilium/.initlock", Some(etcd_client::GetOptions::new().with_prefix())).await.unwrap();
+    assert_eq!(left.count(), 0);
+    cancel.cancel();
+    assert!(session.connected().await.is_err());
+}
+
+#[tokio::test]
+async fn a_frozen_etcd_fails_calls_in_time_and_none_is_made_twice() {
+    let etcd = Etcd::start().await;
+    let mut options = session_options();
+    options.client.request_timeout = Duration::from_millis(300);
+    let session = session_with(&etcd, options).await;
+    session.update(b"cilium/a", b"1", Life::Lasting).await.unwrap();
+    etcd.pause();
+    let error = session.update(b"cilium/a", b"2", Life::Lasting).await.unwrap_err();
+    assert!(matches!(error, KvstoreError::Timeout { .. }) && error.hint().unwrap().contains("timeout exceeded"), "{error}");
+    etcd.resume();
+    let found = eventually("it answers again", async || session.get(b"cilium/a").await.ok().flatten()).await;
+    assert!(found.version <= 2, "{found:?}");
+}
+
+#[tokio::test]
+async fn who_never_connects_says_why() {
+    let nobody = crate::harness::etcd::take_port();
+    let file = meshkeep::kvstore::ClientFile::parse(format!("endpoints:\n- http://127.0.0.1:{nobody}\n").as_bytes()).unwrap();
+    let mut options = session_options();
+    options.client.request_timeout = Duration::from_millis(500);
+    let session = Session::start(file, options, CancellationToken::new());
+    let error = session.get(b"cilium/a").await.unwrap_err().to_string();
+    assert!(error.contains("not connected to etcd (cannot connect to 127.0.0.1:"), "{error}");
+    assert!(session.status().to_string().contains("cannot connect"));
+}
+
+#[tokio::test]
+async fn a_key_of_another_session_is_taken_over_with_its_lease() {
+    let etcd = Etcd::start().await;
+    let first = session(&etcd).await;
+    first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    first.close().await;
+    let second = Session::start(client_file(&etcd), session_options(), CancellationToken::new());
+    assert!(second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap());
+    let found = second.get(b"cilium/a").await.unwrap().unwrap();
+    assert_eq!((Some(found.lease), found.version), (second.lease_of(b"cilium/a"), 2));
+    assert_ne!(found.lease, LeaseId(0));
+}

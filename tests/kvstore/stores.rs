@@ -1,0 +1,194 @@
+//! Stores over real etcd servers: what is written, followed and shared, over everything that happens to them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meshkeep::kvstore::store::{Observer, SharedStore, SharedStoreOptions, SyncStore, SyncStoreOptions, WatchStore};
+use meshkeep::kvstore::{KeyValue, Life, Session};
+
+use super::session;
+use crate::harness::etcd::Etcd;
+use crate::harness::{PATIENCE, eventually};
+
+/// Everything below a prefix, as `name=value`.
+async fn below(session: &Session, prefix: &str) -> Vec<String> {
+    let found = session.list_prefix(prefix.as_bytes()).await.unwrap();
+    let text =
+        |found: &KeyValue| format!("{}={}", String::from_utf8_lossy(&found.key[prefix.len()..]), String::from_utf8_lossy(&found.value));
+    found.iter().map(text).collect()
+}
+
+fn sync_store(session: &Session) -> SyncStore {
+    let options = SyncStoreOptions {
+        prefix: b"cilium/state/nodes/v1".to_vec(),
+        cluster: "paris".into(),
+        synced_key: None,
+        life: Life::Leased,
+        workers: 4,
+    };
+    SyncStore::start(session, options)
+}
+
+const NODES: &str = "cilium/state/nodes/v1/";
+const CANARY: &[u8] = b"cilium/synced/paris/cilium/state/nodes/v1";
+
+#[tokio::test]
+async fn a_sync_store_writes_what_it_is_told_then_its_canary_and_heals_lost_leases() {
+    let etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    let store = sync_store(&session);
+    for i in 0..50 {
+        store.upsert(format!("n{i:02}").as_bytes(), "x".as_bytes().to_vec());
+        store.upsert(format!("n{i:02}").as_bytes(), format!("{i}").into_bytes());
+    }
+    store.delete(b"n49");
+    store.delete(b"never-there");
+    store.synced("2026-01-12T09:31:07Z".as_bytes().to_vec());
+    tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
+    let canary = session.get(CANARY).await.unwrap().unwrap();
+    let keys = session.list_prefix(NODES.as_bytes()).await.unwrap();
+    assert_eq!(keys.len(), 49);
+    assert!(keys.iter().all(|found| found.create_revision < canary.create_revision && found.lease.0 != 0), "{keys:?}");
+    assert_eq!(below(&session, NODES).await[7], "n07=7");
+    let before = etcd.put("elsewhere", "1").await;
+    store.upsert(b"n07", "7".as_bytes().to_vec());
+    store.upsert(b"late", "1".as_bytes().to_vec());
+    eventually("a later key", async || session.get(b"cilium/state/nodes/v1/late").await.unwrap()).await;
+    assert_eq!(etcd.put("elsewhere", "2").await, before + 2, "the same value again is no news");
+    // all of it is on one lease
+    etcd.client().await.lease_revoke(canary.lease.0).await.unwrap();
+    store.upsert(b"late", "2".as_bytes().to_vec());
+    eventually("everything is there again", async || {
+        let all = session.list_prefix(b"cilium/s").await.unwrap();
+        (all.len() == 51).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
+    let mut etcd = Etcd::start().await;
+    etcd.enable_auth("meshkeep", "secret").await;
+    etcd.restrict_to_remote("paris").await;
+    let session = session(&etcd).await;
+    let store = sync_store(&session);
+    store.upsert(b"a", "1".as_bytes().to_vec());
+    store.synced("now".as_bytes().to_vec());
+    eventually("several tries failed", async || (store.counts().2 > 3).then_some(())).await;
+    let permission = etcd_client::Permission::read_write("cilium/").with_prefix();
+    etcd.client().await.role_grant_permission("mesh", permission).await.unwrap();
+    tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
+    assert_eq!(below(&session, NODES).await, ["a=1"]);
+}
+
+/// Holds what an observer of a store would.
+#[derive(Default)]
+struct Held {
+    entries: Mutex<BTreeMap<String, String>>,
+    deletes: Mutex<Vec<String>>,
+}
+
+impl Held {
+    fn text(&self) -> String {
+        self.entries.lock().unwrap().iter().map(|(name, value)| format!("{name}={value} ")).collect()
+    }
+
+    async fn becomes(&self, expected: &str) {
+        eventually(expected, async || (self.text() == expected).then_some(())).await;
+    }
+}
+
+impl Observer for Held {
+    fn on_update(&self, name: &[u8], value: &Arc<[u8]>) {
+        let (name, value) = (String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(value).into_owned());
+        self.entries.lock().unwrap().insert(name, value);
+    }
+
+    fn on_delete(&self, name: &[u8], _: &Arc<[u8]>) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        self.entries.lock().unwrap().remove(&name);
+        self.deletes.lock().unwrap().push(name);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_store_keeps_what_it_knew_until_the_next_list_is_complete_and_drains() {
+    let etcd = Etcd::start().await;
+    let held = Arc::new(Held::default());
+    let refuse_bad = |_: &[u8], value: &[u8]| if value == b"bad" { Err("it is bad".to_owned()) } else { Ok(()) };
+    let store = Arc::new(WatchStore::new(Arc::clone(&held) as Arc<dyn Observer>, Some(Arc::new(refuse_bad))));
+    etcd.put_many([("n/a", "1"), ("n/b", "1"), ("nx", "1")]).await;
+    for round in 0..2 {
+        let session = session(&etcd).await;
+        let (watching, of) = (Arc::clone(&store), session.clone());
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(async move { watching.watch(&of, b"n").await });
+        tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
+        if round == 0 {
+            assert_eq!(held.text(), "a=1 b=1 ");
+            etcd.put_many([("n/a", "bad"), ("n/b", "2")]).await;
+            held.becomes("a=1 b=2 ").await;
+        } else {
+            // the value that cannot be used is stale after the new list, and what was deleted meanwhile is gone
+            held.becomes("c=1 ").await;
+        }
+        session.close().await;
+        task.join_all().await;
+        assert!(!store.is_synced());
+        assert_eq!(store.len(), 2 - round);
+        if round == 0 {
+            etcd.delete("n/b").await;
+            etcd.put("n/c", "1").await;
+            assert_eq!(held.text(), "a=1 b=2 ", "nothing is followed, nothing is forgotten");
+        }
+    }
+    store.drain().await;
+    assert_eq!(held.text(), "");
+    assert_eq!(*held.deletes.lock().unwrap(), ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn shared_stores_see_each_other_and_put_their_own_keys_back() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (session(&etcd).await, session(&etcd).await);
+    let (of_first, of_second) = (Arc::new(Held::default()), Arc::new(Held::default()));
+    let options = SharedStoreOptions { sync_interval: Duration::from_millis(300), ..SharedStoreOptions::new(b"cilium/state/nodes/v1") };
+    let one = SharedStore::join(&first, options.clone(), Arc::clone(&of_first) as Arc<dyn Observer>).await.unwrap();
+    one.update_local_key_sync(b"paris/a", "1".as_bytes().to_vec()).await.unwrap();
+    let other = SharedStore::join(&second, options, Arc::clone(&of_second) as Arc<dyn Observer>).await.unwrap();
+    other.update_local_key(b"paris/b", "1".as_bytes().to_vec());
+    for held in [&of_first, &of_second] {
+        held.becomes("paris/a=1 paris/b=1 ").await;
+    }
+    // deleted by somebody: back at once; changed by somebody: back when it is compared; on no lease: back on one
+    etcd.delete("cilium/state/nodes/v1/paris/a").await;
+    let key = b"cilium/state/nodes/v1/paris/a";
+    let is_back = async || second.get(key).await.unwrap().filter(|found| *found.value == *b"1" && found.lease.0 != 0);
+    eventually("the deleted key is back", is_back).await;
+    etcd.put("cilium/state/nodes/v1/paris/a", "stolen").await;
+    eventually("the changed key is back", is_back).await;
+    assert_eq!(one.shared_keys().len(), 2);
+    one.release();
+    assert_eq!(below(&second, NODES).await, ["paris/a=1", "paris/b=1"], "released keys stay for as long as their lease");
+    other.close().await.unwrap();
+    assert_eq!(below(&second, NODES).await, ["paris/a=1"]);
+}
+
+#[tokio::test]
+async fn adopted_leases_are_renewed_and_lost_ones_told() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (session(&etcd).await, session(&etcd).await);
+    first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    let lease = first.lease_of(b"cilium/a").unwrap();
+    first.close().await;
+    let lost = Arc::new(Mutex::new(0));
+    let noted = Arc::clone(&lost);
+    second.on_lease_lost(b"cilium/", move |keys| *noted.lock().unwrap() += usize::from(keys.had(b"cilium/a")));
+    second.adopt(b"cilium/a", lease);
+    assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "it hangs on a lease that is renewed");
+    let dead = meshkeep::LeaseId(0x1234);
+    second.adopt(b"cilium/a", dead);
+    eventually("a lease that etcd does not have is told as lost", async || (*lost.lock().unwrap() == 1).then_some(())).await;
+    assert_eq!(second.lease_of(b"cilium/a"), None);
+}

@@ -1,0 +1,99 @@
+//! List and watch over everything that ends a watch.
+
+use meshkeep::kvstore::{EventKind, KeyValueEvent, Watcher};
+
+use super::session;
+use crate::harness::PATIENCE;
+use crate::harness::etcd::{Etcd, etcd_binaries};
+
+async fn next(watcher: &mut Watcher) -> KeyValueEvent {
+    tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event in time").expect("the session lives")
+}
+
+/// The next events, as `+key=value`, `*key=value`, `-key` and `.`.
+async fn told(watcher: &mut Watcher, count: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    for _ in 0..count {
+        let event = next(watcher).await;
+        let (key, value) = (String::from_utf8_lossy(&event.key), String::from_utf8_lossy(&event.value));
+        told.push(match event.kind {
+            EventKind::Create => format!("+{key}={value}"),
+            EventKind::Modify => format!("*{key}={value}"),
+            EventKind::Delete => format!("-{key}"),
+            EventKind::ListDone => ".".into(),
+        });
+    }
+    told
+}
+
+#[tokio::test]
+async fn a_list_is_told_then_its_end_then_each_change_with_its_kind() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        etcd.put("n/a", "1").await;
+        etcd.put("n/a", "2").await;
+        etcd.put("nx", "1").await;
+        let session = session(&etcd).await;
+        let mut watcher = session.list_and_watch(b"n/", 4);
+        assert_eq!(told(&mut watcher, 2).await, ["+n/a=2", "."]);
+        etcd.put("n/b", "1").await;
+        etcd.put("n/b", "2").await;
+        etcd.delete("n/b").await;
+        etcd.put("n/b", "3").await;
+        assert_eq!(told(&mut watcher, 4).await, ["+n/b=1", "*n/b=2", "-n/b", "+n/b=3"]);
+        let mut empty = session.list_and_watch(b"nothing/", 1);
+        assert_eq!(told(&mut empty, 1).await, ["."]);
+        session.close().await;
+        assert_eq!(watcher.next().await, None);
+    }
+}
+
+#[tokio::test]
+async fn pages_and_a_slow_reader_lose_nothing() {
+    let etcd = Etcd::start().await;
+    etcd.put_many((0..1000).map(|i| (format!("n/{i:04}"), "x"))).await;
+    let session = session(&etcd).await;
+    let mut watcher = session.list_and_watch(b"n/", 1);
+    for i in 0..1000 {
+        assert_eq!(next(&mut watcher).await.key, format!("n/{i:04}").into_bytes());
+    }
+    assert_eq!(next(&mut watcher).await.kind, EventKind::ListDone);
+    etcd.put_many((0..1000).map(|i| (format!("n/{i:04}"), "y"))).await;
+    for i in 0..1000 {
+        let event = next(&mut watcher).await;
+        assert_eq!((event.kind, event.key), (EventKind::Modify, format!("n/{i:04}").into_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_or_a_wipe_what_is_gone_is_told_as_deleted_and_the_end_of_the_list_only_once() {
+    for wiped in [false, true] {
+        let mut etcd = Etcd::start().await;
+        etcd.put("n/a", "1").await;
+        etcd.put("n/b", "1").await;
+        let session = session(&etcd).await;
+        let mut watcher = session.list_and_watch(b"n/", 16);
+        assert_eq!(told(&mut watcher, 3).await, ["+n/a=1", "+n/b=1", "."]);
+        if wiped {
+            etcd.wipe();
+            etcd.restart().await;
+            etcd.put("n/b", "2").await;
+        } else {
+            etcd.kill();
+            etcd.restart().await;
+            etcd.delete("n/a").await;
+            etcd.put("n/b", "2").await;
+        }
+        // what is told on the way depends on when the list comes; what holds at the end does not
+        let mut state = std::collections::BTreeMap::from([("n/a".to_owned(), "1".to_owned()), ("n/b".to_owned(), "1".to_owned())]);
+        while state != std::collections::BTreeMap::from([("n/b".to_owned(), "2".to_owned())]) {
+            let event = next(&mut watcher).await;
+            let (key, value) = (String::from_utf8(event.key).unwrap(), String::from_utf8_lossy(&event.value).into_owned());
+            match event.kind {
+                EventKind::Delete => drop(state.remove(&key)),
+                EventKind::Create | EventKind::Modify => drop(state.insert(key, value)),
+                EventKind::ListDone => panic!("told twice"),
+            }
+        }
+    }
+}
