@@ -304,11 +304,24 @@ impl Settings {
         arguments: &[OsString],
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<(Self, Vec<Setting>), UsageError> {
+        Self::resolve_beside::<()>(command, arguments, environment).map(|(settings, (), in_force)| (settings, in_force))
+    }
+
+    /// The same of a command that has other options beside these.
+    ///
+    /// # Errors
+    /// [`UsageError`] that names the flag, variable or key.
+    pub fn resolve_beside<T: FromArgMatches>(
+        command: &Command,
+        arguments: &[OsString],
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<(Self, T, Vec<Setting>), UsageError> {
         let layered = layers::parse_layered(command, arguments, &environment)?;
         let settings = Self::from_arg_matches(&layered.matches)?;
         settings.check()?;
+        let beside = T::from_arg_matches(&layered.matches)?;
         let in_force = in_force::list(command, &layered, &settings.kvstore_options, environment);
-        Ok((settings, in_force))
+        Ok((settings, beside, in_force))
     }
 
     /// What somebody should know who starts with these settings: what they open to others, and variables that are none of ours.

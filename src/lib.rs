@@ -32,6 +32,7 @@ pub mod kvstore;
 mod model;
 mod pack;
 mod page;
+mod reflect;
 mod runtime;
 mod store;
 mod telemetry;

@@ -25,6 +25,7 @@ use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_
 use crate::config::{Setting, Settings};
 use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, StoreReport};
 use crate::model::DirectoryState;
+use crate::reflect::{self, ReflectOptions};
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
 use crate::telemetry::Log;
@@ -32,6 +33,7 @@ use crate::telemetry::Log;
 use self::plan::Begun;
 use self::signals::Reread;
 pub use self::signals::Signals;
+pub use self::wiring::client_options;
 
 /// How many events of the directory and the own cluster's file may wait for the registry: one for each cluster of the largest mesh (511)
 /// and the scan's end.
@@ -91,6 +93,7 @@ struct OpenedStore {
 /// What serves, and what tells it of the rest.
 struct Served {
     tasks: JoinSet<&'static str>,
+    handle: Handle,
     stop_api: CancellationToken,
     /// Cancelled when nothing is served any more.
     no_more: CancellationToken,
@@ -112,11 +115,17 @@ pub async fn check(settings: &Settings) -> Result<(), RunError> {
     Ok(Bound::bind(&[], &options).await.map(drop)?)
 }
 
-/// Runs the sidecar until a signal comes.
+/// Runs the sidecar until a signal comes; with a target it also reflects what it mirrors.
 ///
 /// # Errors
 /// [`RunError`]; what could not be built is named before anything is served, but for a store that fails while it is read.
-pub async fn run(settings: Settings, in_force: Vec<Setting>, mut signals: Signals, log: &Log) -> Result<(), RunError> {
+pub async fn run(
+    settings: Settings,
+    in_force: Vec<Setting>,
+    mut signals: Signals,
+    log: &Log,
+    reflect: Option<ReflectOptions>,
+) -> Result<(), RunError> {
     let reread = Reread::default();
     let descriptors = descriptors::raise(settings.max_connected_clusters);
     let started = Instant::now();
@@ -149,7 +158,7 @@ pub async fn run(settings: Settings, in_force: Vec<Setting>, mut signals: Signal
             Some(opened) => opened,
             None => opening.await.map_err(failed)??,
         };
-        start(settings, &reread, served, opened, started).await
+        start(settings, &reread, served, opened, (started, reflect)).await
     };
     let mut starting = std::pin::pin!(starting);
     let begun = tokio::select! {
@@ -211,14 +220,15 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
         .with_log(log.tail())
         .with_disk_bytes(wiring::disk_bytes(settings));
     let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
-    let (stop, gone) = (stop_api.clone(), no_more.clone().drop_guard());
+    let (stop, gone, served) = (stop_api.clone(), no_more.clone().drop_guard(), handle.clone());
     tasks.spawn(async move {
-        bound.serve(handle, stop, REQUEST_GRACE).await;
+        bound.serve(served, stop, REQUEST_GRACE).await;
         drop(gone);
         "server"
     });
     Served {
         tasks,
+        handle,
         stop_api,
         no_more,
         decoded,
@@ -232,8 +242,14 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
 }
 
 /// Loads the store, then mirrors.
-async fn start(settings: Settings, reread: &Reread, served: Served, opened: OpenedStore, started: Instant) -> Result<Parts, RunError> {
-    let Served { mut tasks, stop_api, no_more: _, decoded, findings, loaded, board, directory, persistence, store_report } = served;
+async fn start(
+    settings: Settings,
+    reread: &Reread,
+    served: Served,
+    opened: OpenedStore,
+    (started, reflect): (Instant, Option<ReflectOptions>),
+) -> Result<Parts, RunError> {
+    let Served { mut tasks, handle, stop_api, no_more: _, decoded, findings, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, begun, early } = opened;
     store_report.send_replace(wiring::store_report(&opened));
@@ -288,7 +304,18 @@ async fn start(settings: Settings, reread: &Reread, served: Served, opened: Open
         mesh.run(directory_events, stop).await;
         "registry of clusters"
     });
+    if let Some(options) = reflect {
+        spawn_reflector(&mut tasks, handle, options, stop_mirror.clone());
+    }
     Ok(Parts { tasks, writer, persister, folder, stop_api, stop_mirror })
+}
+
+/// Writes what is mirrored into another etcd, until the mirror stops.
+fn spawn_reflector(tasks: &mut JoinSet<&'static str>, handle: Handle, options: ReflectOptions, stop: CancellationToken) {
+    tasks.spawn(async move {
+        reflect::run(handle, options, stop).await;
+        "reflector"
+    });
 }
 
 impl Parts {

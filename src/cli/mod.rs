@@ -14,15 +14,18 @@ mod filters;
 mod get;
 mod healthcheck;
 mod kinds;
+mod kvstore;
 mod lookup;
 mod openapi;
 mod output;
 mod problems;
 mod progress;
+mod reflect;
 mod scripts;
 mod serve;
 mod status;
 mod store;
+mod target;
 mod watch;
 
 use std::ffi::OsString;
@@ -59,6 +62,12 @@ enum CliCommand {
                             commas) and a key of the --config file (data-dir). The command line is strongest, the file weakest."
     )]
     Serve(Box<Settings>),
+    /// Mirror and serve, and write what is mirrored into an etcd, as a KVStoreMesh does: for more readers than one machine serves
+    #[command(
+        after_help = "All options of serve are those of reflect too. Of several meshkeeps that reflect into one etcd one writes, and another takes \
+                            over when it is gone."
+    )]
+    Reflect(Box<reflect::ReflectSettings>),
     /// How a running meshkeep and each of its clusters is; exit code 1 while one is not live
     Status(Asking<status::StatusOptions>),
     /// List objects, or show one
@@ -86,6 +95,9 @@ enum CliCommand {
     /// Look at what is stored while meshkeep does not run
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Look into any etcd by its client file, write to it, lock; needs no running meshkeep
+    #[command(subcommand)]
+    Kvstore(kvstore::KvstoreCommand),
     /// Print a completion script
     Completion {
         /// The shell
@@ -111,12 +123,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match parse(&arguments) {
         Ok((CliCommand::Serve(settings), in_force)) => {
-            let variables: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
-            let mut command = Cli::command();
-            command.build();
-            let serve = command.find_subcommand("serve").cloned().unwrap_or_default();
-            let warnings = settings.warnings(&serve, variables.iter().map(String::as_str));
-            end(serve::run(*settings, in_force, &warnings))
+            let warnings = warnings("serve", &settings);
+            end(serve::run(*settings, in_force, &warnings, None))
+        }
+        Ok((CliCommand::Reflect(reflect), in_force)) => {
+            let warnings = warnings("reflect", &reflect.settings);
+            end(reflect.to.options().and_then(|options| serve::run(reflect.settings, in_force, &warnings, Some(options))))
         }
         Ok((CliCommand::Announce(options), _)) => finish(announce::run(&options)),
         Ok((CliCommand::Openapi(options), _)) => end(openapi::run(options)),
@@ -126,6 +138,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok((command, _)) => ask(command),
         Err(error) => refuse(&error),
     }
+}
+
+/// What somebody should know who starts the sidecar by this command with these settings.
+fn warnings(name: &str, settings: &Settings) -> Vec<String> {
+    let variables: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    let mut command = Cli::command();
+    command.build();
+    let command = command.find_subcommand(name).cloned().unwrap_or_default();
+    settings.warnings(&command, variables.iter().map(String::as_str))
 }
 
 /// Runs a command that asks a sidecar.
@@ -146,8 +167,10 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
             CliCommand::Bundle(asking) => bundle::run(&asking.options, &asking.server).await,
             CliCommand::Doctor(options) => doctor::run(&options).await,
+            CliCommand::Kvstore(command) => kvstore::run(&command).await,
             CliCommand::Serve(_)
             | CliCommand::Announce(_)
+            | CliCommand::Reflect(_)
             | CliCommand::Openapi(_)
             | CliCommand::Store(_)
             | CliCommand::Completion { .. }
@@ -170,7 +193,7 @@ fn finish(result: Result<Verdict, Failure>) -> ExitCode {
     }
 }
 
-/// Reads the arguments. `serve` takes what they leave out from the environment and its config file, and has a list of what holds.
+/// Reads the arguments. `serve` and `reflect` take what they leave out from the environment and their config file, and have a list of what holds.
 fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageError> {
     let mut command = Cli::command();
     command.build();
@@ -180,6 +203,13 @@ fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageErro
         let environment = |name: &str| std::env::var(name).ok();
         let resolved = Settings::resolve(serve, &arguments[1..], environment);
         return resolved.map(|(settings, in_force)| (CliCommand::Serve(Box::new(settings)), in_force));
+    }
+    if let (Some(name), Some(reflect)) = (arguments.get(1), command.find_subcommand("reflect"))
+        && *name == *reflect.get_name()
+    {
+        let environment = |name: &str| std::env::var(name).ok();
+        let (settings, to, in_force) = Settings::resolve_beside::<reflect::To>(reflect, &arguments[1..], environment)?;
+        return Ok((CliCommand::Reflect(Box::new(reflect::ReflectSettings { settings, to })), in_force));
     }
     let matches = command.try_get_matches_from(arguments)?;
     Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))

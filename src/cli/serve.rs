@@ -5,10 +5,11 @@ use anyhow::{Context, bail};
 use super::doctor;
 use crate::config::{Setting, Settings};
 use crate::doctor::{DoctorOptions, examine_files};
+use crate::reflect::ReflectOptions;
 use crate::{runtime, telemetry};
 
-/// Serves until told to stop, or only looks at the settings.
-pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String]) -> anyhow::Result<()> {
+/// Serves until told to stop, or only looks at the settings; with a target it also reflects.
+pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String], reflect: Option<ReflectOptions>) -> anyhow::Result<()> {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
     // before anything else: whoever ends a start, or asks for files to be read again, shall not meet the system's default, a sudden end
     let signals = executor.block_on(async { runtime::Signals::new() }).context("cannot receive signals")?;
@@ -19,7 +20,7 @@ pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let ended = executor.block_on(runtime::run(settings, in_force, signals, &log));
+    let ended = executor.block_on(runtime::run(settings, in_force, signals, &log, reflect));
     // an orderly end has waited for everything already; any other must not wait for a store that is still loading
     executor.shutdown_background();
     Ok(ended?)

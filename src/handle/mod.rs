@@ -13,6 +13,7 @@ mod findings_door;
 mod global_services;
 mod miss;
 mod reading;
+mod reflected;
 mod scan;
 mod seek;
 mod selector;

@@ -11,7 +11,7 @@ use super::{OpenedStore, early};
 use crate::api::{ApiOptions, ConnectionLimits, TlsFiles};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::commit::DecodedBudget;
-use crate::config::Settings;
+use crate::config::{KvstoreOptions, Settings};
 use crate::feed::Retention;
 use crate::handle::{DiskBytes, Early, StoreReport};
 use crate::kvstore::ClientOptions;
@@ -53,23 +53,26 @@ pub(super) fn local_etcd(settings: &Settings) -> Option<LocalEtcd> {
     Some(LocalEtcd { cluster, path })
 }
 
+/// The limits of an etcd client, from `--kvstore-opt`.
+#[must_use]
+pub fn client_options(kvstore: &KvstoreOptions) -> ClientOptions {
+    ClientOptions {
+        keepalive_heartbeat: kvstore.keepalive_heartbeat,
+        keepalive_timeout: kvstore.keepalive_timeout,
+        page_limit: i64::from(kvstore.page_limit),
+        requests_per_second_max: kvstore.qps,
+        bootstrap_requests_per_second_max: kvstore.bootstrap_qps,
+        requests_in_flight_max: usize::try_from(kvstore.max_inflight.unwrap_or(kvstore.qps)).unwrap_or(usize::MAX),
+        ..ClientOptions::default()
+    }
+}
+
 pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshOptions {
-    let kvstore = settings.kvstore();
-    let in_flight = usize::try_from(kvstore.max_inflight.unwrap_or(kvstore.qps)).unwrap_or(usize::MAX);
     MeshOptions {
         own_id: settings.cluster_id,
         local: local_etcd(settings).map(|local| local.cluster),
         max_connected_clusters: settings.max_connected_clusters,
-        client: ClientOptions {
-            keepalive_heartbeat: kvstore.keepalive_heartbeat,
-            keepalive_timeout: kvstore.keepalive_timeout,
-            page_limit: i64::from(kvstore.page_limit),
-            requests_per_second_max: kvstore.qps,
-            bootstrap_requests_per_second_max: kvstore.bootstrap_qps,
-            requests_in_flight_max: in_flight,
-            progress_interval: settings.timing.progress_interval,
-            ..ClientOptions::default()
-        },
+        client: ClientOptions { progress_interval: settings.timing.progress_interval, ..client_options(&settings.kvstore()) },
         decoded,
         bounds: ClusterBounds { keys_max: settings.memory.cluster_max_keys, bytes_max: settings.memory.cluster_max_bytes },
         timing: Timing {

@@ -20,6 +20,7 @@ pub(crate) struct Home {
     directory: Option<TempDir>,
     flags: Vec<String>,
     wrapper: Vec<String>,
+    command: &'static str,
     starts: u32,
 }
 
@@ -45,7 +46,7 @@ impl Home {
     pub(crate) fn new() -> Self {
         let directory = tempfile::Builder::new().prefix("meshkeep-home-").tempdir().unwrap();
         fs::create_dir(directory.path().join("clustermesh")).unwrap();
-        Self { directory: Some(directory), flags: vec!["--listen=127.0.0.1:0".into()], wrapper: Vec::new(), starts: 0 }
+        Self { directory: Some(directory), flags: vec!["--listen=127.0.0.1:0".into()], wrapper: Vec::new(), command: "serve", starts: 0 }
     }
 
     /// Further flags for every start from now on.
@@ -63,6 +64,15 @@ impl Home {
     /// Starts the binary through `sh -c`, behind these commands (limits, for instance).
     pub(crate) fn behind_shell(mut self, commands: &str) -> Self {
         self.wrapper = vec!["sh".into(), "-c".into(), format!("{commands}; exec \"$0\" \"$@\"")];
+        self
+    }
+
+    /// Starts `reflect` into the etcd of this client file.
+    pub(crate) fn reflecting(mut self, client_file: &str) -> Self {
+        let path = self.path().join("target.yaml");
+        fs::write(&path, client_file).unwrap();
+        self.command = "reflect";
+        self.flags.push(format!("--to={}", path.display()));
         self
     }
 
@@ -159,7 +169,7 @@ impl Home {
             }
         };
         command
-            .arg("serve")
+            .arg(self.command)
             .arg(format!("--clustermesh-config={}", self.config_directory().display()))
             .args(&self.flags)
             // no MESHKEEP_… of whoever runs the tests may reach it

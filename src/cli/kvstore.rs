@@ -1,0 +1,284 @@
+//! `meshkeep kvstore get|list|set|delete|watch|lock`: looking into any etcd by its client file, and writing to it, as cilium-dbg does.
+
+use std::io;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+
+use super::failure::{Failure, Verdict};
+use super::output::{print, print_json};
+use super::target::{TargetOptions, failure};
+use crate::config::parse_duration;
+use crate::kvstore::{EventKind, KeyValue, Life, Session};
+
+/// How many events may wait to be printed: those of a page.
+const EVENTS_MAX: usize = 256;
+
+/// How often it is looked whether a command under a lock has ended: shorter than anybody notices.
+const COMMAND_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What to do with a key.
+#[derive(Debug, Subcommand)]
+pub(super) enum KvstoreCommand {
+    /// Read a key, or all keys with a prefix
+    Get(GetOptions),
+    /// Read all keys with a prefix
+    List(ListOptions),
+    /// Write a key, without a lease
+    Set(SetOptions),
+    /// Delete a key, or all keys with a prefix
+    Delete(DeleteOptions),
+    /// Read all keys with a prefix, then follow their changes, one line each
+    Watch(WatchOptions),
+    /// Hold a lock until the standard input ends, or for as long as a command runs
+    Lock(LockOptions),
+}
+
+/// How keys are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// `key => value`
+    Text,
+    /// JSON, with values that are no text in base64
+    Json,
+}
+
+/// What is read.
+#[derive(Debug, Args)]
+pub(super) struct GetOptions {
+    /// The key
+    key: String,
+    /// Read all keys with this prefix
+    #[arg(long)]
+    recursive: bool,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Form,
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// What is listed.
+#[derive(Debug, Args)]
+pub(super) struct ListOptions {
+    /// What the keys begin with
+    #[arg(default_value = "")]
+    prefix: String,
+    /// Print the keys alone
+    #[arg(long)]
+    keys_only: bool,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Form,
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// What is written.
+#[derive(Debug, Args)]
+pub(super) struct SetOptions {
+    /// The key
+    #[arg(long)]
+    key: String,
+    /// Its value
+    #[arg(long)]
+    value: String,
+    /// Only if the key is not there
+    #[arg(long)]
+    create_only: bool,
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// What is deleted.
+#[derive(Debug, Args)]
+pub(super) struct DeleteOptions {
+    /// The key
+    key: String,
+    /// Delete all keys with this prefix
+    #[arg(long)]
+    recursive: bool,
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// What is followed.
+#[derive(Debug, Args)]
+pub(super) struct WatchOptions {
+    /// What the keys begin with
+    #[arg(default_value = "")]
+    prefix: String,
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// What is locked.
+#[derive(Debug, Args)]
+pub(super) struct LockOptions {
+    /// The path
+    path: String,
+    /// How long the lock is waited for
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
+    /// What to run under the lock: it ends with it, and fails if the lock is lost meanwhile
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// Runs the command.
+pub(super) async fn run(command: &KvstoreCommand) -> Result<Verdict, Failure> {
+    match command {
+        KvstoreCommand::Get(options) => get(options).await,
+        KvstoreCommand::List(options) => {
+            let session = options.target.connect(false).await?;
+            list(&session, &options.prefix, options.output, options.keys_only).await
+        }
+        KvstoreCommand::Set(options) => set(options).await,
+        KvstoreCommand::Delete(options) => delete(options).await,
+        KvstoreCommand::Watch(options) => watch(options).await,
+        KvstoreCommand::Lock(options) => lock(options).await,
+    }
+}
+
+async fn get(options: &GetOptions) -> Result<Verdict, Failure> {
+    let session = options.target.connect(false).await?;
+    if options.recursive {
+        return list(&session, &options.key, options.output, false).await;
+    }
+    let found = session.get(options.key.as_bytes()).await.map_err(|error| failure(&error))?;
+    let found = found.ok_or_else(|| Failure::not_found(format!("key {} is not found", options.key)))?;
+    match options.output {
+        Form::Text => print(&line(&found))?,
+        Form::Json => print_json(&described(&found))?,
+    }
+    Ok(Verdict::Fine)
+}
+
+async fn list(session: &Session, prefix: &str, form: Form, keys_only: bool) -> Result<Verdict, Failure> {
+    let found = session.list_prefix(prefix.as_bytes()).await.map_err(|error| failure(&error))?;
+    match form {
+        Form::Text if keys_only => print(&found.iter().map(|found| text(&found.key) + "\n").collect::<String>())?,
+        Form::Text => print(&found.iter().map(line).collect::<String>())?,
+        Form::Json if keys_only => print_json(&json!(found.iter().map(|found| text(&found.key)).collect::<Vec<_>>()))?,
+        Form::Json => print_json(&Value::Array(found.iter().map(described).collect()))?,
+    }
+    Ok(Verdict::Fine)
+}
+
+async fn set(options: &SetOptions) -> Result<Verdict, Failure> {
+    let session = options.target.connect(false).await?;
+    let (key, value) = (options.key.as_bytes(), options.value.as_bytes());
+    if !options.create_only {
+        session.update(key, value, Life::Lasting).await.map_err(|error| failure(&error))?;
+    } else if !session.create_only(key, value, Life::Lasting).await.map_err(|error| failure(&error))? {
+        return Err(Failure::not_found(format!("key {} is there already", options.key)));
+    }
+    Ok(Verdict::Fine)
+}
+
+async fn delete(options: &DeleteOptions) -> Result<Verdict, Failure> {
+    let session = options.target.connect(false).await?;
+    let key = options.key.as_bytes();
+    let count = if options.recursive { session.delete_prefix(key).await } else { session.delete(key).await.map(u64::from) };
+    print(&format!("{} deleted\n", count.map_err(|error| failure(&error))?))?;
+    Ok(Verdict::Fine)
+}
+
+async fn watch(options: &WatchOptions) -> Result<Verdict, Failure> {
+    let session = options.target.connect(false).await?;
+    let mut watcher = session.list_and_watch(options.prefix.as_bytes(), EVENTS_MAX);
+    while let Some(event) = watcher.next().await {
+        let (key, value) = (text(&event.key), text(&event.value));
+        print(&match event.kind {
+            EventKind::Create => format!("create {key} => {value}\n"),
+            EventKind::Modify => format!("modify {key} => {value}\n"),
+            EventKind::Delete => format!("delete {key}\n"),
+            EventKind::ListDone => "listed\n".to_owned(),
+        })?;
+    }
+    Ok(Verdict::Fine)
+}
+
+async fn lock(options: &LockOptions) -> Result<Verdict, Failure> {
+    let session = options.target.connect(true).await?;
+    let locking = tokio::time::timeout(options.timeout, session.lock_path_for_long(options.path.as_bytes())).await;
+    let locking = locking.map_err(|_| Failure::not_found(format!("{} is locked by somebody else", options.path)))?;
+    let lock = locking.map_err(|error| failure(&error))?;
+    print(&format!("{}\n", text(&lock.comparator().key)))?;
+    let verdict = tokio::select! {
+        verdict = held(&options.command) => verdict,
+        () = lock.lost() => return Err(Failure::not_found(format!("the lock on {} was lost", options.path))),
+        _ = tokio::signal::ctrl_c() => Ok(Verdict::Fine),
+    };
+    lock.unlock().await.map_err(|error| failure(&error))?;
+    verdict
+}
+
+/// Returns when the lock is not needed any more.
+async fn held(command: &[String]) -> Result<Verdict, Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        return input_ends().await;
+    };
+    let cannot = |error: io::Error| Failure::usage(format!("cannot run {program}: {error}"));
+    let mut running = Running(Command::new(program).args(arguments).spawn().map_err(cannot)?);
+    loop {
+        if let Some(status) = running.0.try_wait().map_err(cannot)? {
+            return Ok(Verdict::of(status.success()));
+        }
+        tokio::time::sleep(COMMAND_INTERVAL).await;
+    }
+}
+
+/// Waits for the end of the standard input, on a thread that the process does not wait for.
+async fn input_ends() -> Result<Verdict, Failure> {
+    let (ended, end) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = ended.send(());
+    });
+    end.await.map(|()| Verdict::Fine).map_err(|_| Failure::not_found("the standard input cannot be read"))
+}
+
+/// A command that ends with us: without the lock it must not go on.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // nothing can be done about one that has ended already
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `key => value`, as cilium-dbg prints it.
+fn line(found: &KeyValue) -> String {
+    format!("{} => {}\n", text(&found.key), text(&found.value))
+}
+
+/// A key with everything that etcd says of it.
+fn described(found: &KeyValue) -> Value {
+    let mut object = Map::new();
+    object.insert("key".into(), text(&found.key).into());
+    match str::from_utf8(&found.value) {
+        Ok(value) => object.insert("value".into(), value.into()),
+        Err(_) => object.insert("valueBase64".into(), STANDARD.encode(&found.value).into()),
+    };
+    object.insert("createRevision".into(), found.create_revision.0.into());
+    object.insert("modRevision".into(), found.mod_revision.0.into());
+    object.insert("version".into(), found.version.into());
+    if found.lease.0 != 0 {
+        object.insert("lease".into(), format!("{:x}", found.lease.0).into());
+    }
+    Value::Object(object)
+}

@@ -1,0 +1,75 @@
+//! `meshkeep reflect`: the sidecar, and beside it what it mirrors, written into an etcd as a KVStoreMesh does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+
+use super::target::parse_lease_ttl;
+use crate::config::{KvstoreOption, KvstoreOptions, Settings, parse_duration};
+use crate::kvstore::{ClientFile, SessionOptions};
+use crate::reflect::ReflectOptions;
+use crate::runtime::client_options;
+
+/// How many writes a second are no limit: what bounds them are the calls in flight.
+const WRITES_PER_SECOND: u32 = 1_000_000;
+
+/// How many calls are in flight at one time where nothing else is said: an etcd's disk syncs for all that wait together, and from some 64 on a
+/// single member takes no more.
+const IN_FLIGHT: u32 = 64;
+
+/// How many keys a page has where nothing else is said: comparing them takes a millisecond or two, and a target of a million keys has 2,000 pages.
+const PAGE_KEYS: u32 = 512;
+
+/// The options of `serve`, and the target's.
+#[derive(Debug, Args)]
+pub(super) struct ReflectSettings {
+    #[command(flatten)]
+    pub(super) settings: Settings,
+    #[command(flatten)]
+    pub(super) to: To,
+}
+
+/// Where to.
+#[derive(Debug, Clone, Args)]
+pub(super) struct To {
+    /// The client file of the etcd to write into, of the same form as those of remote clusters; its user must have the right to read and write
+    /// below cilium/
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+
+    /// Tune the client of that etcd, as --kvstore-opt those of the remotes; by default etcd.maxInflight=64, etcd.limit=512 and no etcd.qps
+    #[arg(long = "to-opt", value_name = "KEY=VALUE", value_parser = KvstoreOption::parse)]
+    to_options: Vec<KvstoreOption>,
+
+    /// How long what was written stays once no meshkeep renews it: 25s to 24h
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
+    to_lease_ttl: Duration,
+
+    /// How long the lock lives of a meshkeep that is gone, and so how soon another takes over (as in Cilium)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "25s", value_parser = parse_duration)]
+    to_lock_ttl: Duration,
+
+    /// How long the entries of a removed cluster stay after its cluster config went (KVStoreMesh: 3 min)
+    #[arg(long, hide = true, value_name = "TIME", default_value = "3m", value_parser = parse_duration)]
+    drain_grace: Duration,
+}
+
+impl To {
+    /// Reads the client file.
+    pub(super) fn options(&self) -> anyhow::Result<ReflectOptions> {
+        let path = self.to.as_ref().ok_or_else(|| anyhow!("reflect where to? Give the client file of that etcd: --to FILE"))?;
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", path.display()))?;
+        let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];
+        let tuned: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();
+        let session = SessionOptions {
+            client: client_options(&KvstoreOptions::with(&tuned)),
+            lease_ttl: self.to_lease_ttl,
+            lock_ttl: self.to_lock_ttl,
+            ..SessionOptions::default()
+        };
+        Ok(ReflectOptions { file, session, drain_grace: self.drain_grace })
+    }
+}

@@ -1,0 +1,146 @@
+//! The options of commands that write to an etcd, and the session that comes of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
+use crate::kvstore::{ClientFile, KvstoreError, Session, SessionOptions};
+use crate::runtime::client_options;
+
+/// How long a connection is waited for, and each call (cilium-dbg's `kvstore` commands: 30 s).
+const WAITING_MAX: Duration = Duration::from_secs(30);
+
+/// The shortest and the longest life of leases (Cilium's `--kvstore-lease-ttl`).
+const LEASE_TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(25)..=Duration::from_secs(24 * 60 * 60);
+
+/// Which etcd, and how it is written to.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TargetOptions {
+    /// The client file of the etcd, of the same form as Cilium's (`--kvstore-opt etcd.config=FILE` means it too)
+    #[arg(long, value_name = "FILE")]
+    etcd: Option<PathBuf>,
+
+    /// Tune the etcd client, as in Cilium: etcd.config, etcd.address (one without TLS), etcd.qps=20, etcd.bootstrapQps, etcd.maxInflight,
+    /// etcd.limit=256, etcd.keepaliveHeartbeat=15s, etcd.keepaliveTimeout=25s; repeatable
+    #[arg(long = "kvstore-opt", value_name = "KEY=VALUE", value_parser = TargetOption::parse)]
+    options: Vec<TargetOption>,
+
+    /// How long keys on leases stay once this process is gone: 25s to 24h
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
+    kvstore_lease_ttl: Duration,
+
+    /// After how many failed checks of the quorum in a row the connection is given up
+    #[arg(long, value_name = "COUNT", default_value = "2")]
+    kvstore_max_consecutive_quorum_errors: u32,
+}
+
+/// One `--kvstore-opt` where a kvstore is written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum TargetOption {
+    /// `etcd.address`: an endpoint, plain or with the system's certificate authorities.
+    Address(String),
+    /// `etcd.config`: the client file.
+    Config(PathBuf),
+    /// Any other.
+    Tune(KvstoreOption),
+}
+
+impl TargetOption {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some(("etcd.address", address)) if !address.is_empty() => Ok(Self::Address(address.to_owned())),
+            Some(("etcd.config", path)) if !path.is_empty() => Ok(Self::Config(path.into())),
+            _ => KvstoreOption::parse(text).map(Self::Tune),
+        }
+    }
+}
+
+pub(super) fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = parse_duration(text)?;
+    if LEASE_TTL.contains(&ttl) { Ok(ttl) } else { Err("must be from 25s to 24h".into()) }
+}
+
+impl TargetOptions {
+    /// Opens a session and waits until it is connected. With `writes` it also checks that etcd has a quorum, as a member of a cluster does.
+    pub(super) async fn connect(&self, writes: bool) -> Result<Session, Failure> {
+        let session = Session::start(
+            self.client_file()?,
+            SessionOptions { quorum_check: writes, ..self.session_options() },
+            CancellationToken::new(),
+        );
+        match timeout(WAITING_MAX, session.connected()).await {
+            Ok(Ok(())) => Ok(session),
+            Ok(Err(error)) => Err(failure(&error)),
+            Err(_) => {
+                let cause = session.status().cause.unwrap_or_else(|| format!("no connection within {WAITING_MAX:?}"));
+                Err(Failure::unreachable(cause))
+            }
+        }
+    }
+
+    fn session_options(&self) -> SessionOptions {
+        let tuned = self.options.iter().filter_map(|option| match option {
+            TargetOption::Tune(option) => Some(*option),
+            TargetOption::Address(_) | TargetOption::Config(_) => None,
+        });
+        SessionOptions {
+            client: client_options(&KvstoreOptions::with(&tuned.collect::<Vec<_>>())),
+            lease_ttl: self.kvstore_lease_ttl,
+            quorum_errors_max: self.kvstore_max_consecutive_quorum_errors,
+            ..SessionOptions::default()
+        }
+    }
+
+    fn client_file(&self) -> Result<ClientFile, Failure> {
+        let given = self.options.iter().rev().find_map(|option| match option {
+            TargetOption::Config(path) => Some(path),
+            TargetOption::Address(_) | TargetOption::Tune(_) => None,
+        });
+        let address = self.options.iter().rev().find_map(|option| match option {
+            TargetOption::Address(address) => Some(address),
+            TargetOption::Config(_) | TargetOption::Tune(_) => None,
+        });
+        match (self.etcd.as_ref().or(given), address) {
+            (Some(path), _) => {
+                let shown = path.display();
+                let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+                ClientFile::parse(&bytes).map_err(|error| Failure::usage(format!("{shown}: {error}")))
+            }
+            (None, Some(address)) => {
+                let text = serde_json::json!({ "endpoints": [address] }).to_string();
+                ClientFile::parse(text.as_bytes()).map_err(|error| Failure::usage(format!("etcd.address: {error}")))
+            }
+            (None, None) => Err(Failure::usage("which etcd? Give its client file: --etcd FILE")),
+        }
+    }
+}
+
+/// What a failed call means to who ran the command, with what can be done about it.
+pub(super) fn failure(error: &KvstoreError) -> Failure {
+    let text = error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}\n{hint}"));
+    match error {
+        KvstoreError::NotConnected { .. } | KvstoreError::Timeout { .. } | KvstoreError::Connect { .. } => Failure::unreachable(text),
+        _ => Failure::not_found(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_have_ciliums_names_and_ranges() {
+        assert_eq!(TargetOption::parse("etcd.address=http://a:1"), Ok(TargetOption::Address("http://a:1".into())));
+        assert_eq!(TargetOption::parse("etcd.config=/a"), Ok(TargetOption::Config("/a".into())));
+        assert_eq!(TargetOption::parse("etcd.qps=5"), Ok(TargetOption::Tune(KvstoreOption::Qps(5))));
+        assert!(TargetOption::parse("etcd.qps=0").is_err());
+        for (text, good) in [("25s", true), ("24h", true), ("24s", false), ("25h", false), ("soon", false)] {
+            assert_eq!(parse_lease_ttl(text).is_ok(), good, "{text}");
+        }
+    }
+}

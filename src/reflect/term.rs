@@ -1,0 +1,348 @@
+//! One term of a leader: from the moment that this process may write until it may not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::canaries::{cached_config, now};
+use super::cluster::{Cluster, Stage, Step, Withdrawal};
+use super::compare::{Right, compare};
+use super::target::Target;
+use crate::handle::{Origin, Reading};
+use crate::kvstore::{KvstoreError, keys};
+use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
+use crate::wire::cluster_config::{Reading as Offer, reading_of};
+use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
+
+/// How many changes are queued before it is looked whether there is something else to do.
+const CHANGES_AT_ONCE: usize = 1024;
+
+/// How often what does not announce itself is looked at: clusters that came or went, canaries whose keys are written.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How often cluster configs are compared with what stands (as in Cilium).
+const CONFIG_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+/// How often the heartbeat is written (Cilium's `HeartbeatWriteInterval`).
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long after a failure the target is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The group of what is made here. Those of kinds follow.
+const MADE: u32 = 0;
+
+/// A term.
+pub(super) struct Term {
+    target: Arc<Target>,
+    signal: watch::Receiver<Sequence>,
+    drain_grace: Duration,
+    clusters: BTreeMap<ClusterName, Cluster>,
+    next_group: u32,
+    /// Up to where changes are queued.
+    position: Sequence,
+    /// Not before this moment, after a failure.
+    ask_again_at: Instant,
+    failing: bool,
+}
+
+impl Term {
+    pub(super) fn new(target: Arc<Target>, signal: watch::Receiver<Sequence>, drain_grace: Duration) -> Self {
+        let ask_again_at = Instant::now();
+        Self {
+            target,
+            signal,
+            drain_grace,
+            clusters: BTreeMap::new(),
+            next_group: MADE + 1,
+            position: Sequence(0),
+            ask_again_at,
+            failing: false,
+        }
+    }
+
+    /// Runs until it is dropped.
+    pub(super) async fn run(&mut self) {
+        let queue = self.target.queue.clone();
+        tokio::select! {
+            () = queue.run() => {}
+            () = self.reflect() => {}
+        }
+    }
+
+    async fn reflect(&mut self) {
+        self.position = self.target.reading().map_or(Sequence(0), |reading| reading.position().sequence);
+        let mut tick = interval(TICK);
+        let mut config_tick = interval(CONFIG_INTERVAL);
+        let mut heartbeat_tick = interval(HEARTBEAT_INTERVAL);
+        for timer in [&mut tick, &mut config_tick, &mut heartbeat_tick] {
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+        loop {
+            tokio::select! {
+                changed = self.signal.changed() => {
+                    if changed.is_err() {
+                        // the mirror ends, and the process with it
+                        return std::future::pending().await;
+                    }
+                    self.follow().await;
+                }
+                _ = tick.tick() => self.look().await,
+                _ = config_tick.tick() => self.check_configs().await,
+                _ = heartbeat_tick.tick() => self.write(keys::HEARTBEAT_PATH.as_bytes(), now()),
+            }
+        }
+    }
+
+    /// Queues what changed in the mirror.
+    async fn follow(&mut self) {
+        loop {
+            let Some(reading) = self.target.reading() else { return };
+            let Some((changed, up_to)) = reading.changed_after(self.position, CHANGES_AT_ONCE) else {
+                tracing::info!("reflecting: too much changed at once, all is compared again");
+                self.position = reading.position().sequence;
+                self.clusters.values_mut().filter(|cluster| cluster.withdrawal.is_none()).for_each(Cluster::restart);
+                return;
+            };
+            for (key, deleted) in changed {
+                if deleted == Some(DeleteReason::ClusterRemoved) {
+                    self.compare_again(&key);
+                } else if let Some(group) = self.follows(&key) {
+                    self.target.queue.add(key.to_string().as_bytes(), group).await;
+                }
+            }
+            self.position = up_to;
+            if up_to >= reading.position().sequence {
+                return;
+            }
+        }
+    }
+
+    /// What went with its cluster goes by the cluster's withdrawal; where the cluster only has another id, once it is read anew.
+    fn compare_again(&mut self, key: &EntryKey) {
+        let cluster = self.clusters.get_mut(&key.cluster).filter(|cluster| cluster.withdrawal.is_none());
+        if let Some(progress) = cluster.and_then(|cluster| cluster.kinds.get_mut(&key.kind)) {
+            (progress.compared, progress.followed) = (None, false);
+        }
+    }
+
+    /// The group of a key that is followed; `None` of any other.
+    fn follows(&self, key: &EntryKey) -> Option<u32> {
+        if !key.kind.is_mirrored() {
+            return None;
+        }
+        let cluster = self.clusters.get(&key.cluster).filter(|cluster| cluster.withdrawal.is_none())?;
+        cluster.kinds.get(&key.kind).filter(|progress| progress.followed).map(|progress| progress.group)
+    }
+
+    /// Looks at every cluster: what is to be compared, which canaries are due, who is to be withdrawn.
+    async fn look(&mut self) {
+        if Instant::now() < self.ask_again_at {
+            return;
+        }
+        let Some(reading) = self.target.reading() else { return };
+        if let Err(error) = self.look_at_all(&reading).await {
+            self.ask_again_at = Instant::now() + RETRY_INTERVAL;
+            if !std::mem::replace(&mut self.failing, true) {
+                tracing::warn!(%error, hint = error.hint(), "reflecting: the target cannot be compared; trying again");
+            }
+        } else if std::mem::take(&mut self.failing) {
+            tracing::info!("reflecting: the target can be compared again");
+        }
+    }
+
+    async fn look_at_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
+        let configured = reading.configured_clusters();
+        for name in configured.iter().filter(|name| reading.own_cluster() != Some(*name)) {
+            if !self.clusters.contains_key(name) {
+                self.clusters.insert(name.clone(), Cluster::new(self.next_group));
+                self.next_group = self.next_group.wrapping_add(u32::try_from(Kind::ALL.len()).unwrap_or(0)).max(MADE + 1);
+            }
+            if let Some(cluster) = self.clusters.get_mut(name).filter(|cluster| cluster.withdrawal.is_some()) {
+                cluster.restart();
+            }
+            self.look_at(name, reading).await?;
+        }
+        if self.target.directory_is_readable() {
+            self.withdraw_those_not_in(&configured).await;
+        }
+        Ok(())
+    }
+
+    async fn look_at(&mut self, name: &ClusterName, reading: &Reading) -> Result<(), KvstoreError> {
+        // of one that is being removed nothing is confirmed any more, whatever it still says
+        let Some(cluster) = reading.cluster(name).filter(|cluster| cluster.phase != Some(Phase::Draining)) else { return Ok(()) };
+        let Some(config) = cluster.record.config else { return Ok(()) };
+        self.target.set_reflected(name, true);
+        let is_live = reading.source(name, Kind::Node).origin == Origin::Live;
+        self.write_config(name, cached_config(&config), is_live).await?;
+        for kind in Kind::ALL {
+            if reading_of(kind, &config) == Offer::Published {
+                self.look_at_kind(name, kind, reading).await?;
+            } else {
+                self.look_at_absent_kind(name, kind, reading).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a cluster config, or keeps one that stands: while the cluster was not read since the start, any that stands may be newer.
+    async fn write_config(&self, name: &ClusterName, value: Arc<[u8]>, is_live: bool) -> Result<(), KvstoreError> {
+        let key = cluster_config_key(name);
+        if self.target.made(key.as_bytes()).is_some_and(|made| made == value || !is_live) {
+            return Ok(());
+        }
+        match self.target.session.get(key.as_bytes()).await? {
+            Some(found) if found.lease.0 != 0 && (found.value == value || !is_live) => {
+                self.target.session.adopt(&found.key, found.lease);
+                self.target.make(&found.key, found.value);
+            }
+            _ => self.write(key.as_bytes(), value),
+        }
+        Ok(())
+    }
+
+    /// A kind that the cluster does not publish: nothing of it stands, and its canary does at once, as KVStoreMesh has it.
+    async fn look_at_absent_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
+        let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
+        // what is always published says whether the cluster was read
+        let Some(stage) = stage_of(reading.source(name, Kind::Node).origin) else { return Ok(()) };
+        if progress.compared.is_some_and(|compared| compared >= stage) {
+            return Ok(());
+        }
+        if stage == Stage::Confirmed {
+            self.target.session.delete_prefix(watched_prefix(kind, name, true).as_bytes()).await?;
+        }
+        let canary = self.target.session.get(canary_key(kind, name, true).as_bytes()).await?;
+        let canary = canary.filter(|canary| canary.lease.0 != 0);
+        if let Some(canary) = &canary {
+            self.target.session.adopt(&canary.key, canary.lease);
+        }
+        self.write_canary(name, kind, canary.map(|canary| canary.value));
+        if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
+            progress.compared = Some(stage);
+        }
+        Ok(())
+    }
+
+    async fn look_at_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
+        let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
+        let Some(stage) = stage_of(reading.source(name, kind).origin) else { return Ok(()) };
+        if progress.compared.is_none_or(|compared| compared < stage) {
+            let canary = self.target.session.get(canary_key(kind, name, true).as_bytes()).await?;
+            let right = match (stage, &canary) {
+                (Stage::Confirmed, _) => Right::All,
+                (Stage::Restored, None) => Right::Fill,
+                (Stage::Restored, Some(_)) => Right::Keep,
+            };
+            let compared = compare(&self.target, reading, (name, kind), progress.group, right).await?;
+            tracing::info!(cluster = %name, %kind, ?right, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared");
+            if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
+                progress.compared = Some(stage);
+                progress.followed = right != Right::Keep;
+            }
+            if let Some(canary) = canary.filter(|canary| canary.lease.0 != 0) {
+                self.target.session.adopt(&canary.key, canary.lease);
+                self.write_canary(name, kind, Some(canary.value));
+            }
+            return Ok(());
+        }
+        if !progress.has_canary && reading.is_complete(name, kind) && self.target.queue.pending(progress.group) == 0 {
+            self.write_canary(name, kind, None);
+        }
+        Ok(())
+    }
+
+    /// Writes a canary, or keeps one that stands.
+    fn write_canary(&mut self, name: &ClusterName, kind: Kind, standing: Option<Arc<[u8]>>) {
+        let key = canary_key(kind, name, true);
+        match standing {
+            Some(value) => {
+                self.target.make(key.as_bytes(), value);
+            }
+            None => self.write(key.as_bytes(), now()),
+        }
+        if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
+            progress.has_canary = true;
+        }
+    }
+
+    /// A key that is made here is to have these bytes.
+    fn write(&self, key: &[u8], value: Arc<[u8]>) {
+        if self.target.make(key, value) {
+            self.target.queue.add_now(key, MADE);
+        }
+    }
+
+    /// Somebody may have changed or deleted a config.
+    async fn check_configs(&mut self) {
+        for name in self.clusters.keys() {
+            let key = cluster_config_key(name);
+            let Some(made) = self.target.made(key.as_bytes()) else { continue };
+            match self.target.session.get(key.as_bytes()).await {
+                Ok(found) if found.as_ref().is_some_and(|found| found.value == made && found.lease.0 != 0) => {}
+                Ok(_) => self.target.queue.add_now(key.as_bytes(), MADE),
+                Err(error) => {
+                    tracing::debug!(cluster = %name, %error, "a cluster config could not be compared");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes those out whose file is gone, step by step. What another process reflected before, and this one never did, goes with its leases.
+    async fn withdraw_those_not_in(&mut self, configured: &[ClusterName]) {
+        let mut gone = Vec::new();
+        for (name, cluster) in self.clusters.iter_mut().filter(|(name, _)| !configured.contains(name)) {
+            let config_key = cluster_config_key(name);
+            let withdrawal = cluster.withdrawal.get_or_insert_with(|| {
+                tracing::info!(cluster = %name, grace = ?self.drain_grace, "reflecting: its file is gone, so it is withdrawn");
+                self.target.set_reflected(name, false);
+                Withdrawal::new(name, config_key, self.drain_grace)
+            });
+            if Instant::now() < withdrawal.due {
+                continue;
+            }
+            let done = match withdrawal.step() {
+                None => {
+                    gone.push(name.clone());
+                    continue;
+                }
+                Some(Step::Grace(_)) => Ok(()),
+                Some(Step::Config(key)) => {
+                    self.target.unmake(key.as_bytes());
+                    self.target.session.delete(key.as_bytes()).await.map(drop)
+                }
+                Some(Step::Prefix(prefix)) => {
+                    for kind in Kind::ALL {
+                        self.target.unmake(canary_key(kind, name, true).as_bytes());
+                    }
+                    self.target.session.delete_prefix(prefix.as_bytes()).await.map(drop)
+                }
+            };
+            match done {
+                Ok(()) => withdrawal.done(),
+                Err(error) => {
+                    tracing::warn!(cluster = %name, %error, "reflecting: it could not be withdrawn; trying again");
+                    withdrawal.failed();
+                }
+            }
+        }
+        for name in gone {
+            tracing::info!(cluster = %name, "reflecting: it is withdrawn");
+            self.clusters.remove(&name);
+        }
+    }
+}
+
+/// What a comparison is worth at this moment; nothing of what was never read.
+fn stage_of(origin: Origin) -> Option<Stage> {
+    match origin {
+        Origin::Live => Some(Stage::Confirmed),
+        Origin::Restored => Some(Stage::Restored),
+        Origin::NeverRead => None,
+    }
+}
