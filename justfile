@@ -16,7 +16,11 @@ test:
 bench *names:
     scripts/bench {{ names }}
 
-# a sample mesh, mirrored and served
+# three simulated clusters with churn, mirrored and served; needs no server
+demo *options:
+    scripts/demo {{ options }}
+
+# a sample mesh in a real etcd, mirrored and served
 quickstart *options:
     scripts/quickstart {{ options }}
 

@@ -44,6 +44,10 @@ pub struct Settings {
     #[arg(long, value_name = "ADDR", value_parser = ListenAddress::parse)]
     pub health_listen: Option<ListenAddress>,
 
+    /// Serve the mirror as a read-only etcd here, for agents and etcdctl: ADDRESS:PORT; other machines need --tls-cert and --client-ca
+    #[arg(long, value_name = "ADDR", value_parser = ListenAddress::parse)]
+    pub etcd_listen: Option<ListenAddress>,
+
     /// The own cluster's name: its file in the directory is ignored
     #[arg(long, value_name = "NAME", value_parser = parse_cluster_name)]
     pub cluster_name: Option<ClusterName>,
@@ -328,7 +332,8 @@ impl Settings {
     #[must_use]
     pub fn warnings<'a>(&self, command: &Command, variables: impl Iterator<Item = &'a str>) -> Vec<String> {
         let open = self.listen.iter().filter(|address| !address.is_local() && !self.security.protects());
-        let open = open.map(|address| format!("--insecure: whoever can reach {address} can read everything"));
+        let etcd = self.etcd_listen.iter().filter(|address| !address.is_local() && !self.security.asks_for_certificates());
+        let open = open.chain(etcd).map(|address| format!("--insecure: whoever can reach {address} can read everything"));
         let unknown = layers::unknown_variables(command, variables);
         open.chain(
             unknown.map(|name| format!("environment variable {name} is none of meshkeep's: is it misspelt? See meshkeep serve --help")),
@@ -366,6 +371,9 @@ impl Settings {
             return conflict("--on-problem must be a URL that begins with http:// or https:// and names a host".into());
         }
         self.security.check()?;
+        if let Some(address) = &self.etcd_listen {
+            self.security.check_etcd(address)?;
+        }
         match self.listen.iter().find(|address| !address.is_local()) {
             Some(address) if !self.security.protects() && !self.security.insecure => conflict(format!(
                 "--listen {address} can be reached from other machines: give --tls-cert and --tls-key, and --token-file or --client-ca; \
@@ -380,6 +388,31 @@ impl SecuritySettings {
     /// Whether traffic is encrypted and clients are asked who they are.
     fn protects(&self) -> bool {
         self.tls_cert.is_some() && (self.token_file.is_some() || self.client_ca.is_some())
+    }
+
+    /// Whether clients have to show a certificate: an etcd's clients have no token.
+    fn asks_for_certificates(&self) -> bool {
+        self.tls_cert.is_some() && self.client_ca.is_some()
+    }
+
+    fn check_etcd(&self, address: &ListenAddress) -> Result<(), UsageError> {
+        if self.asks_for_certificates() || self.insecure {
+            return Ok(());
+        }
+        if !address.is_local() {
+            return conflict(format!(
+                "--etcd-listen {address} can be reached from other machines: give --tls-cert, --tls-key and --client-ca; or listen on a \
+                 loopback address; or accept that anybody there can read everything, with --insecure"
+            ));
+        }
+        if self.token_file.is_some() {
+            return conflict(
+                "--etcd-listen asks nobody for the token of --token-file: give --client-ca too, or accept that anybody on this machine \
+                 can read everything there, with --insecure"
+                    .into(),
+            );
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), UsageError> {

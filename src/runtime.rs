@@ -18,11 +18,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ApiOptions, BindError, Bound};
+use crate::api::{ApiOptions, BindError, Bound, etcd_service};
 pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
 use crate::config::{Setting, Settings};
+use crate::etcd_api;
 use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, StoreReport};
 use crate::model::DirectoryState;
 use crate::reflect::{self, ReflectOptions};
@@ -111,7 +112,7 @@ struct Served {
 /// # Errors
 /// [`RunError::Bind`], naming the file.
 pub async fn check(settings: &Settings) -> Result<(), RunError> {
-    let options = ApiOptions { health_listen: None, ..wiring::api_options(settings, &Reread::default(), usize::MAX) };
+    let options = ApiOptions { health_listen: None, etcd_listen: None, ..wiring::api_options(settings, &Reread::default(), usize::MAX) };
     Ok(Bound::bind(&[], &options).await.map(drop)?)
 }
 
@@ -144,7 +145,8 @@ pub async fn run(
         () = signals.end(&reread) => return Ok(()),
     };
     let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
-    let addresses = bound.addresses().into_iter().chain(health).collect();
+    let etcd = bound.etcd_address().map(|address| format!("{address} as an etcd"));
+    let addresses = bound.addresses().into_iter().chain(health).chain(etcd).collect();
     let served = serve(&settings, in_force, bound, early, started, log);
     let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
     // whoever leaves must see it gone, and with it the unix socket
@@ -221,8 +223,19 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
         .with_disk_bytes(wiring::disk_bytes(settings));
     let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
     let (stop, gone, served) = (stop_api.clone(), no_more.clone().drop_guard(), handle.clone());
+    let etcd = wiring::etcd_options(settings, &bound, stop.clone());
+    let has_etcd = etcd.is_some();
+    let bound = match etcd {
+        None => bound,
+        Some(options) => bound.with_etcd(etcd_service(etcd_api::service(handle.clone(), options))),
+    };
     tasks.spawn(async move {
-        bound.serve(served, stop, REQUEST_GRACE).await;
+        let beating = async {
+            if has_etcd {
+                etcd_api::beat(served.clone(), stop.clone()).await;
+            }
+        };
+        tokio::join!(bound.serve(served.clone(), stop.clone(), REQUEST_GRACE), beating);
         drop(gone);
         "server"
     });

@@ -5,6 +5,8 @@ mod attack;
 #[cfg(test)]
 mod e2e;
 #[cfg(test)]
+mod etcd_face;
+#[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod harness;

@@ -38,7 +38,9 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
             service_exports_enabled: None,
             endpoint_slices_export_mode: None,
         };
-        group.clusters.insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None }));
+        group
+            .clusters
+            .insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() }));
         group.covered = Some(Sequence(sequence));
         group.derived = Some(DERIVATION);
         group.sequence_reserved = Some(first_reservation(Sequence(sequence)));

@@ -74,7 +74,7 @@ pub(super) fn value(key: &EntryKey, number: u64, version: u64) -> String {
             mixed >> 32 & 0xffff,
             mixed >> 16
         ),
-        Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem => String::new(),
+        Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem | Kind::Notice => String::new(),
         Kind::Service => format!(
             r#"{{"cluster":"{}","namespace":"namespace-{}","name":"service-{}","frontends":{{"10.96.{}.{}":{{"http":{{"protocol":"TCP","port":80}}}}}},"backends":{{"10.{}.{}.{}":{{"http":{{"protocol":"TCP","port":8080}}}},"10.{}.{}.{}":{{"http":{{"protocol":"TCP","port":8080}}}}}},"labels":{{}},"selector":{{"app":"workload-{}"}},"clusterID":{},"includeExternal":false,"shared":true}}"#,
             key.cluster,

@@ -109,7 +109,9 @@ pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
     let mut random = StdRng::seed_from_u64(u64::from(number) * 4 + kind as u64);
     let sets: Vec<String> = (0..IPS / 4).map(|i| format!("{}-{}-{}", SETS[i as usize % 5], i % 97, letters(&mut random, 9))).collect();
     let made = |index: u32| match kind {
-        Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem => (index.to_string(), String::new()),
+        Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem | Kind::Notice => {
+            (index.to_string(), String::new())
+        }
         Kind::Ip => {
             let pod = format!("{}-{}", sets[random.random_range(0..sets.len())], letters(&mut random, 5));
             (address(number, index).to_string(), ip_value(number, index, &pod))
@@ -136,7 +138,7 @@ pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
         Kind::Ip => IPS,
         Kind::Node => NODES,
         Kind::Service => SERVICES,
-        Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem => 0,
+        Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem | Kind::Notice => 0,
     };
     let count = count * SCALE.load(Ordering::Relaxed);
     let made = (0..count).map(made).map(|(name, value)| (EntryKey::new(kind, cluster(number), name), value));

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use super::ApiOptions;
+use super::etcd::EtcdService;
 use super::events::Client;
 use super::guard::{Guard, Hosts, Token};
 use super::kept::{Kept, KeptFiles, Look};
@@ -80,6 +81,9 @@ pub struct Bound {
     pub(super) listeners: Vec<Listener>,
     /// Where probes and metrics alone are served.
     pub(super) health: Option<Listener>,
+    /// Where the mirror is served as an etcd, and what answers there.
+    pub(super) etcd: Option<Listener>,
+    pub(super) etcd_service: Option<EtcdService>,
     pub(super) guard: Guard,
     pub(super) health_guard: Guard,
     pub(super) tls: Option<Arc<Kept<Serving>>>,
@@ -156,6 +160,10 @@ impl Bound {
             Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };
+        let etcd = match &options.etcd_listen {
+            Some(address) => Some(Listener::bind(address).await?),
+            None => None,
+        };
         let health_guard = match &options.health_listen {
             // a page in a browser of this machine must not read it through a name of its own
             Some(address) if address.is_local() => Guard::new(Hosts::new(&[], &options.allowed_hosts), None),
@@ -164,7 +172,7 @@ impl Bound {
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
-        Ok(Self { guard, health_guard, listeners, health, tls, files, reread, limits: options.limits, poster })
+        Ok(Self { guard, health_guard, listeners, health, etcd, etcd_service: None, tls, files, reread, limits: options.limits, poster })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
@@ -172,6 +180,19 @@ impl Bound {
     pub fn addresses(&self) -> Vec<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.listeners.iter().map(|listener| listener.url(scheme)).collect()
+    }
+
+    /// Where the mirror is served as an etcd, as a URL.
+    #[must_use]
+    pub fn etcd_address(&self) -> Option<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        self.etcd.as_ref().map(|listener| listener.url(scheme))
+    }
+
+    /// The same, with what answers where the mirror is served as an etcd.
+    #[must_use]
+    pub fn with_etcd(self, service: EtcdService) -> Self {
+        Self { etcd_service: Some(service), ..self }
     }
 
     /// Where probes and metrics alone are served, as a URL.

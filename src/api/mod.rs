@@ -6,6 +6,7 @@
 mod accept;
 mod conditional;
 mod dto;
+mod etcd;
 mod events;
 mod fields;
 mod findings;
@@ -60,6 +61,7 @@ use state::ApiState;
 
 use crate::model::{Causes, Due, ListenAddress, SecretUrl};
 
+pub use etcd::{EtcdService, etcd_service};
 pub use listen::{BindError, Bound};
 pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 
@@ -77,6 +79,8 @@ static PANICS: Causes = Causes::new();
 pub struct ApiOptions {
     /// Where probes and metrics alone are served, to whoever asks.
     pub health_listen: Option<ListenAddress>,
+    /// Where the mirror is served as an etcd (`Bound::with_etcd`), with TLS where there is any.
+    pub etcd_listen: Option<ListenAddress>,
     /// `Host` values that are accepted beside the bound addresses and loopback names.
     pub allowed_hosts: Vec<String>,
     /// A file with the bearer token that every request must carry but probes and those for the files of the page; read again when it changes.

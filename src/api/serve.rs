@@ -51,6 +51,9 @@ const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 /// How long a connection that did nothing for too long has to end what it would like to, such as telling that it goes (HTTP/2).
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 
+/// Where a request may send as long as it stands: some years.
+const NO_BODY_MAX: Duration = Duration::from_secs(1 << 28);
+
 /// How long to wait when a connection cannot be accepted (too many open files), so that trying again does not burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,6 +80,8 @@ struct Server {
     /// Every connection and every task that HTTP/2 starts for one.
     tasks: TaskTracker,
     seats: Seats,
+    /// How long the body of a request may take.
+    body_max: Duration,
     /// Stop accepting; connections finish what they have.
     stop: CancellationToken,
     /// The grace is over.
@@ -96,6 +101,7 @@ impl Bound {
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
         let health_router = super::health_router(state.clone(), self.health_guard);
+        let etcd_router = super::etcd::router(state.clone(), self.etcd_service);
         watching.spawn(ledger::keep(state.clone()));
         if let Some(poster) = self.poster {
             watching.spawn(poster.run(state.posts.clone(), state.handle.uptime()));
@@ -104,6 +110,7 @@ impl Bound {
             router: super::router(state, self.guard),
             tls: self.tls,
             tasks: TaskTracker::new(),
+            body_max: seats.limits().body,
             seats,
             stop: stop_accepting,
             abort: CancellationToken::new(),
@@ -111,7 +118,10 @@ impl Bound {
         // places of its own: whoever fills those of the face must not make it look dead
         let seats = Seats::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });
         let health = Server { router: health_router, tls: None, seats, ..server.clone() };
-        let faces = self.listeners.into_iter().map(|listener| (listener, &server)).chain(self.health.map(|listener| (listener, &health)));
+        // a stream of watches is one request, whose body ends with it
+        let etcd = Server { router: etcd_router, body_max: NO_BODY_MAX, ..server.clone() };
+        let faces = self.listeners.into_iter().map(|listener| (listener, &server));
+        let faces = faces.chain(self.health.map(|listener| (listener, &health))).chain(self.etcd.map(|listener| (listener, &etcd)));
         futures_util::future::join_all(faces.map(|(listener, server)| server.clone().accept(listener))).await;
         server.tasks.close();
         if tokio::time::timeout(grace, server.tasks.wait()).await.is_err() {
@@ -204,7 +214,7 @@ impl Server {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
         let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
-        let service = hyper::service::service_fn(requests(self.router, self.seats.limits().body, caller));
+        let service = hyper::service::service_fn(requests(self.router, self.body_max, caller));
         conversation(stop, Arc::clone(&seat), builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service))
     }
 
@@ -214,7 +224,7 @@ impl Server {
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
         let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
-        let service = hyper::service::service_fn(requests(self.router, self.seats.limits().body, caller));
+        let service = hyper::service::service_fn(requests(self.router, self.body_max, caller));
         let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service).into_owned();
         conversation(stop, seat, connection)
     }

@@ -7,6 +7,7 @@ mod announce;
 mod asker;
 mod bundle;
 mod config;
+mod demo;
 mod doctor;
 mod explain;
 mod failure;
@@ -86,6 +87,8 @@ enum CliCommand {
     Healthcheck(Asking<healthcheck::HealthcheckOptions>),
     /// Put what is needed to understand a running meshkeep into one tar: status, problems, metrics, settings, log; no secrets
     Bundle(Asking<bundle::BundleOptions>),
+    /// A mesh of three simulated clusters to look at, mirrored and served as real ones; needs no server
+    Demo(demo::Options),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
     Doctor(doctor::Options),
     /// What a cluster of machines outside Kubernetes, described in files, is published as (docs/announce.md)
@@ -131,6 +134,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             end(reflect.to.options().and_then(|options| serve::run(reflect.settings, in_force, &warnings, Some(options))))
         }
         Ok((CliCommand::Announce(options), _)) => finish(announce::run(&options)),
+        Ok((CliCommand::Demo(options), _)) => end(demo::run(&options)),
         Ok((CliCommand::Openapi(options), _)) => end(openapi::run(options)),
         Ok((CliCommand::Store(command), _)) => store::run(&command),
         Ok((CliCommand::Completion { shell }, _)) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
@@ -171,6 +175,7 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Serve(_)
             | CliCommand::Announce(_)
             | CliCommand::Reflect(_)
+            | CliCommand::Demo(_)
             | CliCommand::Openapi(_)
             | CliCommand::Store(_)
             | CliCommand::Completion { .. }

@@ -163,7 +163,8 @@ pub fn publication(first: Published) -> (Publisher, Subscriber) {
 }
 
 impl Publisher {
-    fn publish(&self, published: Published) {
+    /// Shows a snapshot.
+    pub fn publish(&self, published: Published) {
         let head = published.feed.head();
         self.current.store(Arc::new(published));
         self.head.send_if_modified(|current| {
@@ -256,7 +257,8 @@ impl Committer {
         let now = SystemTime::now();
         let Effects { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
         let mut group = Group { records: records.into_iter().collect(), cursors, clusters, ..Group::default() };
-        self.publisher.marks.count(announcements.iter());
+        // notices are no changes of the mirror
+        self.publisher.marks.count(announcements.iter().filter(|announcement| announcement.key.kind != Kind::Notice));
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
             // findings are made anew by each start, which knows nothing of those before

@@ -34,6 +34,7 @@ fn nothing_said_means_the_documented_defaults() {
         data_dir: "/var/lib/meshkeep".into(),
         listen: vec![tcp("127.0.0.1:9870")],
         health_listen: None,
+        etcd_listen: None,
         cluster_name: None,
         cluster_id: ClusterId(0),
         local_etcd: None,

@@ -69,6 +69,8 @@ pub struct Feed {
     tombstones: OrdMap<Sequence, Tombstone>,
     /// Where a key's tombstone is, so that it goes when the key comes back.
     tombstone_of: OrdMap<EntryKey, Sequence>,
+    /// Where this start of meshkeep began.
+    start: Sequence,
     /// A position below this one may have missed a delete.
     floor: Sequence,
     head: Sequence,
@@ -87,6 +89,7 @@ impl Feed {
             object_bytes: 0,
             tombstones: OrdMap::new(),
             tombstone_of: OrdMap::new(),
+            start,
             floor: start,
             head: start,
             retention,
@@ -174,6 +177,12 @@ impl Feed {
     #[must_use]
     pub fn head(&self) -> Sequence {
         self.head
+    }
+
+    /// Where this start of meshkeep began: all that it announced has higher sequences.
+    #[must_use]
+    pub fn start(&self) -> Sequence {
+        self.start
     }
 
     /// The oldest position from which nothing is lost.

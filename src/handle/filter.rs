@@ -106,8 +106,13 @@ impl Filter {
             }
             Kind::Identity | Kind::Ip | Kind::NodeIp => true,
             Kind::Cluster | Kind::Problem => self.is_only_about_clusters(),
+            Kind::Notice => false,
         };
-        let by_kind = if self.kinds.is_empty() { key.kind != Kind::Problem } else { self.kinds.contains(&key.kind.listed_as()) };
+        let by_kind = if self.kinds.is_empty() {
+            !matches!(key.kind, Kind::Problem | Kind::Notice)
+        } else {
+            self.kinds.contains(&key.kind.listed_as())
+        };
         // of several clusters the object alone knows which
         by_kind && (self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster)) && by_name
     }

@@ -33,4 +33,13 @@ impl Handle {
         let writer = self.findings.0.get().ok_or(WriterGone)?;
         writer.send(Command::Findings(changes)).await
     }
+
+    /// Has the writer show the heartbeat of the etcd that the mirror is to some readers.
+    ///
+    /// # Errors
+    /// There is no writer, not yet or no longer.
+    pub async fn beat(&self) -> Result<(), WriterGone> {
+        let writer = self.findings.0.get().ok_or(WriterGone)?;
+        writer.send(Command::Beat).await
+    }
 }

@@ -12,6 +12,7 @@ mod filter;
 mod findings_door;
 mod global_services;
 mod miss;
+mod raw;
 mod reading;
 mod reflected;
 mod scan;
@@ -37,7 +38,8 @@ use crate::model::{ClusterName, ClusterStatus, DirectoryState, LogTail, MaxConne
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
-    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, SelectionRule, ServiceShare, Weakness,
+    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RawPlace, SelectionRule, ServiceShare,
+    Weakness,
 };
 pub use early::{Early, EarlyWatch, Question};
 pub use explain::{Merit, Verdict};
@@ -46,6 +48,7 @@ pub use filter::Filter;
 pub use findings_door::FindingsDoor;
 pub use global_services::Selected;
 pub use miss::Miss;
+pub use raw::{RawChange, RawPast};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use scan::Scanned;
 pub use selector::LabelSelector;

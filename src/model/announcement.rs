@@ -113,6 +113,13 @@ impl Version {
         Self { byte_count, ..Self::whole(VersionBytes::default(), |_, _| None, Decoded::Fixed(object)) }
     }
 
+    /// Bytes that mean nothing to the views.
+    #[must_use]
+    pub fn bare(value: Arc<[u8]>, create_sequence: Sequence, last_sequence: Sequence, version: u64) -> Self {
+        let bytes = VersionBytes { value, create_sequence, last_sequence, version, usable: None };
+        Self::whole(bytes, |_, _| None, Decoded::Seen(Weak::new()))
+    }
+
     fn whole(whole: VersionBytes, decode: Decode, decoded: Decoded) -> Self {
         let byte_count = whole.byte_count();
         Self { whole: OnceLock::from(whole), packed: Mutex::default(), byte_count, decode, decoded: Mutex::new(decoded) }

@@ -151,6 +151,8 @@ pub enum Command {
     },
     /// Shows and announces what looks wrong by now, or no longer does. Of it nothing is stored: each start finds it anew.
     Findings(Vec<FindingChange>),
+    /// The heartbeat of the etcd that the mirror is to some readers, once a minute. The first one says that there are such readers.
+    Beat,
     /// Removes everything of a cluster: its keys, cursors and record.
     Remove {
         /// The cluster.

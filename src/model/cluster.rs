@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use smol_str::SmolStr;
 
-use super::{Kind, Revision};
+use super::{Kind, RawRecord, Revision};
 
 /// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -157,6 +157,8 @@ pub struct ClusterRecord {
     pub config: Option<ClusterConfig>,
     /// When its source last said anything, to within half a minute.
     pub last_contact: Option<SystemTime>,
+    /// What was told of it to who reads the mirror as an etcd, in key order. The view alone changes it.
+    pub notices: Vec<RawRecord>,
 }
 
 /// What the watcher of the config directory has to say.

@@ -13,6 +13,9 @@ const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 /// Where what looks wrong is told.
 const PROBLEM_PREFIX: &str = "problem/";
 
+/// What stands before the whole key of a notice, so that it is not taken for that of something else.
+const NOTICE_PREFIX: &str = "notice/";
+
 /// What stands between a node's name and an address or pod CIDR of it in the key of a derived entry.
 pub(crate) const NODE_IP_MARK: char = '#';
 
@@ -38,6 +41,9 @@ pub enum Kind {
     Cluster,
     /// Something that looks wrong. Made here like a cluster, and told only to those who ask for it.
     Problem,
+    /// What a KVStoreMesh would write beside the entries: cluster configs, canaries, its heartbeat. Made here for who reads the mirror as an etcd,
+    /// and told to nobody else.
+    Notice,
 }
 
 impl Kind {
@@ -64,6 +70,7 @@ impl Kind {
             Self::Service => "services/v1",
             Self::Cluster => "cluster-config",
             Self::Problem => "problem",
+            Self::Notice => "notice",
         }
     }
 
@@ -79,6 +86,7 @@ impl Kind {
             Self::Service => "service",
             Self::Cluster => "cluster",
             Self::Problem => "problem",
+            Self::Notice => "notice",
         }
     }
 
@@ -87,7 +95,7 @@ impl Kind {
     pub const fn is_mirrored(self) -> bool {
         match self {
             Self::EndpointSlice | Self::Identity | Self::Ip | Self::Node | Self::ServiceExport | Self::Service => true,
-            Self::NodeIp | Self::Cluster | Self::Problem => false,
+            Self::NodeIp | Self::Cluster | Self::Problem | Self::Notice => false,
         }
     }
 
@@ -103,6 +111,7 @@ impl Kind {
             Self::Service => 5,
             Self::Cluster => 6,
             Self::Problem => 7,
+            Self::Notice => 8,
         }
     }
 
@@ -118,7 +127,8 @@ impl Kind {
             | Self::ServiceExport
             | Self::Service
             | Self::Cluster
-            | Self::Problem => self,
+            | Self::Problem
+            | Self::Notice => self,
         }
     }
 
@@ -128,12 +138,12 @@ impl Kind {
     pub const fn is_revocable(self) -> bool {
         match self {
             Self::EndpointSlice | Self::ServiceExport | Self::Service => true,
-            Self::Identity | Self::Ip | Self::NodeIp | Self::Node | Self::Cluster | Self::Problem => false,
+            Self::Identity | Self::Ip | Self::NodeIp | Self::Node | Self::Cluster | Self::Problem | Self::Notice => false,
         }
     }
 
     /// What stands between the cluster's name and the object's own in the cache form: only identities have something there.
-    const fn infix(self) -> &'static str {
+    pub(crate) const fn infix(self) -> &'static str {
         match self {
             Self::Identity => "id/",
             Self::EndpointSlice
@@ -143,7 +153,8 @@ impl Kind {
             | Self::ServiceExport
             | Self::Service
             | Self::Cluster
-            | Self::Problem => "",
+            | Self::Problem
+            | Self::Notice => "",
         }
     }
 }
@@ -162,7 +173,7 @@ pub struct EntryKey {
     /// The cluster that it came from.
     pub cluster: ClusterName,
     /// The rest of the key: a node name, `<namespace>/<name>`, a decimal identity, an address with or without a length,
-    /// `<node>#<address or prefix>`, or of a problem its type and behind a `/` its subject.
+    /// `<node>#<address or prefix>`, or of a problem its type and behind a `/` its subject; of a notice all of it.
     pub name: SmolStr,
 }
 
@@ -183,6 +194,12 @@ impl EntryKey {
     pub fn of_problem(kind_name: &str, cluster: Option<ClusterName>, subject: &str) -> Self {
         let name = if subject.is_empty() { kind_name.into() } else { SmolStr::from(format!("{kind_name}/{subject}")) };
         Self { kind: Kind::Problem, cluster: cluster.unwrap_or_else(ClusterName::lowest), name }
+    }
+
+    /// The key that stands for a notice, whose name is its whole key as an etcd has it.
+    #[must_use]
+    pub fn of_notice(etcd_key: impl Into<SmolStr>) -> Self {
+        Self { kind: Kind::Notice, cluster: ClusterName::lowest(), name: etcd_key.into() }
     }
 
     /// The key of the entry that is derived from an address or a pod CIDR of a node.
@@ -238,6 +255,16 @@ impl EntryKey {
         Self::new(kind, ClusterName::lowest(), "")
     }
 
+    /// The whole key as an etcd has it: of what is mirrored, and of notices. `None` of what no etcd has.
+    #[must_use]
+    pub fn etcd_key(&self) -> Option<SmolStr> {
+        match self.kind {
+            Kind::Notice => Some(self.name.clone()),
+            kind if kind.is_mirrored() => Some(smol_str::format_smolstr!("{self}")),
+            _ => None,
+        }
+    }
+
     /// Reads the cache form back. `None` where the text is not the key of a known kind.
     #[must_use]
     pub fn from_cache_form(text: &str) -> Option<Self> {
@@ -249,6 +276,9 @@ impl EntryKey {
             let (cluster, subject) = rest.split_once('/').unwrap_or((rest, ""));
             let cluster = if cluster == ClusterName::NONE { None } else { Some(ClusterName::parse(cluster).ok()?) };
             return Some(Self::of_problem(kind_name, cluster, subject)).filter(|key| key.to_string() == text);
+        }
+        if let Some(etcd_key) = text.strip_prefix(NOTICE_PREFIX) {
+            return Some(Self::of_notice(etcd_key));
         }
         let below = text.strip_prefix("cilium/cache/")?;
         let kind = Kind::ALL.into_iter().find(|kind| below.strip_prefix(kind.base()).is_some_and(|rest| rest.starts_with('/')))?;
@@ -267,6 +297,7 @@ impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = match self.kind {
             Kind::Cluster => [CLUSTER_CONFIG_PREFIX, "", "", self.cluster.as_str(), "", "", ""],
+            Kind::Notice => [NOTICE_PREFIX, &self.name, "", "", "", "", ""],
             Kind::Problem => match self.name.split_once('/') {
                 Some((kind_name, subject)) => [PROBLEM_PREFIX, kind_name, "/", self.cluster.as_str(), "/", subject, ""],
                 None => [PROBLEM_PREFIX, &self.name, "/", self.cluster.as_str(), "", "", ""],
@@ -307,6 +338,7 @@ mod tests {
             "problem/danglingIdentity/paris/68352",
             "problem/duplicateAddress/-/cidr/10.1.0.0/16",
             "problem/logGap/-",
+            "notice/cilium/cluster-config/paris",
             "cilium/cache/nodes/v1/paris/worker-1#10.0.0.1",
             "cilium/cache/nodes/v1/paris/a#b#fd00::1",
             "cilium/cache/nodes/v1/paris/a#10.0.0.0/24",

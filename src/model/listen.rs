@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+/// The version of etcd whose interface the etcd face is. Tools look at it for what they may ask: streams of ranges are new in it.
+pub const ETCD_VERSION: &str = "3.7.0";
+
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {

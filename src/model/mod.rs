@@ -38,7 +38,7 @@ pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};
 pub use identity_labels::IdentityLabels;
 pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
-pub use listen::ListenAddress;
+pub use listen::{ETCD_VERSION, ListenAddress};
 pub use log_tail::LogTail;
 pub use nearest::nearest;
 pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
@@ -48,7 +48,7 @@ pub use object::{
 };
 pub use packed_slice::PackedSlice;
 pub use position::{Epoch, EpochSpan, LeaseId, Position, ReaderPosition, Revision, Sequence};
-pub use record::{Record, Rejection, SourceStamp};
+pub use record::{RawRecord, Record, Rejection, SourceStamp};
 pub use reminders::{REMINDER_INTERVAL, Reminders};
 pub use secret_url::SecretUrl;
 pub use setting::{Setting, SettingSource};

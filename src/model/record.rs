@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use smol_str::SmolStr;
+
 use super::{EntryKey, LeaseId, Object, Revision, Sequence};
 
 /// Where the newest bytes of a key come from.
@@ -50,4 +52,19 @@ pub struct Record {
     pub version: u64,
     /// The listing in which the source last confirmed the key; 0 means not since meshkeep started. Never stored.
     pub generation: u64,
+}
+
+/// One key as an etcd has it, with our sequences as its revisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawRecord {
+    /// The whole key.
+    pub key: SmolStr,
+    /// Its bytes.
+    pub value: Arc<[u8]>,
+    /// Our sequence when it appeared.
+    pub create_sequence: Sequence,
+    /// Our sequence of its last change.
+    pub last_sequence: Sequence,
+    /// How many times it changed since it appeared, starting with 1.
+    pub version: u64,
 }

@@ -436,7 +436,7 @@ impl Packed {
                 let service = String::from_utf8(self.addresses_of(row)).ok()?;
                 Some(Meaning::Service((!service.is_empty()).then(|| service.into())))
             }
-            Kind::Cluster | Kind::Problem => None,
+            Kind::Cluster | Kind::Problem | Kind::Notice => None,
             Kind::Identity => self.name(row).parse().ok().map(Meaning::Identity),
             Kind::Node => Some(Meaning::Node { addresses: read_addresses(&self.addresses_of(row)) }),
             Kind::Ip | Kind::NodeIp => {

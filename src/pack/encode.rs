@@ -96,7 +96,8 @@ fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
             | Kind::ServiceExport
             | Kind::Service
             | Kind::Cluster
-            | Kind::Problem,
+            | Kind::Problem
+            | Kind::Notice,
             _,
         ) => false,
     };

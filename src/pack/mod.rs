@@ -115,7 +115,7 @@ const fn kind_number(kind: Kind) -> u8 {
         Kind::EndpointSlice => 4,
         Kind::ServiceExport => 5,
         Kind::NodeIp => 6,
-        Kind::Cluster | Kind::Problem => u8::MAX,
+        Kind::Cluster | Kind::Problem | Kind::Notice => u8::MAX,
     }
 }
 

@@ -62,9 +62,13 @@ impl Plan {
 /// ended last announced nothing above what is covered that anybody could go on from.
 fn vouched(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
     let judged = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });
-    // below the floor a position is refused anyway
-    let mut epochs: Vec<EpochSpan> = judged.filter(|span| span.vouched >= Some(floor)).collect();
-    epochs.drain(..epochs.len().saturating_sub(EPOCHS_MAX));
+    // below the floor a position is refused anyway; the first start is what the history is known by (`Reading::lineage`)
+    let numbered = judged.enumerate().filter(|(number, span)| *number == 0 || span.vouched >= Some(floor));
+    let mut epochs: Vec<EpochSpan> = numbered.map(|(_, span)| span).collect();
+    let surplus = epochs.len().saturating_sub(EPOCHS_MAX);
+    if surplus > 0 {
+        epochs.drain(1..=surplus);
+    }
     epochs
 }
 
@@ -84,9 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn starts_below_the_floor_are_not_honoured_and_no_more_than_can_be_kept() {
-        assert_eq!(vouched(&[span(1, 0, Some(5)), span(2, 10, None)], Sequence(12), Sequence(6)), [span(2, 10, Some(12))]);
+    fn starts_below_the_floor_are_not_honoured_and_no_more_than_can_be_kept_but_for_the_first() {
+        let all = [span(1, 0, Some(5)), span(2, 6, Some(8)), span(3, 10, None)];
+        assert_eq!(vouched(&all, Sequence(12), Sequence(9)), [span(1, 0, Some(5)), span(3, 10, Some(12))]);
         let many: Vec<EpochSpan> = (1..=EPOCHS_MAX as u64 + 5).map(|number| span(number, number, Some(number))).collect();
-        assert_eq!(vouched(&many, Sequence(9_999), Sequence(0)), many[5..]);
+        assert_eq!(vouched(&many, Sequence(9_999), Sequence(0)), [&many[..1], &many[6..]].concat());
     }
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::signals::Reread;
 use super::{OpenedStore, early};
-use crate::api::{ApiOptions, ConnectionLimits, TlsFiles};
+use crate::api::{ApiOptions, Bound, ConnectionLimits, TlsFiles};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
+use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
 use crate::handle::{DiskBytes, Early, StoreReport};
 use crate::kvstore::ClientOptions;
@@ -27,6 +29,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
     let tls = security.tls_cert.clone().zip(security.tls_key.clone());
     ApiOptions {
         health_listen: settings.health_listen.clone(),
+        etcd_listen: settings.etcd_listen.clone(),
         allowed_hosts: settings.allowed_hosts.clone(),
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
@@ -34,6 +37,13 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
         on_problem: settings.on_problem.clone(),
         limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }
+}
+
+/// Where the mirror is served as an etcd: with what, and until when.
+pub(super) fn etcd_options(settings: &Settings, bound: &Bound, stop: CancellationToken) -> Option<EtcdOptions> {
+    let url = bound.etcd_address()?;
+    let restricted = settings.security.tls_cert.is_some() && settings.security.client_ca.is_some();
+    Some(EtcdOptions { restricted, urls: vec![url], stop })
 }
 
 pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> DirectoryOptions {

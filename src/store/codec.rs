@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `e` + name of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
 //! | `c` + kind's base + `/` + cluster | cursor: flags (1 = cached, 2 = last put, 4 = last delete, 8 = canary) · `u64` etcd cluster id · `i64` revision · [put: `i64` revision · 32 bytes SHA-256 · `bytes` source key] · [delete: `i64` revision · `bytes` source key] · [canary: `i64` revision · `bytes` value] |
-//! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given, 64 = last contact) · [`i64` last contact, in microseconds since 1970] · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] |
+//! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given, 64 = last contact, 128 = notices) · [`i64` last contact, in microseconds since 1970] · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] · [varint count of notices · of each: `text` key · `bytes` value · varint create sequence · varint last sequence · varint version] |
 //! | `t` + sequence, 8 bytes big-endian | tombstone: reason (0 = deleted, 1 = cluster removed) · `i64` time in microseconds since 1970 · `text` name of the key |
 //! | `mepochs` | varint count · of each start that positions may come from, oldest first: `u64` epoch · varint sequence at which it began · 0, or 1 and varint sequence up to which it is vouched for |
 //! | `mderived` | `u64` number of the rules by which the entries derived from nodes were made |
@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime};
 use super::bytes::{Malformed, Reader, Writer, open, unseal};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
-    Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
+    Kind, LeaseId, PutPoint, RawRecord, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
 };
 
 /// The form of every value in layout 1.
@@ -78,10 +78,17 @@ const CONFIG_EXPORTS_GIVEN: u8 = 1 << 3;
 const CONFIG_EXPORTS_ON: u8 = 1 << 4;
 const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
 const CLUSTER_CONTACT: u8 = 1 << 6;
+const CLUSTER_NOTICES: u8 = 1 << 7;
 
 /// Every flag of a cluster's value.
-const CLUSTER_FLAGS: u8 =
-    CONFIG_PRESENT | CONFIG_CANARIES | CONFIG_CACHED | CONFIG_EXPORTS_GIVEN | CONFIG_EXPORTS_ON | CONFIG_SLICES_GIVEN | CLUSTER_CONTACT;
+const CLUSTER_FLAGS: u8 = CONFIG_PRESENT
+    | CONFIG_CANARIES
+    | CONFIG_CACHED
+    | CONFIG_EXPORTS_GIVEN
+    | CONFIG_EXPORTS_ON
+    | CONFIG_SLICES_GIVEN
+    | CLUSTER_CONTACT
+    | CLUSTER_NOTICES;
 
 /// What a stored key stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -364,7 +371,8 @@ pub(super) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
             | bit(config.service_exports_enabled == Some(true), CONFIG_EXPORTS_ON)
             | bit(config.endpoint_slices_export_mode.is_some(), CONFIG_SLICES_GIVEN)
     });
-    writer.byte(config_flags | bit(record.last_contact.is_some(), CLUSTER_CONTACT));
+    let contact_flag = bit(record.last_contact.is_some(), CLUSTER_CONTACT);
+    writer.byte(config_flags | contact_flag | bit(!record.notices.is_empty(), CLUSTER_NOTICES));
     if let Some(last_contact) = record.last_contact {
         writer.signed(micros_since_1970(last_contact));
     }
@@ -375,6 +383,14 @@ pub(super) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
             writer.bytes(mode.as_bytes());
         }
     }
+    if !record.notices.is_empty() {
+        writer.varint(record.notices.len() as u64);
+    }
+    for notice in &record.notices {
+        writer.bytes(notice.key.as_bytes());
+        writer.bytes(&notice.value);
+        [notice.create_sequence.0, notice.last_sequence.0, notice.version].into_iter().for_each(|number| writer.varint(number));
+    }
     writer.into_bytes()
 }
 
@@ -384,8 +400,20 @@ pub(super) fn read_cluster(body: &[u8]) -> Result<ClusterRecord, Malformed> {
     let flags = reader.flags(CLUSTER_FLAGS)?;
     let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.signed()?)?) } else { None };
     let config = if flags & CONFIG_PRESENT != 0 { Some(read_config(&mut reader, flags)?) } else { None };
+    let count = if flags & CLUSTER_NOTICES != 0 { reader.varint()? } else { 0 };
+    let notices = (0..count).map(|_| read_notice(&mut reader)).collect::<Result<_, _>>()?;
     reader.finish()?;
-    Ok(ClusterRecord { config, last_contact })
+    Ok(ClusterRecord { config, last_contact, notices })
+}
+
+fn read_notice(reader: &mut Reader<'_>) -> Result<RawRecord, Malformed> {
+    Ok(RawRecord {
+        key: reader.text("key of a notice")?.into(),
+        value: reader.bytes()?.into(),
+        create_sequence: Sequence(reader.varint()?),
+        last_sequence: Sequence(reader.varint()?),
+        version: reader.varint()?,
+    })
 }
 
 fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malformed> {

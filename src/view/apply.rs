@@ -7,8 +7,8 @@ use super::place::{Place, object_of, version_of, whole};
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{
-    Announcement, Change, ClusterName, ClusterPhase, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope,
-    SourceStamp,
+    Announcement, Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record,
+    Rejection, Scope, SourceStamp,
 };
 
 /// The generation of changes that come before any list of this process: those of a resumed watch.
@@ -55,23 +55,27 @@ impl View {
                     self.change(change, now, effects);
                 }
                 if let Some(cursor) = cursor {
-                    self.set_cursor(scope, cursor, effects);
+                    self.set_cursor(scope, cursor, now, effects);
                 }
             }
             Command::Prune(scope) => self.prune(&scope, effects),
             Command::Confirm(scope) => self.confirm(scope),
             Command::Remember { cluster, record } => {
                 let before = self.clusters.get(&cluster);
+                let notices = before.map(|before| before.notices.clone()).unwrap_or_default();
+                let record = ClusterRecord { notices, ..record };
                 if before.map(|before| &before.config) != Some(&record.config) {
                     self.scopes.cluster_moved(&cluster);
                 }
                 if self.clusters.get(&cluster) != Some(&record) {
                     effects.clusters.insert(cluster.clone(), Some(record.clone()));
-                    self.clusters.insert(cluster, record);
+                    self.clusters.insert(cluster.clone(), record);
+                    self.notify_of(&cluster, now, effects);
                 }
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, ClusterPhase { phase: Some(phase), cause }, effects),
             Command::Findings(changes) => self.set_findings(changes, effects),
+            Command::Beat => self.beat(now, effects),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, effects),
         }
     }
@@ -84,8 +88,9 @@ impl View {
         }
     }
 
-    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, effects: &mut Effects) {
+    fn set_cursor(&mut self, scope: Scope, cursor: Cursor, now: SystemTime, effects: &mut Effects) {
         self.scopes.set_cursor(scope.clone(), cursor.clone());
+        self.notify_of_scope(&scope, now, effects);
         effects.cursors.insert(scope, Some(cursor));
     }
 
@@ -111,6 +116,7 @@ impl View {
     }
 
     fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, effects: &mut Effects) {
+        self.withdraw_notices(cluster, reason, effects);
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster.clone(), kind };
             let gone: Vec<EntryKey> = self.keys_in_scope(&scope).collect();

@@ -276,6 +276,24 @@ impl Base {
         chunks.map(held).sum()
     }
 
+    /// How many keys of rows there are from a key on and below another.
+    pub(super) fn count_within(&self, start: &EntryKey, end: &EntryKey) -> usize {
+        let first = self.chunk_of(start).map(|(first, _)| first.clone()).unwrap_or_else(EntryKey::lowest);
+        let mut chunks = self.chunks.from(&first).peekable();
+        let mut count = 0;
+        while let Some((first, (id, chunk))) = chunks.next().filter(|(first, _)| *first < end) {
+            let place = |key: &EntryKey| chunk.find(key).unwrap_or_else(|row| row);
+            let from = if first < start { place(start) } else { 0 };
+            // all rows of a chunk are below the first of the next
+            let to = if chunks.peek().is_some_and(|(next, _)| *next <= end) { chunk.len() } else { place(end) };
+            let side = self.side(*id);
+            let is_gone = |(row, now): &(usize, Row<'_>)| matches!(now, Row::Gone) && (from..to).contains(row);
+            let gone = if (from, to) == (0, chunk.len()) { side.gone_count() } else { side.changes().rows().filter(is_gone).count() };
+            count += (to - from) - gone;
+        }
+        count
+    }
+
     /// How many rows have a revision and lease beside their chunk.
     pub(super) fn stamped_count(&self) -> usize {
         self.sides.stamped_count()

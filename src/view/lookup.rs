@@ -37,7 +37,7 @@ pub struct Live(Alive);
 #[derive(Debug, Clone)]
 enum Alive {
     Entry(Place),
-    /// A cluster or a finding: it has no record.
+    /// A cluster, a finding or a notice: it has no record.
     Made(EntryKey),
 }
 
@@ -274,7 +274,7 @@ impl View {
         let last = found.get(..count).and_then(|found| found.iter().map(|(sequence, _)| *sequence).max()).unwrap_or(Sequence(u64::MAX));
         found.extend(self.overlay.within(position, last).map(|(sequence, record)| (sequence, Place::Fresh(Arc::clone(record)))));
         let entries = found.into_iter().map(|(sequence, place)| (sequence, Live(Alive::Entry(place))));
-        let made = self.phases_after(position).chain(self.findings_after(position).take(count));
+        let made = self.phases_after(position).chain(self.findings_after(position).take(count)).chain(self.notices_after(position));
         let made = made.map(|(sequence, key)| (sequence, Live(Alive::Made(key))));
         let mut found: Vec<(Sequence, Live)> = entries.chain(made).collect();
         found.sort_unstable_by_key(|(sequence, _)| *sequence);

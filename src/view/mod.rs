@@ -21,12 +21,14 @@ mod ipcache;
 mod lookup;
 mod node_index;
 mod node_names;
+mod notices;
 mod numbers;
 mod overlay;
 mod paged;
 mod phases;
 mod place;
 mod rank;
+mod raw;
 mod restore;
 mod scan;
 mod scopes;
@@ -63,6 +65,7 @@ pub use global_services::{
 pub use index::Within;
 pub use lookup::{Live, LookupMatch};
 pub use rank::{Rank, Weakness};
+pub use raw::RawPlace;
 pub use scopes::ScopeState;
 
 /// The mirror in memory. Cloning makes a snapshot.
@@ -77,6 +80,7 @@ pub struct View {
     clusters: OrdMap<ClusterName, ClusterRecord>,
     phases: OrdMap<ClusterName, phases::Placed>,
     findings: findings::Findings,
+    notices: notices::Notices,
     entry_count: usize,
     sequence: Sequence,
 }

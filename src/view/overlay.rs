@@ -82,6 +82,11 @@ impl Overlay {
         self.records.range::<_, EntryKey>(start.clone()..)
     }
 
+    /// How many there are from a key on and below another.
+    pub(super) fn count_within(&self, start: &EntryKey, end: &EntryKey) -> usize {
+        self.records.range::<_, EntryKey>(start.clone()..end.clone()).count()
+    }
+
     /// Records that changed between two sequences, in order.
     pub(super) fn within(&self, above: Sequence, below: Sequence) -> impl Iterator<Item = (Sequence, &Arc<Record>)> {
         let range = (above.next() < below).then(|| self.by_sequence.range(above.next()..below));

@@ -129,6 +129,7 @@ impl View {
 
     /// Takes in a cluster record that the store held.
     pub fn restore_cluster(&mut self, cluster: ClusterName, record: ClusterRecord) {
+        self.restore_notices(&record.notices);
         self.clusters.insert(cluster, record);
     }
 }

@@ -43,6 +43,22 @@ pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
     })
 }
 
+/// A cluster config as a KVStoreMesh writes it of a cluster that it copies (`pkg/clustermesh/kvstoremesh/remote_cluster.go`): cached, and with
+/// canaries. What is not set is left out, as Go does.
+#[must_use]
+pub fn write_cached_config(config: &ClusterConfig) -> Vec<u8> {
+    let mut capabilities = vec!["\"syncedCanaries\":true".to_owned(), "\"cached\":true".to_owned()];
+    if config.max_connected_clusters != 0 {
+        capabilities.push(format!("\"maxConnectedClusters\":{}", config.max_connected_clusters));
+    }
+    capabilities.extend(config.service_exports_enabled.map(|enabled| format!("\"serviceExportsEnabled\":{enabled}")));
+    if let Some(mode) = &config.endpoint_slices_export_mode {
+        // a text is written as JSON has it, whatever it is
+        capabilities.push(format!("\"endpointSlicesExportMode\":{}", serde_json::Value::from(mode.as_str())));
+    }
+    format!("{{\"id\":{},\"capabilities\":{{{}}}}}", config.id, capabilities.join(",")).into_bytes()
+}
+
 /// How a kind of a cluster is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
@@ -69,7 +85,7 @@ pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
         (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
         (Kind::Service, _) => Reading::Published,
         // made here, of no source
-        (Kind::NodeIp | Kind::Cluster | Kind::Problem, _) => Reading::Absent,
+        (Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice, _) => Reading::Absent,
     }
 }
 
@@ -131,6 +147,17 @@ mod tests {
         for zero in ["{}", "null", r#"{"id":null,"capabilities":null}"#, r#"{"capabilities":{"endpointSlicesExportMode":""}}"#] {
             assert_eq!(parse_cluster_config(zero.as_bytes()), Ok(ClusterConfig::default()), "{zero}");
         }
+    }
+
+    #[test]
+    fn a_copy_s_config_reads_back_with_canaries_and_cached() {
+        let plain = ClusterConfig { id: ClusterId(3), max_connected_clusters: 255, ..ClusterConfig::default() };
+        let json = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255}}"#;
+        assert_eq!(String::from_utf8(write_cached_config(&plain)).unwrap(), json);
+        let mode = Some("a \"mode\"\n".to_owned());
+        let rich = ClusterConfig { service_exports_enabled: Some(false), endpoint_slices_export_mode: mode, ..ClusterConfig::default() };
+        let expected = ClusterConfig { synced_canaries: true, cached: true, ..rich.clone() };
+        assert_eq!(parse_cluster_config(&write_cached_config(&rich)), Ok(expected));
     }
 
     #[test]

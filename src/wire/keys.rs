@@ -30,7 +30,8 @@ pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String
         (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
         (Kind::Ip, false) => format!("{root}{base}/default/"),
         // nothing is read of what is made here
-        (Kind::Ip, true) | (Kind::EndpointSlice | Kind::NodeIp | Kind::Node | Kind::ServiceExport | Kind::Service | Kind::Problem, _) => {
+        (Kind::Ip, true)
+        | (Kind::EndpointSlice | Kind::NodeIp | Kind::Node | Kind::ServiceExport | Kind::Service | Kind::Problem | Kind::Notice, _) => {
             format!("{root}{base}/{cluster}/")
         }
         (Kind::Cluster, _) => cluster_config_key(cluster),

@@ -21,6 +21,8 @@ pub(crate) mod tests;
 mod time;
 pub mod write;
 
+pub use time::time_text;
+
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -74,7 +76,7 @@ fn decode_with(key: &EntryKey, value: &[u8], context: &Context<'_>, held: impl F
         Kind::ServiceExport => service_export::decode(&key.name, value, context).map(|export| Object::ServiceExport(export.into())),
         Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
         Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
-        Kind::Problem => Err("what looks wrong is no mirrored value".to_owned()),
+        Kind::Problem | Kind::Notice => Err("what is made here is no mirrored value".to_owned()),
     };
     object.map_err(|reason| bounded(&reason))
 }
@@ -127,9 +129,14 @@ pub fn identity_out_of_range(key: &EntryKey, value: &[u8], context: &Context<'_>
     let identity = match key.kind {
         Kind::Identity => identity::parse_number(&key.name).ok()?,
         Kind::Ip => ip::identity(value)?,
-        Kind::Node | Kind::NodeIp | Kind::Service | Kind::ServiceExport | Kind::EndpointSlice | Kind::Cluster | Kind::Problem => {
-            return None;
-        }
+        Kind::Node
+        | Kind::NodeIp
+        | Kind::Service
+        | Kind::ServiceExport
+        | Kind::EndpointSlice
+        | Kind::Cluster
+        | Kind::Problem
+        | Kind::Notice => return None,
     };
     context.range_without(identity).map(|range| (identity, range))
 }

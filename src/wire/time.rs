@@ -79,11 +79,26 @@ pub(super) fn zero_time() -> SystemTime {
     parse_time("0001-01-01T00:00:00Z").unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// A time as canaries and heartbeats have it: in whole seconds, in UTC.
+#[must_use]
+pub fn time_text(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Seconds and nanoseconds since 1970, as Go says them (`time.Parse(time.RFC3339, …)`, Go 1.26).
+    #[test]
+    fn a_time_reads_back_to_the_second() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_768_210_267_999);
+        assert_eq!(time_text(time), "2026-01-12T09:31:07Z");
+        assert_eq!(parse_time(&time_text(time)), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_768_210_267)));
+    }
+
     #[test]
     fn times_are_those_of_go() {
         let cases = [

@@ -20,8 +20,8 @@ const SHOWN: &str = "127.0.0.1:9870";
 const ANYTHING: &str = "…";
 
 /// What blocks of `sh` may begin a command with: what needs a cluster, a host's services or minutes to build, and what never ends.
-const ELSEWHERE: [&str; 10] =
-    ["cargo ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
+const ELSEWHERE: [&str; 11] =
+    ["cargo ", "etcdctl ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
 
 /// The one page that changes the mesh while it is read.
 const LAST: &str = "tour.md";

@@ -9,6 +9,7 @@ mod chaos;
 mod clusters;
 mod command_line;
 mod compaction;
+mod demo;
 mod derived;
 mod descriptors;
 mod directory;

@@ -350,7 +350,7 @@ fn mesh() -> View {
     let mut view = View::starting_at(Sequence(99));
     view.apply(Command::Phase { cluster: cluster("paris"), phase: Phase::Live, cause: 0 }, SystemTime::now());
     view.restore_phase(cluster("tokyo"), Sequence(40));
-    view.restore_cluster(cluster("tokyo"), ClusterRecord { config: None, last_contact: Some(contact_time()) });
+    view.restore_cluster(cluster("tokyo"), ClusterRecord { config: None, last_contact: Some(contact_time()), ..ClusterRecord::default() });
     view.restore(restored(key(Kind::Node, "tokyo", "tokyo-worker-1"), node("tokyo-worker-1", "172.18.2.2", "b"), 41));
     view.restore(restored(key(Kind::Identity, "tokyo", "68352"), identity(68352, "cart"), 42));
     view.restore(restored(key(Kind::Ip, "tokyo", "10.1.2.40"), pod("10.1.2.40", 68352, "172.18.2.2"), 43));
@@ -392,7 +392,7 @@ fn mesh() -> View {
     for kind in [Kind::EndpointSlice, Kind::ServiceExport] {
         view.apply(Command::Confirm(Scope { cluster: cluster("paris"), kind }), now);
     }
-    let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()) };
+    let record = ClusterRecord { config: Some(paris_config()), last_contact: Some(contact_time()), ..ClusterRecord::default() };
     view.apply(Command::Remember { cluster: cluster("paris"), record }, now);
     assert_eq!(view.sequence(), Sequence(HEAD));
     view

@@ -17,7 +17,7 @@ fn mesh() -> Fixture {
         view.apply(Command::Apply { scope, changes: vec![change], cursor: None }, SystemTime::now());
     }
     let config = ClusterConfig { id: ClusterId(1), ..ClusterConfig::default() };
-    let record = ClusterRecord { config: Some(config), last_contact: None };
+    let record = ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() };
     view.apply(Command::Remember { cluster: cluster("paris"), record }, SystemTime::now());
     Fixture::of(view)
 }

@@ -85,6 +85,7 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             count: None,
             key: None,
         })),
+        Kind::Notice => unreachable!("a notice has no object"),
     }
 }
 
@@ -94,7 +95,7 @@ fn change(random: &mut StdRng) -> Announcement {
         Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => one_of(random, &["a/b", "b/a", "a/a", "a"]).to_owned(),
         Kind::Node | Kind::Identity | Kind::Ip => word(random),
         Kind::NodeIp => format!("a#{}", address(random)),
-        Kind::Cluster | Kind::Problem => String::new(),
+        Kind::Cluster | Kind::Problem | Kind::Notice => String::new(),
     };
     let mut side = || random.random_bool(0.7).then(|| Version::made_here(Arc::new(object(random, kind))));
     let (old, new) = (side(), side());

@@ -132,7 +132,7 @@ impl Survey {
         let mut settled = BTreeSet::new();
         for (_, changed) in &changes {
             let (Changed::Live(key) | Changed::Gone(key, _)) = changed;
-            if matches!(key.kind, Kind::Cluster | Kind::Problem) {
+            if matches!(key.kind, Kind::Cluster | Kind::Problem | Kind::Notice) {
                 continue;
             }
             if old.is_rejected(key) || new.is_rejected(key) {

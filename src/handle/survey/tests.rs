@@ -36,7 +36,10 @@ impl World {
         let (mut view, feed) = (View::starting_at(start), Feed::starting_at(start, retention));
         for (id, name) in (1..).zip(CLUSTERS) {
             let config = ClusterConfig { id: ClusterId(id), max_connected_clusters: 255, ..ClusterConfig::default() };
-            view.restore_cluster(ClusterName::parse(name).unwrap(), ClusterRecord { config: Some(config), last_contact: None });
+            view.restore_cluster(
+                ClusterName::parse(name).unwrap(),
+                ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() },
+            );
         }
         Self { published: Published { view, feed, epoch: Epoch(1), earlier: Arc::default() }, count: 0 }
     }

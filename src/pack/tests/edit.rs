@@ -25,7 +25,7 @@ fn random_meaning(key: &EntryKey, random: &mut StdRng) -> Meaning {
             Meaning::Node { addresses: addresses.map(|ip| ip.parse().unwrap()).collect() }
         }
         Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => Meaning::Service(random.random::<bool>().then(|| "a/b".into())),
-        Kind::Cluster | Kind::Problem => Meaning::Unknown,
+        Kind::Cluster | Kind::Problem | Kind::Notice => Meaning::Unknown,
     }
 }
 

@@ -77,7 +77,7 @@ fn usual(kind: Kind, random: &mut StdRng) -> (String, Vec<u8>) {
             let frame = zstd::encode_all(uuid.as_bytes(), 1).unwrap();
             (format!("ns-{high}/slice-{low}"), frame)
         }
-        Kind::Cluster | Kind::Problem => panic!("no record is of a {kind} itself"),
+        Kind::Cluster | Kind::Problem | Kind::Notice => panic!("no record is of a {kind} itself"),
         Kind::Service | Kind::ServiceExport => {
             let (namespace, name) = (format!("ns-{high}"), format!("cart-{low}"));
             let value = format!(r#"{{"namespace":"{namespace}","name":"{name}","backends":{{"{address}":{{"p":{low}}}}}}}"#);

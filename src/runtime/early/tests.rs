@@ -118,7 +118,9 @@ fn stored(directory: &Path) {
         endpoint_slices_export_mode: None,
     };
     for (name, kind) in ["oslo", "paris", "rome"].into_iter().flat_map(|name| Kind::ALL.map(|kind| (name, kind))) {
-        group_of_all.clusters.insert(cluster(name), Some(ClusterRecord { config: Some(config.clone()), last_contact: None }));
+        group_of_all
+            .clusters
+            .insert(cluster(name), Some(ClusterRecord { config: Some(config.clone()), last_contact: None, ..ClusterRecord::default() }));
         let cursor = Cursor {
             etcd_cluster_id: EtcdClusterId(1),
             revision: Revision(9),

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{cluster, cluster_record, cursor, key, record, scope};
-use crate::model::{EntryKey, Kind, Rejection};
+use crate::model::{ClusterRecord, EntryKey, Kind, RawRecord, Rejection, Sequence};
 use crate::store::bytes::{Malformed, Writer, open};
 use crate::store::codec::{self, StoredKey};
 
@@ -113,7 +113,22 @@ fn unknown_forms_and_flags_are_errors() {
     assert_eq!(codec::read_cluster(&Writer::new(2).into_bytes()), Err(Malformed::UnknownForm(2)));
     let mut writer = Writer::new(1);
     writer.byte(128);
-    assert_eq!(codec::read_cluster(&writer.into_bytes()), Err(Malformed::Field("flags")));
+    assert_eq!(codec::read_cursor(&writer.into_bytes()), Err(Malformed::Field("flags")));
+}
+
+#[test]
+fn notices_read_back_with_their_cluster() {
+    let notice = |seed: u64| RawRecord {
+        key: format!("cilium/synced/paris/{seed}").into(),
+        value: format!("value {seed}").into_bytes().into(),
+        create_sequence: Sequence(seed),
+        last_sequence: Sequence(seed + 300),
+        version: seed + 1,
+    };
+    for count in [1, 7] {
+        let record = ClusterRecord { notices: (0..count).map(notice).collect(), ..cluster_record(7) };
+        assert_eq!(codec::read_cluster(&codec::write_cluster(&record)), Ok(record));
+    }
 }
 
 #[test]

@@ -89,6 +89,7 @@ fn cluster_record(seed: u32) -> ClusterRecord {
     ClusterRecord {
         config: (!seed.is_multiple_of(5)).then_some(config),
         last_contact: (!seed.is_multiple_of(3)).then(|| SystemTime::UNIX_EPOCH + Duration::from_micros(u64::from(seed) * 1_000_003)),
+        notices: Vec::new(),
     }
 }
 

@@ -122,7 +122,7 @@ fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
             );
             (format!("shop/s{number}"), value.into_bytes())
         }
-        Kind::NodeIp | Kind::Cluster | Kind::Problem => panic!("a {} is never put by a source", scope.kind),
+        Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice => panic!("a {} is never put by a source", scope.kind),
         Kind::Service => {
             let port = random.random_range(80..83);
             let value = format!(

@@ -178,6 +178,7 @@ impl Naive {
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut effects),
             Command::Findings(changes) => self.set_findings(changes, &mut effects),
+            Command::Beat => unreachable!("nobody reads this mirror as an etcd"),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut effects),
         }
         effects

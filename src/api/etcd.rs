@@ -1,0 +1,73 @@
+//! What the etcd face shares with this one: listeners, TLS, places and the accept loop, and beside its own calls the few paths that tools ask of an
+//! etcd over HTTP. Deliberately lacks: those calls (`etcd_api`), which come as a service of any requests.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{BoxError, Router};
+use http_body::Body as HttpBody;
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::routes::metrics;
+use super::state::ApiState;
+use super::visit::Visit;
+use crate::model::ETCD_VERSION;
+
+/// Answers what an etcd is asked.
+pub type EtcdService = BoxCloneSyncService<Request, Response, Infallible>;
+
+/// A service of such answers, whatever bodies it gives them.
+pub fn etcd_service<S, B>(service: S) -> EtcdService
+where
+    S: Service<Request, Response = axum::http::Response<B>, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
+}
+
+/// The face, where there is one.
+pub(super) fn router(state: ApiState, service: Option<EtcdService>) -> Router {
+    let routes = Router::new()
+        .route("/version", get(version))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics::get_metrics))
+        .with_state(state);
+    let routes = match service {
+        Some(service) => routes.fallback_service(service),
+        None => routes,
+    };
+    routes.layer(CatchPanicLayer::new()).layer(from_fn(let_in))
+}
+
+/// Whoever could connect is let in: who they are was asked in the handshake, where that is asked at all.
+async fn let_in(request: Request, next: Next) -> Response {
+    if let Some(visit) = request.extensions().get::<Arc<Visit>>() {
+        visit.let_in(false);
+    }
+    next.run(request).await
+}
+
+/// What `cilium-dbg troubleshoot` looks for.
+async fn version() -> Response {
+    let body = format!(r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":"{ETCD_VERSION}","storage":"{ETCD_VERSION}"}}"#);
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// Whether questions are answered, in etcd's words.
+async fn health(State(state): State<ApiState>) -> Response {
+    let (status, body) = if state.handle.is_loaded() && !state.stop.is_cancelled() {
+        (StatusCode::OK, r#"{"health":"true","reason":""}"#)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, r#"{"health":"false","reason":"the store is still loading"}"#)
+    };
+    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+}

@@ -1,0 +1,38 @@
+//! `meshkeep demo`: a mesh to look at, with nothing to install.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::demo::{self, DemoOptions};
+
+/// What it can be told.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// How many pods each of the three clusters has
+    #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pods: u32,
+
+    /// How many pods change in a second
+    #[arg(long, value_name = "COUNT", default_value = "20", value_parser = clap::value_parser!(u32).range(0..=20_000))]
+    changes: u32,
+
+    /// Serve HTTP here
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9870")]
+    listen: SocketAddr,
+
+    /// Take orders to break and to heal clusters here
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9869")]
+    control: SocketAddr,
+}
+
+/// Runs until it is told to stop.
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
+    let Options { pods, changes, listen, control } = *options;
+    let options = DemoOptions { pods, changes_per_second: changes, listen, control };
+    let ended = executor.block_on(demo::run(&options));
+    executor.shutdown_background();
+    Ok(ended?)
+}

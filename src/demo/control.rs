@@ -1,0 +1,102 @@
+//! Orders over HTTP: `POST /demo/clusters/{name}/break`, `lose` and `heal`. Nothing but the demo has them.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::DemoError;
+
+/// How many connections are answered at once; others wait.
+const CONNECTIONS_MAX: usize = 16;
+
+/// What may become of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Its etcd cannot be reached.
+    Break,
+    /// Its etcd loses everything.
+    Lose,
+    /// It is as before.
+    Heal,
+}
+
+/// An order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// To a cluster of this name.
+    Cluster(String, What),
+    /// To the first that it can be done to.
+    Next(What),
+    /// Kill the sidecar and start it again.
+    Restart,
+    /// End.
+    Quit,
+}
+
+/// Takes orders from now on.
+pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks: &mut JoinSet<()>) -> Result<(), DemoError> {
+    let listener = TcpListener::bind(address).await.map_err(|cause| DemoError::Listen { address, cause })?;
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                    let Ok((stream, _)) = accepted else { continue };
+                    let orders = orders.clone();
+                    let answer = service_fn(move |request| answer(request, orders.clone()));
+                    connections.spawn(async move { drop(http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await) });
+                }
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn answer(request: Request<Incoming>, orders: mpsc::Sender<Ask>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (status, text) = match order(request.method(), request.uri().path()) {
+        // a page of somewhere else must not break anything
+        Some(_) if request.headers().contains_key(http::header::ORIGIN) => (StatusCode::FORBIDDEN, "not from a page\n"),
+        Some(ask) if orders.send(ask.clone()).await.is_ok() => (StatusCode::ACCEPTED, "done\n"),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the demo ends\n"),
+        None => (StatusCode::NOT_FOUND, "POST /demo/clusters/{name}/break, lose or heal\n"),
+    };
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+fn order(method: &Method, path: &str) -> Option<Ask> {
+    let (name, what) = path.strip_prefix("/demo/clusters/")?.split_once('/')?;
+    let what = match what {
+        "break" => What::Break,
+        "lose" => What::Lose,
+        "heal" => What::Heal,
+        _ => return None,
+    };
+    (method == Method::POST).then(|| Ask::Cluster(name.to_owned(), what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_posted_to_a_cluster() {
+        let of = |what| Some(Ask::Cluster("paris".to_owned(), what));
+        assert_eq!(order(&Method::POST, "/demo/clusters/paris/break"), of(What::Break));
+        assert_eq!(order(&Method::POST, "/demo/clusters/paris/heal"), of(What::Heal));
+        assert_eq!(order(&Method::GET, "/demo/clusters/paris/heal"), None);
+        assert_eq!(order(&Method::POST, "/demo/clusters/paris/explode"), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! `meshkeep demo`: a mesh of three clusters on one machine with nothing to install. Each cluster is an etcd of its own, in memory, whose pods come
+//! and go; a real `meshkeep serve` mirrors them, and clusters can be broken and healed meanwhile.
+//!
+//! Owns: what the clusters hold, and who breaks them. Deliberately lacks: anything that the sidecar would not do with real etcds; it is a process of
+//! its own, which can be killed and started again.
+
+mod control;
+mod data;
+mod keys;
+mod sidecar;
+mod source;
+mod upstream;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use control::Ask;
+use sidecar::Sidecar;
+use source::Source;
+
+use crate::model::ClusterName;
+
+/// The clusters.
+const CLUSTERS: [(&str, u32); 3] = [("paris", 1), ("tokyo", 2), ("oslo", 3)];
+
+/// How often pods come and go: each time some of them do, so that many changes a second are few ticks.
+const CHURN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Agents leave an etcd whose heart has not beaten for two minutes.
+const BEAT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How many orders may wait: keys pressed while one is carried out.
+const ASKED_MAX: usize = 16;
+
+/// What the demo can be told.
+#[derive(Debug, Clone)]
+pub struct DemoOptions {
+    /// How many pods each cluster has.
+    pub pods: u32,
+    /// How many of all pods change in a second.
+    pub changes_per_second: u32,
+    /// Where the sidecar serves HTTP.
+    pub listen: SocketAddr,
+    /// Where clusters are broken and healed.
+    pub control: SocketAddr,
+}
+
+/// Why the demo cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {cause}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// There is no place for its files.
+    #[error("cannot make the demo's files: {0}")]
+    Files(std::io::Error),
+    /// The sidecar cannot be started.
+    #[error("cannot start meshkeep serve: {0}")]
+    Sidecar(std::io::Error),
+    /// The sidecar is gone.
+    #[error("meshkeep serve ended ({0}): what it said is above")]
+    SidecarEnded(std::process::ExitStatus),
+    /// The system does not tell when to stop.
+    #[error("cannot receive signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Runs until Ctrl-C or `q`.
+///
+/// # Errors
+/// [`DemoError`].
+pub async fn run(options: &DemoOptions) -> Result<(), DemoError> {
+    let mut tasks = JoinSet::new();
+    let mut sources = Vec::new();
+    for (name, id) in CLUSTERS {
+        // they are valid
+        let Ok(name) = ClusterName::parse(name) else { continue };
+        let source = Arc::new(Source::new(name, id, options.pods));
+        source.fill();
+        sources.push(source);
+    }
+    let sources: Arc<[Arc<Source>]> = sources.into();
+    let mut ups = Vec::new();
+    for source in sources.iter() {
+        ups.push(upstream::Upstream::start(Arc::clone(source), &mut tasks).await?);
+    }
+    let (sender, mut asked) = tokio::sync::mpsc::channel(ASKED_MAX);
+    control::serve(options.control, sender.clone(), &mut tasks).await?;
+    let _terminal = keys::read(sender);
+    tasks.spawn(churn(Arc::clone(&sources), options.changes_per_second));
+    tasks.spawn(beat(Arc::clone(&sources)));
+    let mut sidecar = Sidecar::start(options.listen, &ups)?;
+    explain(options);
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).map_err(DemoError::Signals)?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(DemoError::Signals)?;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            ended = sidecar.ended() => return Err(DemoError::SidecarEnded(ended)),
+            ask = asked.recv() => match ask {
+                None | Some(Ask::Quit) => break,
+                Some(Ask::Restart) => {
+                    say("killed meshkeep (kill -9) and started it again: it answers from disk, `restored`, and streams go on");
+                    sidecar.restart().await?;
+                }
+                Some(Ask::Cluster(name, what)) => match ups.iter_mut().find(|up| up.name() == name) {
+                    Some(up) => say(&up.change(what)),
+                    None => say(&format!("there is no cluster {name}")),
+                }
+                Some(Ask::Next(what)) => {
+                    if let Some(up) = ups.iter_mut().find(|up| up.takes(what)) {
+                        say(&up.change(what));
+                    }
+                }
+            }
+        }
+    }
+    sidecar.stop().await;
+    Ok(())
+}
+
+/// Pods come and go.
+async fn churn(sources: Arc<[Arc<Source>]>, changes_per_second: u32) {
+    let mut ticks = interval(CHURN_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut owed, mut next) = (0.0, 0);
+    loop {
+        ticks.tick().await;
+        owed += f64::from(changes_per_second) * CHURN_INTERVAL.as_secs_f64();
+        while owed >= 1.0 {
+            owed -= 1.0;
+            sources[next % sources.len()].change_a_pod();
+            next += 1;
+        }
+    }
+}
+
+async fn beat(sources: Arc<[Arc<Source>]>) {
+    let mut ticks = interval(BEAT_INTERVAL);
+    loop {
+        ticks.tick().await;
+        sources.iter().for_each(|source| source.beat());
+    }
+}
+
+fn explain(options: &DemoOptions) {
+    let (http, control) = (options.listen, options.control);
+    let clusters = CLUSTERS.map(|(name, _)| name).join(", ");
+    say(&format!(
+        "a mesh of {clusters}, {} pods each, {} changes a second; http://{http}/ shows it\n\n  \
+         curl 'http://{http}/v1/status'\n  curl 'http://{http}/v1/explain/{}'\n  curl -N 'http://{http}/v1/events?snapshot=true'\n  \
+         curl -X POST http://{control}/demo/clusters/paris/break    # its etcd cannot be reached: backingOff\n  \
+         curl -X POST http://{control}/demo/clusters/tokyo/lose     # its etcd loses everything: what was there is held\n  \
+         curl -X POST http://{control}/demo/clusters/paris/heal\n\n\
+         or press a key: b break one cluster, l lose the data of one, h heal one, r kill meshkeep and start it again, q quit",
+        options.pods,
+        options.changes_per_second,
+        data::address(1, 0)
+    ));
+}
+
+/// Tells whoever looks on. A closed pipe is no reason to end.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}

@@ -1,0 +1,139 @@
+//! One simulated cluster: a mirror that nothing is mirrored into but what the demo writes, so that it can be served as an etcd as any other.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use rand::Rng;
+use tokio::sync::watch;
+
+use super::data::{self, Entry};
+use crate::commit::{PersistState, Published, Publisher, publication};
+use crate::feed::{Feed, Retention};
+use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
+use crate::model::{
+    Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Command, Cursor, DeleteReason, DirectoryState, EntryKey, Epoch,
+    EtcdClusterId, Kind, MaxConnectedClusters, Revision, Scope, Sequence, SourceStamp,
+};
+use crate::view::View;
+
+/// Deletes are remembered as long as an etcd would without compaction, for a demo.
+const RETENTION: Retention = Retention { age_max: Duration::from_secs(3_600), count_max: 100_000 };
+
+/// What stands for the object of a value that nobody here reads.
+const NOT_READ: &str = "not looked at";
+
+/// One cluster.
+pub(super) struct Source {
+    name: ClusterName,
+    id: u32,
+    pods: u32,
+    handle: Handle,
+    state: Mutex<State>,
+}
+
+struct State {
+    published: Published,
+    publisher: Publisher,
+    version: u32,
+    /// Its data is lost.
+    is_lost: bool,
+}
+
+impl Source {
+    pub(super) fn new(name: ClusterName, id: u32, pods: u32) -> Self {
+        let start = Sequence(1);
+        let feed = Feed::starting_at(start, RETENTION);
+        let published = Published { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier: Arc::default() };
+        let (publisher, subscriber) = publication(published.clone());
+        let about = About {
+            started: Instant::now(),
+            loaded: watch::channel(Some(subscriber)).1,
+            clusters: watch::channel(ClusterBoard::default()).1,
+            directory: watch::channel(DirectoryState::default()).1,
+            own_cluster: None,
+            max_connected_clusters: MaxConnectedClusters::default(),
+            persistence: watch::channel(PersistState::Healthy).1,
+            store: watch::channel(StoreReport::default()).1,
+            lost_lines: LostLines::default(),
+        };
+        Self { name, id, pods, handle: Handle::new(about), state: Mutex::new(State { published, publisher, version: 0, is_lost: false }) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// What serves it.
+    pub(super) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes everything: the config, the entries, and that they are complete.
+    pub(super) fn fill(&self) {
+        let config = ClusterConfig { id: ClusterId(self.id), max_connected_clusters: 255, ..ClusterConfig::default() };
+        let record = ClusterRecord { config: Some(config), ..ClusterRecord::default() };
+        let pods = (0..self.pods).map(|pod| data::pod(self.id, pod, 0));
+        let entries = data::fixed(self.name.as_str(), self.id, self.pods).into_iter().chain(pods);
+        let mut commands = vec![Command::Beat, Command::Remember { cluster: self.name.clone(), record }];
+        commands.extend(entries.map(|entry| self.put(entry)));
+        commands.extend([Kind::Identity, Kind::Ip, Kind::Node, Kind::Service].map(|kind| self.complete(kind)));
+        let mut state = self.state();
+        state.is_lost = false;
+        state.apply(commands);
+    }
+
+    /// Loses everything, as an etcd does whose KVStoreMesh is gone for longer than its leases.
+    pub(super) fn lose(&self) {
+        let mut state = self.state();
+        state.is_lost = true;
+        state.apply(vec![Command::Remove { cluster: self.name.clone(), reason: DeleteReason::Deleted }]);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.state().is_lost
+    }
+
+    pub(super) fn beat(&self) {
+        self.state().apply(vec![Command::Beat]);
+    }
+
+    /// Another pod is where one was.
+    pub(super) fn change_a_pod(&self) {
+        let mut state = self.state();
+        if !state.is_lost && self.pods > 0 {
+            state.version += 1;
+            let entry = data::pod(self.id, rand::rng().random_range(0..self.pods), state.version);
+            state.apply(vec![self.put(entry)]);
+        }
+    }
+
+    fn scope(&self, kind: Kind) -> Scope {
+        Scope { cluster: self.name.clone(), kind }
+    }
+
+    fn put(&self, (kind, name, value): Entry) -> Command {
+        let key = EntryKey::new(kind, self.name.clone(), name);
+        let change = Change::Put { key, value: value.into(), decoded: Err(NOT_READ.into()), source: SourceStamp::default() };
+        Command::Apply { scope: self.scope(kind), changes: vec![change], cursor: None }
+    }
+
+    fn complete(&self, kind: Kind) -> Command {
+        let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(1));
+        let cursor = Cursor { etcd_cluster_id, revision, cached: true, last_put: None, last_delete: None, canary: None };
+        Command::Apply { scope: self.scope(kind), changes: Vec::new(), cursor: Some(cursor) }
+    }
+}
+
+impl State {
+    fn apply(&mut self, commands: Vec<Command>) {
+        let now = SystemTime::now();
+        for announcement in self.published.view.apply_all(commands, now).announcements {
+            self.published.feed.announce(announcement, now);
+        }
+        self.publisher.publish(self.published.clone());
+    }
+}

@@ -1,0 +1,116 @@
+//! The etcd of one simulated cluster on a port of its own, which can be gone for a while.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::DemoError;
+use super::control::What;
+use super::source::Source;
+use crate::etcd_api::{EtcdOptions, service};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 64;
+
+/// One cluster's etcd.
+pub(super) struct Upstream {
+    source: Arc<Source>,
+    address: SocketAddr,
+    /// Whether it can be reached.
+    is_up: watch::Sender<bool>,
+}
+
+impl Upstream {
+    pub(super) async fn start(source: Arc<Source>, tasks: &mut JoinSet<()>) -> Result<Self, DemoError> {
+        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let failed = |cause| DemoError::Listen { address: wanted, cause };
+        let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let (is_up, states) = watch::channel(true);
+        tasks.spawn(serve(Arc::clone(&source), listener, address, states));
+        Ok(Self { source, address, is_up })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.source.name()
+    }
+
+    /// The client file that leads here.
+    pub(super) fn client_file(&self) -> String {
+        format!("endpoints:\n- http://{}\n", self.address)
+    }
+
+    /// Whether it can be changed so: what is broken cannot be broken again.
+    pub(super) fn takes(&self, what: What) -> bool {
+        let is_fine = *self.is_up.borrow() && !self.source.is_lost();
+        is_fine != (what == What::Heal)
+    }
+
+    /// Changes it; says what happened.
+    pub(super) fn change(&mut self, what: What) -> String {
+        let name = self.name();
+        match what {
+            What::Break => {
+                self.is_up.send_replace(false);
+                format!("{name}: its etcd cannot be reached; meshkeep goes on serving it and says how old that is (live → backingOff)")
+            }
+            What::Lose => {
+                self.source.lose();
+                format!("{name}: its etcd has lost everything; meshkeep holds what was there, marked (sourceLost, `held`)")
+            }
+            What::Heal => {
+                if self.source.is_lost() {
+                    self.source.fill();
+                }
+                self.is_up.send_replace(true);
+                format!("{name}: healed; meshkeep reads what changed meanwhile and no more")
+            }
+        }
+    }
+}
+
+/// Accepts while it is up; whoever is connected when it goes down is cut off.
+async fn serve(source: Arc<Source>, listener: TcpListener, address: SocketAddr, mut states: watch::Receiver<bool>) {
+    let mut listener = Some(listener);
+    loop {
+        let Some(open) = listener.take().or_else(|| bind(address)) else {
+            tracing::error!(%address, "the port of a demo cluster was taken meanwhile");
+            return;
+        };
+        let options = EtcdOptions { urls: vec![format!("http://{address}")], ..EtcdOptions::default() };
+        let service = service::<Incoming>(source.handle(), options);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = open.accept() => {
+                    let Ok((stream, _)) = accepted else { continue };
+                    let service = TowerToHyperService::new(service.clone());
+                    connections.spawn(async move {
+                        // one that ends is no news
+                        drop(auto::Builder::new(TokioExecutor::new()).http2_only().serve_connection(TokioIo::new(stream), service).await);
+                    });
+                }
+                Some(_) = connections.join_next() => {}
+                changed = states.wait_for(|is_up| !*is_up) => if changed.is_err() { return } else { break },
+            }
+        }
+        drop((open, connections));
+        if states.wait_for(|is_up| *is_up).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> Option<TcpListener> {
+    let socket = TcpSocket::new_v4().ok()?;
+    socket.set_reuseaddr(true).ok()?;
+    socket.bind(address).ok()?;
+    socket.listen(BACKLOG).ok()
+}

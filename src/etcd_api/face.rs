@@ -1,0 +1,112 @@
+//! What all calls share: readings, headers, and the few threads for what takes long.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use etcd_client::proto::PbResponseHeader;
+use tokio::sync::Semaphore;
+use tonic::Status;
+
+use super::EtcdOptions;
+use super::answers::Answers;
+use super::moment::Pins;
+use super::refusal;
+use super::window::Window;
+use crate::handle::{Handle, Reading};
+use crate::model::Sequence;
+
+/// The one member of the cluster that this is.
+pub(super) const MEMBER_ID: u64 = 1;
+
+/// There are no elections.
+pub(super) const RAFT_TERM: u64 = 1;
+
+/// One face.
+#[derive(Debug)]
+pub(super) struct Face {
+    pub(super) handle: Handle,
+    pub(super) options: EtcdOptions,
+    pub(super) pins: Pins,
+    pub(super) window: Window,
+    pub(super) answers: Answers,
+    /// How many streams of watches are open.
+    pub(super) watch_streams: AtomicUsize,
+    threads: Arc<Semaphore>,
+}
+
+/// Set once nobody waits for a piece of work any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Given(Arc<AtomicBool>);
+
+impl Given {
+    /// Whether its client is gone.
+    pub(super) fn is_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct GiveUp(Given);
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A sequence as a revision.
+pub(super) fn revision(sequence: Sequence) -> i64 {
+    i64::try_from(sequence.0).unwrap_or(i64::MAX)
+}
+
+/// A revision as a sequence; what is below all is the lowest.
+pub(super) fn sequence(revision: i64) -> Sequence {
+    Sequence(u64::try_from(revision).unwrap_or_default())
+}
+
+/// What stands at the head of every answer.
+pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
+    PbResponseHeader { cluster_id: reading.lineage(), member_id: MEMBER_ID, revision, raft_term: RAFT_TERM }
+}
+
+impl Face {
+    pub(super) fn new(handle: Handle, options: EtcdOptions) -> Self {
+        // half of the cores, as for the HTTP face, so that the other half answers what is quick
+        let threads = (thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1);
+        Self {
+            handle,
+            options,
+            pins: Pins::default(),
+            window: Window::default(),
+            answers: Answers::default(),
+            watch_streams: AtomicUsize::new(0),
+            threads: Arc::new(Semaphore::new(threads)),
+        }
+    }
+
+    /// The newest moment; waits for the store to load.
+    pub(super) async fn reading(&self) -> Result<Reading, Status> {
+        self.handle.reading().await.map_err(|_| refusal::loading())
+    }
+
+    /// The head of an answer at the newest moment.
+    pub(super) async fn header_now(&self) -> Result<Option<PbResponseHeader>, Status> {
+        let reading = self.reading().await?;
+        Ok(Some(header(&reading, revision(reading.position().sequence))))
+    }
+
+    /// Does what may take long on one of the few threads for that. It ends early once nobody waits for it.
+    pub(super) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Given) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let _turn = Arc::clone(&self.threads).acquire_owned().await.map_err(|_| refusal::stopping())?;
+        let given = Given::default();
+        let _give_up = GiveUp(given.clone());
+        tokio::task::spawn_blocking(move || work(&given)).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a call of the etcd face panicked");
+            Err(Status::internal("this is a fault in meshkeep: its log has the details"))
+        })
+    }
+}

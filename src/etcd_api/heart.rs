@@ -1,0 +1,30 @@
+//! The heartbeat that agents look for: an etcd whose heartbeat is older than two minutes they leave for a new connection
+//! (docs/protocol.md §9.2).
+
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::handle::Handle;
+
+/// How often it beats, as Cilium's own (`pkg/kvstore/heartbeat`).
+const BEAT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Beats as soon as the store is loaded, and every minute, until it is told to stop.
+pub async fn beat(handle: Handle, stop: CancellationToken) {
+    let beating = async {
+        if handle.signal_once_loaded().await.is_none() {
+            return;
+        }
+        let mut ticks = interval(BEAT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if handle.beat().await.is_err() {
+                tracing::debug!("no heartbeat: there is no writer");
+            }
+        }
+    };
+    stop.run_until_cancelled(beating).await;
+}

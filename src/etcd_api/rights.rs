@@ -1,0 +1,55 @@
+//! What who has a certificate may read: what etcd's role `local` may in a cluster that runs a KVStoreMesh (docs/protocol.md §7.6), and nothing
+//! else. A right is to a range: a question that reaches beyond all of them is refused, one for "this key and all that follow" included
+//! (GHSA-xg4h-6gfc-h4m8).
+
+use super::face::Face;
+use super::refusal;
+use super::span::Span;
+use tonic::Status;
+
+/// From one key on and below another.
+const READABLE: [(&[u8], &[u8]); 4] = [
+    (b"cilium/.heartbeat", b"cilium/.heartbeau"),
+    (b"cilium/cache/", b"cilium/cache0"),
+    (b"cilium/cluster-config/", b"cilium/cluster-config0"),
+    (b"cilium/synced/", b"cilium/synced0"),
+];
+
+fn is_readable(span: &Span) -> bool {
+    let within = |(from, to): (&[u8], &[u8])| span.start.as_slice() >= from && span.end.as_ref().is_some_and(|end| end.as_slice() <= to);
+    READABLE.into_iter().any(within)
+}
+
+impl Face {
+    /// Whether who asks may read all of a range.
+    pub(super) fn may_read(&self, span: &Span) -> Result<(), Status> {
+        if !self.options.restricted || is_readable(span) { Ok(()) } else { Err(refusal::permission_denied()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_ends_where_its_range_ends() {
+        for (key, end, readable) in [
+            ("cilium/.heartbeat", "", true),
+            ("cilium/.heartbeat", "cilium/.heartbeau", true),
+            ("cilium/.heartbeat", "\0", false),
+            ("cilium/cache/", "cilium/cache0", true),
+            ("cilium/cache/nodes/v1/paris/", "cilium/cache/nodes/v1/paris0", true),
+            ("cilium/cache/nodes/v1/paris/", "\0", false),
+            ("cilium/cache/nodes/v1/paris/", "cilium/cache1", false),
+            ("cilium/cluster-config/paris", "", true),
+            ("cilium/cluster-config/paris", "\0", false),
+            ("cilium/synced/paris/", "cilium/synced/paris0", true),
+            ("cilium/", "cilium0", false),
+            ("cilium/state/nodes/v1/", "cilium/state/nodes/v10", false),
+            ("health", "", false),
+            ("\0", "\0", false),
+        ] {
+            assert_eq!(is_readable(&Span::new(key.as_bytes(), end.as_bytes())), readable, "{key} to {end}");
+        }
+    }
+}

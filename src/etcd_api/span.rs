@@ -1,0 +1,61 @@
+//! A range of keys as etcd's requests name it.
+
+/// Keys from one on and below another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) start: Vec<u8>,
+    /// `None` is all that follow.
+    pub(super) end: Option<Vec<u8>>,
+    /// It is one key.
+    pub(super) is_single: bool,
+}
+
+impl Span {
+    /// Without an end it is one key; an end of one zero byte means all keys from the first on.
+    pub(super) fn new(key: &[u8], range_end: &[u8]) -> Self {
+        let start = key.to_vec();
+        let (end, is_single) = match range_end {
+            [] => (Some([key, &[0]].concat()), true),
+            [0] => (None, false),
+            end => (Some(end.to_vec()), false),
+        };
+        Self { start, end, is_single }
+    }
+
+    pub(super) fn holds(&self, key: &[u8]) -> bool {
+        key >= self.start.as_slice() && self.is_not_behind(key)
+    }
+
+    /// Whether a key is below the end.
+    pub(super) fn is_not_behind(&self, key: &[u8]) -> bool {
+        self.end.as_ref().is_none_or(|end| key < end.as_slice())
+    }
+
+    /// Whether it can hold nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| *end <= self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_those_of_etcd() {
+        let holds = |key: &[u8], end: &[u8]| {
+            let span = Span::new(key, end);
+            [&b"a"[..], b"b", b"b\0", b"b/c", b"c"].map(|key| span.holds(key))
+        };
+        assert_eq!(holds(b"b", b""), [false, true, false, false, false]);
+        assert_eq!(holds(b"b", b"c"), [false, true, true, true, false]);
+        assert_eq!(holds(b"b", b"\0"), [false, true, true, true, true]);
+        assert_eq!(holds(b"\0", b"\0"), [true; 5]);
+        assert_eq!(holds(b"b", b"a"), [false; 5]);
+        assert_eq!(
+            [(&b"b"[..], &b"a"[..]), (b"b", b"b"), (b"b", b"c"), (b"b", b""), (b"b", b"\0")]
+                .map(|(key, end)| Span::new(key, end).is_empty()),
+            [true, true, false, false, false]
+        );
+    }
+}

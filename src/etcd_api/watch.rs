@@ -1,0 +1,284 @@
+//! `Watch`: many watches over one stream, each with a place of its own in our order.
+//!
+//! A watch that is near the head is told along the ring, change by change, with what was there before; one that is not is told the newest state of
+//! each key in order of sequence, and what went away; one from below what is known of deletes is "compacted", so that its client lists again.
+//! Every change has a sequence of its own, so all events of a revision are one. Nothing is kept for a slow client but its place.
+
+mod watcher;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use etcd_client::proto::{PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchService};
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::face::{Face, header, revision};
+use super::kv::Messages;
+use super::refusal;
+use crate::handle::Reading;
+use crate::model::Sequence;
+use watcher::{Refused, Told, Watcher};
+
+/// How many answers wait for the client to take them: one that it reads, and one that is ready.
+const ANSWERS_WAITING_MAX: usize = 2;
+
+/// How many watches a stream may have: an agent has six for each of 511 clusters at most.
+const WATCHES_MAX: usize = 8_192;
+
+/// How often a watch that asked for it is told how far it is while nothing happens: as often as the heartbeat beats.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Between two looks of a stream that is told much lies so much for each stream that is open, so that a thousand of them look twenty times a
+/// second, and a few at once.
+const PAUSE_FOR_EACH: Duration = Duration::from_micros(50);
+
+/// No look waits for longer.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// The id of an answer that is about no watch, or about all.
+const NO_WATCH: i64 = -1;
+
+/// Where answers go.
+type Answers = mpsc::Sender<Result<PbWatchResponse, Status>>;
+
+/// The client is gone.
+struct Gone;
+
+/// One stream of watches.
+struct WatchStream {
+    face: Arc<Face>,
+    answers: Answers,
+    watchers: BTreeMap<i64, Watcher>,
+    next_id: i64,
+    /// It was asked how far all are, and that was not told yet.
+    owes_progress: bool,
+}
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Watches(pub(super) Arc<Face>);
+
+/// Counts a stream as long as it is there.
+struct Counted(Arc<Face>);
+
+impl Counted {
+    fn new(face: Arc<Face>) -> Self {
+        face.watch_streams.fetch_add(1, Ordering::Relaxed);
+        Self(face)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.watch_streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[tonic::async_trait]
+impl PbWatchService for Watches {
+    type WatchStream = Messages<PbWatchResponse>;
+
+    async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
+        let signal = self.0.handle.signal().await.map_err(|_| refusal::loading())?;
+        let (answers, receiver) = mpsc::channel(ANSWERS_WAITING_MAX);
+        let face = Arc::clone(&self.0);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let counted = Counted::new(Arc::clone(&face));
+            let stop = face.options.stop.clone();
+            let stream = WatchStream { face, answers: answers.clone(), watchers: BTreeMap::new(), next_id: 0, owes_progress: false };
+            if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
+                // whoever reads no more is not waited for
+                drop(answers.try_send(Err(refusal::stopping())));
+            }
+            drop(counted);
+        });
+        // the task ends with the stream
+        let next = |(mut receiver, task): (mpsc::Receiver<_>, JoinSet<()>)| async move { Some((receiver.recv().await?, (receiver, task))) };
+        Ok(Response::new(Box::pin(futures_util::stream::unfold((receiver, task), next))))
+    }
+}
+
+impl WatchStream {
+    /// Until the client goes.
+    async fn run(mut self, mut requests: Streaming<PbWatchRequest>, mut signal: watch::Receiver<Sequence>) {
+        let mut progress = interval(PROGRESS_INTERVAL);
+        progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        progress.reset();
+        let mut look_from = Instant::now();
+        loop {
+            let is_current = self.is_current();
+            tokio::select! {
+                biased;
+                request = requests.next() => match request {
+                    Some(Ok(request)) => if self.take(request).await.is_err() { return },
+                    Some(Err(_)) | None => return,
+                },
+                _ = progress.tick() => if self.tell_progress().await.is_err() { return },
+                changed = signal.changed(), if is_current => if changed.is_err() { return },
+                () = sleep_until(look_from), if !is_current => {
+                    match self.look().await {
+                        Ok(true) => look_from = Instant::now() + self.pause(),
+                        Ok(false) => {}
+                        Err(Gone) => return,
+                    }
+                }
+            }
+            if self.owes_progress && self.is_current() && self.tell_all_progress().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// How long to wait before the next look.
+    fn pause(&self) -> Duration {
+        let streams = u32::try_from(self.face.watch_streams.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        PAUSE_FOR_EACH.saturating_mul(streams).min(PAUSE_MAX)
+    }
+
+    /// Whether every watch was told everything.
+    fn is_current(&self) -> bool {
+        let Some(reading) = self.face.handle.try_reading() else { return true };
+        let head = reading.position().sequence;
+        self.watchers.values().all(|watcher| watcher.is_current(head))
+    }
+
+    async fn send(&self, answer: PbWatchResponse) -> Result<(), Gone> {
+        self.answers.send(Ok(answer)).await.map_err(|_| Gone)
+    }
+
+    fn reading(&self) -> Result<Reading, Gone> {
+        self.face.handle.try_reading().ok_or(Gone)
+    }
+
+    /// An answer that is about a watch, at the head.
+    fn about(&self, watch_id: i64) -> Result<PbWatchResponse, Gone> {
+        let reading = self.reading()?;
+        let header = Some(header(&reading, revision(reading.position().sequence)));
+        Ok(PbWatchResponse { header, watch_id, ..PbWatchResponse::default() })
+    }
+
+    async fn take(&mut self, request: PbWatchRequest) -> Result<(), Gone> {
+        let Some(request) = request.request_union else { return Ok(()) };
+        match &request {
+            PbWatchRequestUnion::CreateRequest(create) => {
+                let reading = self.reading()?;
+                let watcher = if self.watchers.len() >= WATCHES_MAX {
+                    Err(Refused("this stream has as many watches as it may".to_owned()))
+                } else {
+                    Watcher::new(&request, reading.position().sequence, |span| self.face.may_read(span).is_ok())
+                };
+                self.create(create.watch_id, watcher).await
+            }
+            PbWatchRequestUnion::CancelRequest(cancel) => {
+                if self.watchers.remove(&cancel.watch_id).is_some() {
+                    self.send(PbWatchResponse { canceled: true, ..self.about(cancel.watch_id)? }).await?;
+                }
+                Ok(())
+            }
+            PbWatchRequestUnion::ProgressRequest(_) => {
+                self.owes_progress = true;
+                Ok(())
+            }
+        }
+    }
+
+    async fn create(&mut self, wanted_id: i64, watcher: Result<Watcher, Refused>) -> Result<(), Gone> {
+        let is_taken = wanted_id != 0 && self.watchers.contains_key(&wanted_id);
+        let watcher = if is_taken { Err(Refused("mvcc: duplicate watch ID provided on the WatchStream".to_owned())) } else { watcher };
+        match watcher {
+            Ok(watcher) => {
+                let id = if wanted_id == 0 { self.free_id() } else { wanted_id };
+                self.watchers.insert(id, watcher);
+                self.send(PbWatchResponse { created: true, ..self.about(id)? }).await
+            }
+            Err(Refused(cancel_reason)) => {
+                self.send(PbWatchResponse { created: true, canceled: true, cancel_reason, ..self.about(NO_WATCH)? }).await
+            }
+        }
+    }
+
+    fn free_id(&mut self) -> i64 {
+        while self.watchers.contains_key(&self.next_id) {
+            self.next_id += 1;
+        }
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Tells each watch a piece of what it lacks; whether any was told something.
+    async fn look(&mut self) -> Result<bool, Gone> {
+        let reading = self.reading()?;
+        let head = reading.position().sequence;
+        let mut has_told = false;
+        let ids: Vec<i64> = self.watchers.iter().filter(|(_, watcher)| !watcher.is_current(head)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(mut watcher) = self.watchers.remove(&id) else { continue };
+            let told = match watcher.follow(&reading, &self.face.window) {
+                Some(told) => told,
+                // what is unpacked takes some milliseconds
+                None => {
+                    let (reading, mut behind) = (reading.clone(), watcher);
+                    let replayed = self.face.work(move |_| {
+                        let told = behind.replay(&reading);
+                        Ok((told, behind))
+                    });
+                    let (told, behind) = replayed.await.map_err(|_| Gone)?;
+                    watcher = behind;
+                    told
+                }
+            };
+            let header = |sequence| Some(header(&reading, revision(sequence)));
+            match told {
+                Told::Events(events) if events.is_empty() => {}
+                Told::Events(events) => {
+                    has_told = true;
+                    let header = header(watcher.sent());
+                    self.send(PbWatchResponse { header, watch_id: id, events, ..PbWatchResponse::default() }).await?;
+                }
+                Told::Compacted(lowest) => {
+                    let (header, compact_revision) = (header(head), revision(lowest.next()));
+                    let canceled = PbWatchResponse { header, watch_id: id, canceled: true, compact_revision, ..PbWatchResponse::default() };
+                    self.send(canceled).await?;
+                    continue;
+                }
+            }
+            self.watchers.insert(id, watcher);
+        }
+        Ok(has_told)
+    }
+
+    /// Says how far all watches are: they were told everything.
+    async fn tell_all_progress(&mut self) -> Result<(), Gone> {
+        self.owes_progress = false;
+        let reading = self.reading()?;
+        let head = reading.position().sequence;
+        // what came since is not told yet
+        let sent = self.watchers.values().map(Watcher::sent).min().unwrap_or(head).min(head);
+        let header = Some(header(&reading, revision(sent)));
+        self.send(PbWatchResponse { header, watch_id: NO_WATCH, ..PbWatchResponse::default() }).await
+    }
+
+    /// Says to each watch that asked for it, and was told nothing for a while, how far it is.
+    async fn tell_progress(&mut self) -> Result<(), Gone> {
+        let reading = self.reading()?;
+        let head = reading.position().sequence;
+        let mut due: Vec<(i64, Sequence)> = Vec::new();
+        for (id, watcher) in &mut self.watchers {
+            if watcher.owes_progress() && watcher.is_current(head) {
+                due.push((*id, watcher.sent().min(head)));
+            }
+        }
+        for (watch_id, sent) in due {
+            let header = Some(header(&reading, revision(sent)));
+            self.send(PbWatchResponse { header, watch_id, ..PbWatchResponse::default() }).await?;
+        }
+        Ok(())
+    }
+}

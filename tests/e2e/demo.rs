@@ -1,0 +1,72 @@
+//! `meshkeep demo`: what a newcomer sees within a minute, with no server at all.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::etcd::take_port;
+use crate::harness::eventually;
+use crate::harness::meshkeep::http;
+
+/// Ended with the test.
+struct Demo(std::process::Child);
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            terminate(&self.0);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn terminate(child: &std::process::Child) {
+    let _ = Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status();
+}
+
+async fn get(url: &str) -> Option<Value> {
+    http().get(url).send().await.ok()?.json().await.ok()
+}
+
+#[tokio::test]
+async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
+    let (listen, control) = (format!("127.0.0.1:{}", take_port()), format!("127.0.0.1:{}", take_port()));
+    let child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
+        .args(["demo", "--pods=60", "--changes=5", "--listen", &listen, "--control", &control])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut demo = Demo(child);
+    let phase = async |name: &str, wanted: &str| {
+        eventually(&format!("{name} is {wanted}"), || async {
+            let cluster = get(&format!("http://{listen}/v1/clusters/{name}")).await?;
+            (cluster["phase"] == wanted).then_some(cluster)
+        })
+        .await
+    };
+    let order = async |name: &str, what: &str| {
+        let url = format!("http://{control}/demo/clusters/{name}/{what}");
+        assert_eq!(http().post(url).send().await.unwrap().status(), 202);
+    };
+    for name in ["paris", "tokyo", "oslo"] {
+        phase(name, "live").await;
+    }
+    let explained = get(&format!("http://{listen}/v1/explain/10.1.0.10")).await.unwrap();
+    assert!(explained.to_string().contains("cart"), "{explained}");
+    let rejected = get(&format!("http://{listen}/v1/rejected")).await.unwrap();
+    assert_eq!(rejected["items"], serde_json::json!([]));
+    order("paris", "break").await;
+    order("tokyo", "lose").await;
+    phase("paris", "backingOff").await;
+    phase("tokyo", "sourceLost").await;
+    let held = get(&format!("http://{listen}/v1/nodes?cluster=tokyo")).await.unwrap();
+    assert!(!held["items"].as_array().unwrap().is_empty(), "what the source lost is kept");
+    order("paris", "heal").await;
+    order("tokyo", "heal").await;
+    phase("paris", "live").await;
+    phase("tokyo", "live").await;
+    assert_eq!(http().get(format!("http://{control}/demo/clusters/paris/heal")).send().await.unwrap().status(), 404);
+    terminate(&demo.0);
+    assert!(demo.0.wait().unwrap().success());
+}

@@ -1,0 +1,283 @@
+//! The same questions to a real etcd and to the face, which hold the same history: every field of every answer must be the same, but ids, leases, and
+//! revisions, which are compared by what they mean.
+//!
+//! The etcd is made to hold what the face holds by doing there what a watch of the face tells, change by change.
+
+use std::collections::BTreeMap;
+
+use etcd_client::{Client, Error, EventType, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, WatchOptions, WatchStream};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::watches::message;
+use super::{FLAG, start};
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
+use crate::harness::meshkeep::Home;
+use crate::harness::scene::{Remote, settles};
+use crate::harness::truth::Truth;
+
+/// How many questions are asked of each kind.
+const QUESTIONS: usize = 400;
+
+/// The face and an etcd of the same history.
+struct Pair {
+    face: Client,
+    etcd: Client,
+    copying: WatchStream,
+    /// The etcd's revision of each of the face's.
+    revisions: BTreeMap<i64, i64>,
+    keys: Vec<Vec<u8>>,
+}
+
+/// A key-value with its revisions as the etcd has them.
+type Plain = (Vec<u8>, Vec<u8>, i64, i64, i64);
+
+impl Pair {
+    async fn new(mut face: Client, etcd: &Etcd) -> Self {
+        let options = WatchOptions::new().with_all_keys().with_start_revision(1);
+        let mut copying = face.watch("", Some(options)).await.unwrap();
+        assert!(message(&mut copying).await.created());
+        Self { face, etcd: etcd.client().await, copying, revisions: BTreeMap::new(), keys: Vec::new() }
+    }
+
+    /// Does in the etcd what the face tells, up to its head.
+    async fn copy(&mut self) {
+        let head = self.face.get("none", None).await.unwrap().header().unwrap().revision();
+        self.copying.request_progress().await.unwrap();
+        loop {
+            let told = message(&mut self.copying).await;
+            assert!(!told.canceled(), "{told:?}");
+            for event in told.events() {
+                let kv = event.kv().unwrap();
+                let header = match event.event_type() {
+                    EventType::Put => self.etcd.put(kv.key(), kv.value(), None).await.unwrap().take_header(),
+                    EventType::Delete => self.etcd.delete(kv.key(), None).await.unwrap().take_header(),
+                };
+                self.revisions.insert(kv.mod_revision(), header.unwrap().revision());
+            }
+            let upto = told.header().unwrap().revision();
+            if told.watch_id() == -1 && upto >= head {
+                break;
+            }
+            if told.watch_id() == -1 {
+                self.copying.request_progress().await.unwrap();
+            }
+        }
+        let all = self.etcd.get("", Some(GetOptions::new().with_all_keys())).await.unwrap();
+        self.keys = all.kvs().iter().map(|kv| kv.key().to_vec()).collect();
+    }
+
+    /// Whether the heart of the face beat since it was copied, which it does once a minute.
+    async fn has_beaten(&mut self) -> bool {
+        let beat = self.face.get("cilium/.heartbeat", None).await.unwrap();
+        !self.revisions.contains_key(&beat.kvs()[0].mod_revision())
+    }
+
+    fn of_etcd(&self, revision: i64) -> i64 {
+        if revision == 0 { 0 } else { self.revisions[&revision] }
+    }
+
+    fn plain_of_face(&self, kv: &KeyValue) -> Plain {
+        let (created, changed) = (self.of_etcd(kv.create_revision()), self.of_etcd(kv.mod_revision()));
+        (kv.key().to_vec(), kv.value().to_vec(), created, changed, kv.version())
+    }
+
+    fn bound(&self, random: &mut StdRng) -> Vec<u8> {
+        let mut key = self.keys[random.random_range(0..self.keys.len())].clone();
+        match random.random_range(0..6) {
+            0 => key.truncate(random.random_range(1..=key.len())),
+            1 => key.push(0),
+            2 => *key.last_mut().unwrap() += 1,
+            3 => key = b"\0".to_vec(),
+            _ => {}
+        }
+        key
+    }
+
+    /// Random options, once for the face and once for the etcd.
+    fn options(&self, random: &mut StdRng) -> (Vec<u8>, [GetOptions; 2]) {
+        let key = self.bound(random);
+        let mut both = [GetOptions::new(), GetOptions::new()];
+        let mut each = |change: &dyn Fn(GetOptions, bool) -> GetOptions| {
+            both = [change(both[0].clone(), true), change(both[1].clone(), false)];
+        };
+        match random.random_range(0..8) {
+            0 => {}
+            1 => each(&|options, _| options.with_from_key()),
+            2 => each(&|options, _| options.with_prefix()),
+            _ => {
+                let end = self.bound(random);
+                each(&|options, _| options.with_range(end.clone()));
+            }
+        }
+        if random.random_bool(0.4) {
+            let limit = random.random_range(1..30);
+            each(&|options, _| options.with_limit(limit));
+        }
+        match random.random_range(0..6) {
+            0 => each(&|options, _| options.with_keys_only()),
+            1 => each(&|options, _| options.with_count_only()),
+            _ => {}
+        }
+        let revision = |random: &mut StdRng| {
+            let (face, etcd) = self.revisions.iter().nth(random.random_range(0..self.revisions.len())).unwrap();
+            (*face, *etcd)
+        };
+        let pick = |of_face: bool, (face, etcd): (i64, i64)| if of_face { face } else { etcd };
+        if random.random_bool(0.3) {
+            let at = revision(random);
+            each(&|options, of_face| options.with_revision(pick(of_face, at)));
+        }
+        if random.random_bool(0.3) {
+            let (filter, at) = (random.random_range(0..4), revision(random));
+            each(&|options, of_face| match filter {
+                0 => options.with_min_mod_revision(pick(of_face, at)),
+                1 => options.with_max_mod_revision(pick(of_face, at)),
+                2 => options.with_min_create_revision(pick(of_face, at)),
+                _ => options.with_max_create_revision(pick(of_face, at)),
+            });
+        }
+        if random.random_bool(0.3) {
+            // what is equal for several keys has no order in etcd
+            let target = [SortTarget::Key, SortTarget::Create, SortTarget::Mod][random.random_range(0..3)];
+            let order = [SortOrder::None, SortOrder::Ascend, SortOrder::Descend][random.random_range(0..3)];
+            each(&|options, _| options.with_sort(target, order));
+        }
+        (key, both)
+    }
+
+    fn same(&self, face: Result<GetResponse, Error>, etcd: Result<GetResponse, Error>, what: &str) {
+        match (face, etcd) {
+            (Ok(face), Ok(etcd)) => {
+                let of_face: Vec<Plain> = face.kvs().iter().map(|kv| self.plain_of_face(kv)).collect();
+                assert_eq!(of_face, plain_of_etcd(etcd.kvs()), "{what}");
+                assert_eq!((face.count(), face.more()), (etcd.count(), etcd.more()), "{what}");
+                let newest = self.revisions.last_key_value().unwrap();
+                assert_eq!(
+                    (*newest.1, true),
+                    (etcd.header().unwrap().revision(), face.header().unwrap().revision() >= *newest.0),
+                    "{what}"
+                );
+            }
+            (Err(Error::GRpcStatus(face)), Err(Error::GRpcStatus(etcd))) => {
+                assert_eq!((face.code(), face.message()), (etcd.code(), etcd.message()), "{what}");
+            }
+            (face, etcd) => panic!("{what}: {face:?} and {etcd:?}"),
+        }
+    }
+}
+
+fn plain_of_etcd(kvs: &[KeyValue]) -> Vec<Plain> {
+    kvs.iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec(), kv.create_revision(), kv.mod_revision(), kv.version())).collect()
+}
+
+/// A face whose source changes, and an etcd that follows.
+async fn pair(etcd: &Etcd) -> (Remote, Home, crate::harness::meshkeep::Meshkeep, Pair) {
+    let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let mut home = Home::new().with_flags(&[FLAG]);
+    home.write_cluster("c01", &remote.client_file());
+    let (meshkeep, face) = start(&mut home, &["c01"]).await;
+    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let mut pair = Pair::new(face, etcd).await;
+    pair.copy().await;
+    (remote, home, meshkeep, pair)
+}
+
+async fn change(remote: &mut Remote, meshkeep: &crate::harness::meshkeep::Meshkeep, random: &mut StdRng) {
+    let (ips, nodes) = (remote.clusters[0].keys_of("ip/v1"), remote.clusters[0].keys_of("nodes/v1"));
+    let first = random.random_range(0..ips.len() - 5);
+    remote
+        .change(|cluster| {
+            cluster.delete(&ips[first]);
+            ips[first + 1..first + 5].iter().for_each(|key| cluster.change(key));
+            nodes.iter().take(2).for_each(|key| cluster.change(key));
+            cluster.add_endpoints(1);
+        })
+        .await;
+    settles(meshkeep, &Truth::of(&remote.clusters).expected(), "a change").await;
+}
+
+#[tokio::test]
+async fn every_answer_is_that_of_an_etcd_which_holds_the_same() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(&binary).start().await;
+        let (mut remote, _home, meshkeep, mut pair) = pair(&etcd).await;
+        let mut random = StdRng::seed_from_u64(29);
+        for _ in 0..4 {
+            change(&mut remote, &meshkeep, &mut random).await;
+            pair.copy().await;
+            for _ in 0..QUESTIONS / 4 {
+                let (key, [of_face, of_etcd]) = pair.options(&mut random);
+                let what = format!("{} with {of_face:?}", key.escape_ascii());
+                let (face, etcd) = (pair.face.get(key.clone(), Some(of_face)).await, pair.etcd.get(key, Some(of_etcd)).await);
+                if pair.has_beaten().await {
+                    pair.copy().await;
+                } else {
+                    pair.same(face, etcd, &what);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn watches_tell_what_those_of_an_etcd_tell() {
+    let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
+    let (mut remote, _home, meshkeep, mut pair) = pair(&etcd).await;
+    let mut random = StdRng::seed_from_u64(30);
+    for _ in 0..3 {
+        change(&mut remote, &meshkeep, &mut random).await;
+    }
+    pair.copy().await;
+    let events = |told: &etcd_client::WatchResponse| told.events().to_vec();
+    for _ in 0..40 {
+        let (from_face, from_etcd) = pair.revisions.iter().nth(random.random_range(0..pair.revisions.len())).unwrap();
+        let (key, end) = (pair.bound(&mut random), pair.bound(&mut random));
+        let options = |from: i64| WatchOptions::new().with_range(end.clone()).with_start_revision(from).with_prev_key();
+        let (from_face, from_etcd) = (*from_face, *from_etcd);
+        let mut of_face = pair.face.watch(key.clone(), Some(options(from_face))).await.unwrap();
+        let mut of_etcd = pair.etcd.watch(key.clone(), Some(options(from_etcd))).await.unwrap();
+        let what = format!("{} to {} from {from_etcd}", key.escape_ascii(), end.escape_ascii());
+        let (face, etcd) = (message(&mut of_face).await, message(&mut of_etcd).await);
+        assert_eq!(
+            (face.created(), face.canceled(), face.cancel_reason()),
+            (etcd.created(), etcd.canceled(), etcd.cancel_reason()),
+            "{what}"
+        );
+        if face.canceled() {
+            continue;
+        }
+        // how many there are is asked of the etcd's own history
+        let holds = |key_: &[u8]| key_ >= key.as_slice() && key_ < end.as_slice();
+        let mut expected = Vec::new();
+        let mut all = pair.etcd.watch("", Some(WatchOptions::new().with_all_keys().with_start_revision(from_etcd))).await.unwrap();
+        let (last, mut seen) = (*pair.revisions.last_key_value().unwrap().1, 0);
+        while seen < last {
+            for event in events(&message(&mut all).await) {
+                seen = event.kv().unwrap().mod_revision();
+                if holds(event.kv().unwrap().key()) {
+                    expected.push(event);
+                }
+            }
+        }
+        let (mut told_face, mut told_etcd) = (Vec::new(), Vec::new());
+        while told_face.len() < expected.len() {
+            told_face.extend(events(&message(&mut of_face).await));
+        }
+        while told_etcd.len() < expected.len() {
+            told_etcd.extend(events(&message(&mut of_etcd).await));
+        }
+        // the heart may have beaten since
+        let of_face: Vec<_> = told_face[..expected.len()]
+            .iter()
+            .map(|event| {
+                (event.event_type(), event.kv().map(|kv| pair.plain_of_face(kv)), event.prev_kv().map(|kv| pair.plain_of_face(kv)))
+            })
+            .collect();
+        let plain = |kv: &KeyValue| plain_of_etcd(std::slice::from_ref(kv)).remove(0);
+        let of_etcd: Vec<_> =
+            told_etcd.iter().map(|event| (event.event_type(), event.kv().map(plain), event.prev_kv().map(plain))).collect();
+        assert_eq!(of_face, of_etcd, "{what}");
+    }
+}

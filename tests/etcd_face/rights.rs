@@ -1,0 +1,79 @@
+//! With certificates: who has one may read what Cilium's role `local` may, who has none cannot connect.
+
+use std::fs;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Error, GetOptions, Identity, TlsOptions, WatchOptions};
+
+use super::watches::message;
+use super::{FLAG, face_url};
+use crate::harness::certificates::{Authority, Pair};
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
+use crate::harness::meshkeep::Home;
+use crate::harness::scene::Remote;
+
+async fn connect(url: &str, authority: &Authority, pair: Option<&Pair>) -> Result<Client, Error> {
+    let read = |path: &std::path::Path| fs::read(path).unwrap();
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(authority.certificate())));
+    if let Some(pair) = pair {
+        tls = tls.identity(Identity::from_pem(read(&pair.certificate), read(&pair.key)));
+    }
+    Client::connect([url], Some(ConnectOptions::new().with_tls(tls))).await
+}
+
+#[tokio::test]
+async fn who_has_a_certificate_reads_what_the_role_local_may_and_nothing_else() {
+    let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new(directory.path(), "ca");
+    let (server, agent) = (authority.server("server", &["127.0.0.1", "localhost"]), authority.client("local-home"));
+    let path = |path: &std::path::Path| path.display().to_string();
+    let flags = [
+        format!("--tls-cert={}", path(&server.certificate)),
+        format!("--tls-key={}", path(&server.key)),
+        format!("--client-ca={}", path(authority.certificate())),
+    ];
+    // HTTP over a socket, which needs none of that
+    let socket = format!("--listen=unix://{}", directory.path().join("http.sock").display());
+    let mut home = Home::new().with_only_flags(&[&socket, FLAG]).with_flags(&flags.each_ref().map(String::as_str));
+    home.write_cluster("c01", &remote.client_file());
+    let _meshkeep = home.start().await;
+    let url = face_url(&home);
+    assert!(url.starts_with("https://"));
+    let mut face = connect(&url, &authority, Some(&agent)).await.unwrap();
+    eventually("the cluster config", || {
+        let mut face = face.clone();
+        async move { (!face.get("cilium/cluster-config/c01", None).await.unwrap().kvs().is_empty()).then_some(()) }
+    })
+    .await;
+    let prefix = || Some(GetOptions::new().with_prefix());
+    for readable in ["cilium/cache/", "cilium/synced/c01/", "cilium/cluster-config/", "cilium/.heartbeat"] {
+        assert!(face.get(readable, prefix()).await.is_ok(), "{readable}");
+    }
+    let denied = |result: Result<etcd_client::GetResponse, Error>| match result.unwrap_err() {
+        Error::GRpcStatus(status) => status.message() == "etcdserver: permission denied",
+        _ => false,
+    };
+    for (key, options) in [
+        ("cilium/", prefix()),
+        ("cilium/state/", prefix()),
+        ("cilium/cluster-config/c01", Some(GetOptions::new().with_from_key())),
+        ("health", None),
+    ] {
+        assert!(denied(face.get(key, options).await), "{key}");
+    }
+    let mut watch = face.watch("cilium/cluster-config/c01", Some(WatchOptions::new().with_from_key())).await.unwrap();
+    let refused = message(&mut watch).await;
+    assert!(refused.created() && refused.canceled() && refused.watch_id() == -1);
+    assert_eq!(refused.cancel_reason(), "rpc error: code = PermissionDenied desc = etcdserver: permission denied");
+    watch.watch("cilium/cluster-config/c01", None).await.unwrap();
+    assert!(!message(&mut watch).await.canceled());
+    // a stranger
+    let stranger = connect(&url, &authority, None).await;
+    let asked = match stranger {
+        Ok(mut stranger) => stranger.get("cilium/cluster-config/c01", None).await.map(drop),
+        Err(error) => Err(error),
+    };
+    assert!(asked.is_err());
+}

@@ -1,0 +1,180 @@
+//! Watches: what they are told live, from a revision, and where the past is gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use etcd_client::{Client, EventType, WatchFilterType, WatchOptions, WatchResponse, WatchStream};
+
+use super::{FLAG, client, face_url, list, start};
+use crate::harness::PATIENCE;
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
+use crate::harness::meshkeep::Home;
+use crate::harness::scene::{Remote, settles};
+use crate::harness::truth::Truth;
+
+pub(super) async fn message(watch: &mut WatchStream) -> WatchResponse {
+    tokio::time::timeout(PATIENCE, watch.message()).await.expect("must be told").unwrap().expect("must stand")
+}
+
+async fn from(face: &mut Client, key: &str, options: WatchOptions) -> WatchStream {
+    let mut watch = face.watch(key, Some(options)).await.unwrap();
+    assert!(message(&mut watch).await.created());
+    watch
+}
+
+#[tokio::test]
+async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
+    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let mut home = Home::new().with_flags(&[FLAG]);
+    home.write_cluster("c01", &remote.client_file());
+    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
+    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let listed = list(&mut face, "cilium/cache/ip/").await;
+    let mut held: BTreeMap<Vec<u8>, Vec<u8>> = listed.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    let first = listed.header().unwrap().revision();
+    let options = || WatchOptions::new().with_prefix().with_start_revision(first + 1);
+    let mut watch = from(&mut face, "cilium/cache/ip/", options().with_prev_key()).await;
+    // the second on the same stream has deletes alone
+    watch.watch("cilium/cache/ip/", Some(options().with_filters([WatchFilterType::NoPut]))).await.unwrap();
+    let second = message(&mut watch).await;
+    assert!(second.created() && second.watch_id() == 1);
+    let (mut deletes, mut told, mut last) = (0, 0, first);
+    for _ in 0..5 {
+        let keys = remote.clusters[0].keys_of("ip/v1");
+        remote
+            .change(|cluster| {
+                cluster.delete(&keys[0]);
+                keys[1..4].iter().for_each(|key| cluster.change(key));
+            })
+            .await;
+        let (wanted, wanted_deletes) = (told + 4, deletes + 1);
+        while told < wanted || deletes < wanted_deletes {
+            let response = message(&mut watch).await;
+            let revision = response.header().unwrap().revision();
+            for event in response.events() {
+                let kv = event.kv().unwrap();
+                assert!(kv.mod_revision() <= revision);
+                if response.watch_id() == 1 {
+                    assert!(event.event_type() == EventType::Delete && event.prev_kv().is_none());
+                    deletes += 1;
+                    continue;
+                }
+                assert!(kv.mod_revision() > last, "each revision once, in order");
+                last = kv.mod_revision();
+                told += 1;
+                let before = held.remove(kv.key());
+                assert_eq!(event.prev_kv().map(|kv| kv.value().to_vec()), before);
+                if event.event_type() == EventType::Put {
+                    held.insert(kv.key().to_vec(), kv.value().to_vec());
+                }
+            }
+        }
+    }
+    watch.request_progress().await.unwrap();
+    let progress = message(&mut watch).await;
+    assert!(progress.events().is_empty() && progress.watch_id() == -1);
+    assert!(progress.header().unwrap().revision() >= last);
+    let now: BTreeMap<Vec<u8>, Vec<u8>> =
+        list(&mut face, "cilium/cache/ip/").await.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    assert_eq!(held, now);
+    watch.cancel(0).await.unwrap();
+    let canceled = message(&mut watch).await;
+    assert!(canceled.canceled() && canceled.watch_id() == 0 && canceled.cancel_reason().is_empty());
+}
+
+/// From a revision of an earlier start: the newest state of each key that changed, in order, and what went.
+#[tokio::test]
+async fn a_watch_from_before_a_start_ends_with_the_truth() {
+    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let mut home = Home::new().with_flags(&[FLAG]);
+    home.write_cluster("c01", &remote.client_file());
+    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
+    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let listed = list(&mut face, "cilium/cache/").await;
+    let mut held: BTreeMap<Vec<u8>, Vec<u8>> = listed.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    let first = listed.header().unwrap().revision();
+    for _ in 0..3 {
+        let keys = remote.clusters[0].keys_of("ip/v1");
+        remote
+            .change(|cluster| {
+                cluster.delete(&keys[0]);
+                keys[1..9].iter().for_each(|key| cluster.change(key));
+            })
+            .await;
+    }
+    let expected = Truth::of(&remote.clusters).expected();
+    settles(&meshkeep, &expected, "some changes").await;
+    meshkeep.kill();
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &expected, "a kill").await;
+    let mut face = client(&face_url(&home)).await;
+    let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
+    let (mut last, mut seen) = (first, std::collections::BTreeSet::new());
+    let now: BTreeMap<Vec<u8>, Vec<u8>> =
+        list(&mut face, "cilium/cache/").await.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    while held != now {
+        let response = message(&mut watch).await;
+        assert!(!response.canceled(), "{response:?}");
+        for event in response.events() {
+            let kv = event.kv().unwrap();
+            assert!(kv.mod_revision() > last && kv.mod_revision() <= response.header().unwrap().revision());
+            assert!(seen.insert(kv.key().to_vec()), "the newest state of each key alone");
+            last = kv.mod_revision();
+            match event.event_type() {
+                EventType::Put => held.insert(kv.key().to_vec(), kv.value().to_vec()),
+                EventType::Delete => held.remove(kv.key()),
+            };
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_from_below_the_known_deletes_is_compacted_and_one_from_the_future_waits() {
+    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    // the newest delete alone is remembered
+    let mut home = Home::new().with_flags(&[FLAG, "--tombstone-max-count=1"]);
+    home.write_cluster("c01", &remote.client_file());
+    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
+    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let first = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
+    let keys = remote.clusters[0].keys_of("ip/v1");
+    let mut live = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
+    remote.change(|cluster| keys[..3].iter().for_each(|key| cluster.delete(key))).await;
+    let expected = Truth::of(&remote.clusters).expected();
+    settles(&meshkeep, &expected, "some deletes").await;
+    let (mut count, mut deleted) = (0, 0);
+    while count < 3 {
+        let told = message(&mut live).await;
+        count += told.events().len();
+        deleted = told.events().last().map_or(deleted, |event| event.kv().unwrap().mod_revision());
+    }
+    meshkeep.stop().await;
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &expected, "a start").await;
+    let mut face = client(&face_url(&home)).await;
+    let mut compacted = 0;
+    // at a delete that is forgotten, at those before it: never nothing
+    for revision in first + 1..=deleted {
+        let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(revision)).await;
+        let told = message(&mut watch).await;
+        if told.canceled() {
+            assert!(told.compact_revision() > revision && told.events().is_empty());
+            compacted += 1;
+            let from_there = WatchOptions::new().with_prefix().with_start_revision(told.compact_revision());
+            let mut watch = from(&mut face, "cilium/cache/", from_there).await;
+            watch.request_progress().await.unwrap();
+            assert!(!message(&mut watch).await.canceled());
+        } else {
+            assert_eq!(told.events().len(), 1);
+            assert_eq!(told.events()[0].event_type(), EventType::Delete);
+        }
+    }
+    assert!(compacted >= 1, "the first deletes are forgotten");
+    let head = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
+    let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 1_000)).await;
+    watch.request_progress().await.unwrap();
+    let progress = message(&mut watch).await;
+    assert!(progress.events().is_empty() && progress.header().unwrap().revision() < head + 1_000);
+    assert!(tokio::time::timeout(Duration::from_millis(50), watch.message()).await.is_err());
+}
