@@ -29,6 +29,7 @@ mod demo;
 mod doctor;
 mod etcd_api;
 mod feed;
+mod file_watch;
 mod handle;
 pub mod kvstore;
 mod model;

@@ -33,7 +33,7 @@ use crate::telemetry::Log;
 
 use self::plan::Begun;
 use self::signals::Reread;
-pub use self::signals::Signals;
+pub use self::signals::{Asked, Signals};
 pub use self::wiring::client_options;
 
 /// How many events of the directory and the own cluster's file may wait for the registry: one for each cluster of the largest mesh (511)

@@ -1,6 +1,8 @@
 //! The one integration binary: a module per topic, and the harness that all of them share.
 
 #[cfg(test)]
+mod allocator;
+#[cfg(test)]
 mod attack;
 #[cfg(test)]
 mod e2e;

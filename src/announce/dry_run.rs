@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::files::{FileError, read_files};
+use super::announcer::AnnounceError;
+use super::files::read_files;
 use super::plan::Resource;
 use crate::wire::keys::HEARTBEAT;
 
@@ -13,9 +14,9 @@ const TIME: &str = "<time>";
 /// cluster's range: an allocator chooses free ones. Blocks.
 ///
 /// # Errors
-/// What is wrong with the files.
-pub fn dry_run(files: &[PathBuf]) -> Result<Vec<(String, String)>, Vec<FileError>> {
-    let plan = read_files(files)?;
+/// [`AnnounceError::Files`].
+pub fn dry_run(files: &[PathBuf]) -> Result<Vec<(String, String)>, AnnounceError> {
+    let plan = read_files(files).map_err(AnnounceError::Files)?;
     let first = u32::try_from(plan.range().min().number()).unwrap_or_default();
     let numbers = plan.identities().into_iter().zip(first..).collect();
     let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();

@@ -1,32 +1,94 @@
-//! `meshkeep announce`: what a cluster of machines outside Kubernetes would be published as, from files.
+//! `meshkeep announce`: publishes a cluster of machines outside Kubernetes from files.
 
-use std::fmt::Write as _;
+use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::{Context, bail};
 use clap::Args;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-use super::failure::{Failure, Verdict};
-use super::output::print;
-use crate::announce::{FileError, dry_run};
+use super::printed;
+use crate::announce::{AnnounceOptions, announce, dry_run, withdraw};
+use crate::config::{LogFormat, LogLevel, parse_duration};
+use crate::{runtime, telemetry};
+
+/// The lives that Cilium gives to leases (`--kvstore-lease-ttl`).
+const LEASE_TTL_S: std::ops::RangeInclusive<u64> = 25..=24 * 60 * 60;
 
 /// What to announce.
 #[derive(Debug, Args)]
-pub(super) struct AnnounceOptions {
+pub(super) struct Options {
     /// The files: one cluster in all of them
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Print the keys and values; the numbers of identities are examples
-    #[arg(long, required = true)]
+    /// The etcd client file of the etcd that readers of the cluster ask
+    #[arg(long, value_name = "ETCD-CONFIG", required_unless_present = "dry_run")]
+    to: Option<PathBuf>,
+    /// Only print the keys and values that would be written
+    #[arg(long, conflicts_with = "retire")]
     dry_run: bool,
+    /// Withdraw the cluster that the files name: its config, then, after a time for readers, all the rest
+    #[arg(long)]
+    retire: bool,
+    /// How long readers have to see that the config is gone
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = parse_duration, requires = "retire")]
+    retire_grace: Duration,
+    /// How long what is announced stays when nobody announces it any more, 25s to 24h
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
+    lease_ttl: Duration,
+    /// How much is logged
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LogLevel,
+    /// In which form
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = parse_duration(text)?;
+    let known = LEASE_TTL_S.contains(&ttl.as_secs()).then_some(ttl);
+    known.ok_or_else(|| format!("{text} is not from {}s to {}s", LEASE_TTL_S.start(), LEASE_TTL_S.end()))
+}
+
+/// Announces until told to stop; or prints, or withdraws.
+pub(super) fn run(options: Options) -> anyhow::Result<()> {
+    if options.dry_run {
+        return print(&options.files);
+    }
+    let Some(to) = options.to else { bail!("--to is missing") };
+    let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
+    let mut signals = executor.block_on(async { runtime::Signals::new() }).context("cannot receive signals")?;
+    let _log = telemetry::init(options.log_format, options.log_level)?;
+    let asked = AnnounceOptions { to, files: options.files, lease_ttl: options.lease_ttl, reread: Arc::new(Notify::new()) };
+    let stop = CancellationToken::new();
+    let ended = executor.block_on(async {
+        let work = async {
+            if options.retire { withdraw(&asked, options.retire_grace, stop.clone()).await } else { announce(&asked, stop.clone()).await }
+        };
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                ended = &mut work => return ended,
+                end = signals.next() => match end {
+                    runtime::Asked::End => stop.cancel(),
+                    runtime::Asked::Reread => asked.reread.notify_one(),
+                },
+            }
+        }
+    });
+    executor.shutdown_background();
+    Ok(ended?)
 }
 
 /// Prints what would be written.
-pub(super) fn run(options: &AnnounceOptions) -> Result<Verdict, Failure> {
-    let wrong = |faults: Vec<FileError>| Failure::not_found(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+fn print(files: &[PathBuf]) -> anyhow::Result<()> {
     let mut text = String::new();
-    for (key, value) in dry_run(&options.files).map_err(wrong)? {
-        let _ = writeln!(text, "{key} => {value}");
+    for (key, value) in dry_run(files)? {
+        text.extend([&key, " => ", &value, "\n"]);
     }
-    print(&text)?;
-    Ok(Verdict::of(options.dry_run))
+    super::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
+    Ok(printed(std::io::stdout().lock().write_all(text.as_bytes()))?)
 }

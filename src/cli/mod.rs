@@ -14,6 +14,7 @@ mod failure;
 mod filters;
 mod get;
 mod healthcheck;
+mod identity;
 mod kinds;
 mod kvstore;
 mod lookup;
@@ -91,8 +92,11 @@ enum CliCommand {
     Demo(demo::Options),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
     Doctor(doctor::Options),
-    /// What a cluster of machines outside Kubernetes, described in files, is published as (docs/announce.md)
-    Announce(announce::AnnounceOptions),
+    /// Publish a cluster of machines outside Kubernetes, from files, as a clustermesh-apiserver does (docs/announce.md)
+    Announce(announce::Options),
+    /// The identities that an etcd has: list, look up, allocate, release, collect
+    #[command(subcommand)]
+    Identity(identity::IdentityCommand),
     /// Print the OpenAPI document of the HTTP API
     Openapi(openapi::OpenapiOptions),
     /// Look at what is stored while meshkeep does not run
@@ -133,7 +137,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let warnings = warnings("reflect", &reflect.settings);
             end(reflect.to.options().and_then(|options| serve::run(reflect.settings, in_force, &warnings, Some(options))))
         }
-        Ok((CliCommand::Announce(options), _)) => finish(announce::run(&options)),
+        Ok((CliCommand::Announce(options), _)) => end(announce::run(options)),
         Ok((CliCommand::Demo(options), _)) => end(demo::run(&options)),
         Ok((CliCommand::Openapi(options), _)) => end(openapi::run(options)),
         Ok((CliCommand::Store(command), _)) => store::run(&command),
@@ -171,6 +175,7 @@ fn ask(command: CliCommand) -> ExitCode {
             CliCommand::Healthcheck(asking) => healthcheck::run(&asking.options, &asking.server).await,
             CliCommand::Bundle(asking) => bundle::run(&asking.options, &asking.server).await,
             CliCommand::Doctor(options) => doctor::run(&options).await,
+            CliCommand::Identity(command) => identity::run(&command).await,
             CliCommand::Kvstore(command) => kvstore::run(&command).await,
             CliCommand::Serve(_)
             | CliCommand::Announce(_)

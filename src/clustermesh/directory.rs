@@ -1,6 +1,6 @@
 //! The config directory: one file for each remote cluster, as Cilium's agents and KVStoreMesh read it.
 //!
-//! Owns: the watch on the directory (the only importer of `notify`) and the passes over it. Emits: [`DirectoryEvent`]s, in
+//! Owns: the passes over the directory, and when they come. Emits: [`DirectoryEvent`]s, in
 //! order, and a [`DirectoryState`] for people to see. Invariants: a missing or unreadable directory or file removes nothing;
 //! equal bytes are no event; every change is announced within 2 s. Deliberately lacks: the meaning of a file's content, and any
 //! interest in the certificates that it names.
@@ -22,8 +22,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode, EventKind};
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinError;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
@@ -32,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use self::diff::Announced;
 pub(super) use self::scan::read_cluster_file;
 use self::scan::{DirectoryIdentity, FileReading, Glance, Reading, read_directory};
+use crate::file_watch::DirectoryWatch;
 use crate::model::{Causes, ClusterName, DirectoryState, Due, Reminders};
 
 /// Half of the 2 s in which a change shall take effect (issue "The main job", item 1); the other half is for settling.
@@ -143,7 +142,7 @@ struct Directory {
 struct Watch {
     identity: DirectoryIdentity,
     /// `None` if it could not be set up: then the glances have to do.
-    _watcher: Option<RecommendedWatcher>,
+    _watch: Option<DirectoryWatch>,
 }
 
 impl Directory {
@@ -184,22 +183,12 @@ impl Directory {
 
     /// Sets up a watch on the directory that stands at the path.
     fn watch(&self, identity: DirectoryIdentity) -> Watch {
-        let changed = self.changed.clone();
-        let on_event = move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| is_mere_reading(event.kind)) {
-                return;
-            }
-            changed.notify_one();
-        };
-        let watcher = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-            watcher.watch(&self.options.path, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        if let Err(error) = &watcher {
+        let watch = DirectoryWatch::begin(&self.options.path, Arc::clone(&self.changed));
+        if let Err(error) = &watch {
             let path = self.options.path.display();
             tracing::warn!(%path, %error, "config directory cannot be watched: looking at it every second instead");
         }
-        Watch { identity, _watcher: watcher.ok() }
+        Watch { identity, _watch: watch.ok() }
     }
 
     /// Returns when the directory was notified as changed, looks different from `before`, or is due for the slow pass.
@@ -257,9 +246,4 @@ impl Directory {
             modified
         });
     }
-}
-
-/// Whether somebody only read, as we do ourselves: to answer that with another reading would never end.
-fn is_mere_reading(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }

@@ -23,6 +23,15 @@ pub(super) struct Reread {
     pub(super) directory: Arc<Notify>,
 }
 
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// The end: SIGTERM or SIGINT.
+    End,
+    /// That files are read again: SIGHUP.
+    Reread,
+}
+
 impl Signals {
     /// Takes the signals over; needs a runtime.
     ///
@@ -38,12 +47,17 @@ impl Signals {
 
     /// Waits for a signal that ends the process, and passes on the others meanwhile.
     pub(super) async fn end(&mut self, reread: &Reread) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => reread.all(),
-            }
+        while self.next().await == Asked::Reread {
+            reread.all();
+        }
+    }
+
+    /// Waits for a signal.
+    pub async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::End,
+            _ = self.interrupt.recv() => Asked::End,
+            _ = self.hangup.recv() => Asked::Reread,
         }
     }
 }

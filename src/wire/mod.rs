@@ -110,6 +110,12 @@ pub fn host_ip(value: &[u8]) -> Option<IpAddr> {
     ip::host_ip(value)
 }
 
+/// The identity that the value of an ipcache entry names, whatever else is wrong with it.
+#[must_use]
+pub fn ip_identity(value: &[u8]) -> Option<u32> {
+    ip::identity(value)
+}
+
 /// The pod CIDRs that the value of a node names, where [`decode`] took it.
 #[must_use]
 pub fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {

@@ -1,9 +1,15 @@
-//! `meshkeep announce --dry-run`, as a person runs it.
+//! `meshkeep announce` and `meshkeep identity` on real etcds, and a second meshkeep that mirrors what is announced.
 
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::eventually;
+use crate::harness::meshkeep::{Home, Meshkeep};
 
 const FILE: &str = "cluster: {name: vms, id: 77}
 nodes:
@@ -29,8 +35,258 @@ services:
   backends: {labels: {app: billing-db}}
 ";
 
-#[test]
-fn a_dry_run_prints_every_key_and_wrong_files_end_with_line_and_reason() {
+/// The files of an announcer, and what it says.
+struct Place(TempDir);
+
+impl Place {
+    fn new(etcd: &Etcd) -> Self {
+        let place = Self(TempDir::new().unwrap());
+        fs::write(place.path("etcd.yaml"), etcd.client_file_yaml()).unwrap();
+        place.write(FILE);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Writes the file in one step.
+    fn write(&self, text: &str) {
+        fs::write(self.path("new"), text).unwrap();
+        fs::rename(self.path("new"), self.path("vms.yaml")).unwrap();
+    }
+
+    fn command(&self, log: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+        command.arg("announce").arg("--to").arg(self.path("etcd.yaml")).args(arguments).arg(self.path("vms.yaml"));
+        command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(self.path(log)).unwrap());
+        command
+    }
+
+    fn announce(&self, log: &str) -> Announcer {
+        Announcer(self.command(log, &[]).spawn().unwrap())
+    }
+
+    /// How many lines of a log have this text.
+    fn said(&self, log: &str, text: &str) -> usize {
+        fs::read_to_string(self.path(log)).unwrap().lines().filter(|line| line.contains(text)).count()
+    }
+
+    async fn says(&self, log: &str, text: &str) {
+        eventually(text, async || (self.said(log, text) > 0).then_some(())).await;
+    }
+
+    fn identity(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+        command.arg("identity").args(arguments).arg("--etcd").arg(self.path("etcd.yaml"));
+        command.output().unwrap()
+    }
+}
+
+/// A running announcer, killed when it goes.
+struct Announcer(Child);
+
+impl Announcer {
+    fn terminate(&mut self) {
+        let signal = format!("kill -TERM {}", self.0.id());
+        assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
+    }
+
+    /// Its exit code.
+    async fn end(&mut self) -> i32 {
+        eventually("the announcer's end", || std::future::ready(self.0.try_wait().unwrap())).await.code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Announcer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Every key below `cilium/` that is Cilium's, with its value, without the times.
+async fn content(etcd: &Etcd) -> Vec<(String, String)> {
+    let options = etcd_client::GetOptions::new().with_prefix();
+    let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let all = reply.kvs().iter().map(|found| (text(found.key()), text(found.value())));
+    let timeless = |(key, value): (String, String)| {
+        let has_time = key.starts_with("cilium/synced/") || key == "cilium/.heartbeat";
+        if has_time { (key, "<time>".to_owned()) } else { (key, value) }
+    };
+    all.filter(|(key, _)| !key.starts_with("cilium/.announce/") && !key.starts_with("cilium/.initlock/")).map(timeless).collect()
+}
+
+/// Waits until something is so at the mirror.
+async fn mirrored(meshkeep: &Meshkeep, what: &str, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, async || {
+        let (_, answer) = meshkeep.ask(path).await;
+        holds(&answer).then_some(answer)
+    })
+    .await
+}
+
+async fn mirror(etcd: &Etcd) -> (Home, Meshkeep) {
+    let mut home = Home::new();
+    home.write_cluster("vms", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    meshkeep.reaches("vms", "live").await;
+    (home, meshkeep)
+}
+
+/// What the mirror says is what the files say: addresses, identities, the node, the global service. Then the files change.
+#[tokio::test]
+async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
+    for binary in etcd_binaries() {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        // what is somebody else's stays, also below prefixes that name no cluster
+        let foreign = [
+            ("cilium/state/ip/v1/default/10.0.0.1", r#"{"IP":"10.0.0.1","Mask":null,"HostIP":"","ID":65800,"Key":0,"Metadata":""}"#),
+            ("cilium/state/nodes/v1/vms-2/a", "{}"),
+            ("cilium/state/identities/v1/id/65800", "k8s:app=x;"),
+        ];
+        etcd.put_many(foreign).await;
+        // left behind by an earlier announcer
+        etcd.put("cilium/state/services/v1/vms/shop/old", "{}").await;
+        let place = Place::new(&etcd);
+        let mut announcer = place.announce("log");
+        place.says("log", "announced").await;
+        let (_home, meshkeep) = mirror(&etcd).await;
+        let found = meshkeep.get("/v1/ipcache/lookup?ip=192.168.7.20").await;
+        let billing = found["match"]["identity"].as_u64().unwrap();
+        assert!((77 << 16..78 << 16).contains(&billing), "{found}");
+        assert_eq!((&found["match"]["podName"], &found["match"]["hostIP"]), (&json!("billing-db"), &json!("192.168.7.7")), "{found}");
+        let identity = meshkeep.get(&format!("/v1/identities/{billing}")).await.to_string();
+        for label in ["billing-db", "vms", "legacy", "billing"] {
+            assert!(identity.contains(&format!(":\"{label}\"")), "{label}: {identity}");
+        }
+        assert_eq!(meshkeep.get("/v1/ipcache/lookup?ip=fd00:9::1").await["match"]["podName"], "printer");
+        assert_eq!(meshkeep.get("/v1/nodes/vms/rack1-host7").await["name"], "rack1-host7");
+        let service = meshkeep.get("/v1/global-services/shop/billing-db").await.to_string();
+        assert!(service.contains("192.168.7.20") && service.contains("5432"), "{service}");
+        assert_eq!(meshkeep.ask("/v1/services/vms/shop/old").await.0, 404);
+        let before = content(&etcd).await;
+        // a wrong file changes nothing and is told once; then a right one takes effect
+        place.write(&FILE.replace("app: printer", "app: printer, app: twice"));
+        place.says("log", "vms.yaml:15: ").await;
+        place.write(
+            &FILE
+                .replace("192.168.9.1", "192.168.9.1, 192.168.9.2")
+                .replace("cluster: {name: vms, id: 77}", "cluster: {name: vms, id: 78}"),
+        );
+        place.says("log", "another cluster").await;
+        assert_eq!((content(&etcd).await, place.said("log", "vms.yaml:15: ")), (before, 1));
+        place.write(&FILE.replace("ips: [192.168.7.20]", "ips: [192.168.7.20, 192.168.7.21]").replace("app: printer", "app: scanner"));
+        mirrored(&meshkeep, "the new address", "/v1/ipcache/lookup?ip=192.168.7.21", |found| found["match"]["identity"] == billing).await;
+        mirrored(&meshkeep, "the new labels", "/v1/ipcache/lookup?ip=192.168.9.1", |found| found.to_string().contains("scanner")).await;
+        mirrored(&meshkeep, "the new backend", "/v1/global-services/shop/billing-db", |found| found.to_string().contains("192.168.7.21"))
+            .await;
+        for (key, value) in foreign {
+            assert_eq!(etcd.client().await.get(key, None).await.unwrap().kvs()[0].value(), value.as_bytes(), "{key}");
+        }
+        announcer.terminate();
+        assert_eq!(announcer.end().await, 0);
+    }
+}
+
+/// A kill and a start soon after take nothing from readers; a wiped etcd is filled again; foreign deletes and puts are undone.
+#[tokio::test]
+async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
+    let mut etcd = Etcd::start().await;
+    let place = Place::new(&etcd);
+    let announcer = place.announce("log-1");
+    place.says("log-1", "announced").await;
+    let before = content(&etcd).await;
+    let leased = async |etcd: &Etcd| {
+        let options = etcd_client::GetOptions::new().with_prefix();
+        let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
+        let unleased = reply.kvs().iter().filter(|found| found.lease() == 0).map(|found| found.key_str().unwrap().to_owned());
+        unleased.filter(|key| !key.starts_with("cilium/state/identities/v1/id/")).collect::<Vec<_>>()
+    };
+    assert_eq!(leased(&etcd).await, Vec::<String>::new(), "all but the identities hang on leases");
+    // `kill -9`; its lock must run out before another may announce
+    drop(announcer);
+    let mut announcer = place.announce("log-2");
+    assert_eq!(content(&etcd).await, before);
+    let lock = etcd_client::GetOptions::new().with_prefix();
+    let held = etcd.client().await.get("cilium/.announce/lock/vms/", Some(lock)).await.unwrap();
+    // instead of waiting for 25 s
+    if let Some(first) = held.kvs().iter().min_by_key(|lock| lock.create_revision()) {
+        etcd.client().await.lease_revoke(first.lease()).await.unwrap();
+    }
+    place.says("log-2", "announced").await;
+    assert_eq!(content(&etcd).await, before, "the same numbers too");
+    etcd.delete("cilium/state/nodes/v1/vms/rack1-host7").await;
+    etcd.put("cilium/state/services/v1/vms/shop/billing-db", "{}").await;
+    etcd.put("cilium/state/services/v1/vms/shop/other", "{}").await;
+    etcd.delete("cilium/synced/vms/cilium/state/ip/v1").await;
+    etcd.delete("cilium/cluster-config/vms").await;
+    eventually("what was there", async || (content(&etcd).await == before).then_some(())).await;
+    etcd.wipe();
+    etcd.restart().await;
+    eventually("what was there, in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
+    announcer.terminate();
+    assert_eq!(announcer.end().await, 0);
+    // withdrawn: all of it goes, the config first
+    etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
+    let mut retiring = Announcer(place.command("log-3", &["--retire", "--retire-grace", "1s"]).spawn().unwrap());
+    eventually("the end of the config", async || {
+        let left = content(&etcd).await;
+        (!left.iter().any(|(key, _)| key == "cilium/cluster-config/vms")).then(|| assert!(left.len() > 10))
+    })
+    .await;
+    assert_eq!(retiring.end().await, 0);
+    let left: Vec<String> = content(&etcd).await.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(left, ["cilium/.heartbeat", "cilium/state/nodes/v1/vms-2/a"]);
+}
+
+#[tokio::test]
+async fn a_second_announcer_names_the_first_and_ends() {
+    let etcd = Etcd::start().await;
+    let place = Place::new(&etcd);
+    let _first = place.announce("log-1");
+    place.says("log-1", "announced").await;
+    let mut second = place.announce("log-2");
+    let begin = std::time::Instant::now();
+    let code = crate::harness::eventually_within(std::time::Duration::from_secs(60), "its end", || {
+        std::future::ready(second.0.try_wait().unwrap())
+    })
+    .await;
+    assert!(code.code() == Some(1) && begin.elapsed().as_secs() >= 28, "{code} after {:?}", begin.elapsed());
+    assert_eq!(place.said("log-2", &format!("(process {},", _first.0.id())), 1);
+    assert_eq!(place.said("log-1", "lost"), 0);
+}
+
+/// No right to write, then one; no free identity, then some.
+#[tokio::test]
+async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
+    let mut etcd = Etcd::start().await;
+    etcd.enable_auth("announcer", "secret").await;
+    etcd.restrict_to_remote("vms").await;
+    let place = Place::new(&etcd);
+    // a mesh of 511 has half as many identities for each cluster: all of them but one are taken
+    place.write(&FILE.replace("id: 77", "id: 77, maxConnectedClusters: 511"));
+    let first = 77 << 15;
+    etcd.put_many((first..first + (1 << 15) - 1).map(|id| (format!("cilium/state/identities/v1/id/{id}"), format!("k8s:taken={id};"))))
+        .await;
+    let mut announcer = place.announce("log");
+    place.says("log", "the lock of the cluster cannot be taken yet").await;
+    let mut client = etcd.client().await;
+    client.role_grant_permission("mesh", etcd_client::Permission::read_write("cilium/").with_prefix()).await.unwrap();
+    place.says("log", "1 sets of labels have no identity").await;
+    let ips = async || content(&etcd).await.into_iter().filter(|(key, _)| key.starts_with("cilium/state/ip/")).count();
+    eventually("the others", async || (ips().await > 0).then_some(())).await;
+    assert!(content(&etcd).await.iter().any(|(key, _)| key == "cilium/cluster-config/vms"), "the rest is announced");
+    etcd.delete(format!("cilium/state/identities/v1/id/{first}")).await;
+    eventually("all addresses", async || (ips().await == 3).then_some(())).await;
+    assert_eq!((place.said("log", "the lock of the cluster cannot"), place.said("log", "have no identity")), (1, 1));
+    announcer.terminate();
+    assert_eq!(announcer.end().await, 0);
+}
+
+#[tokio::test]
+async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
     let place = TempDir::new().unwrap();
     let run = |text: &str| {
         fs::write(place.path().join("vms.yaml"), text).unwrap();
@@ -46,9 +302,37 @@ fn a_dry_run_prints_every_key_and_wrong_files_end_with_line_and_reason() {
     assert!(lines.contains(&identity.to_owned()), "{lines:#?}");
     let config = r#"cilium/cluster-config/vms => {"id":77,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#;
     assert_eq!(lines[12], config);
-    let output = run(&FILE.replacen("ips:", "addresses:", 1));
+    let output = run(&FILE.replace("ips:", "addresses:"));
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && told.contains("vms.yaml:11: workloads[0]: unknown field `addresses`"), "{told}");
     let usage = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["announce", "vms.yaml"]).output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn identities_are_allocated_found_released_and_collected_by_command() {
+    let etcd = Etcd::start().await;
+    let place = Place::new(&etcd);
+    let told = |output: &Output| (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let labels = ["k8s:app=a", "k8s:io.cilium.k8s.policy.cluster=vms"];
+    let text = "k8s:app=a;k8s:io.cilium.k8s.policy.cluster=vms;";
+    let allocated = place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat());
+    let id = told(&allocated).1;
+    assert!(allocated.status.success() && (77 << 16..78 << 16).contains(&id.parse::<u64>().unwrap()), "{allocated:?}");
+    assert_eq!(told(&place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat())), (Some(0), id.clone()));
+    assert_eq!(told(&place.identity(&["get", &id])), (Some(0), text.to_owned()));
+    assert_eq!(told(&place.identity(&[&["get"], &labels[..]].concat())), (Some(0), id.clone()));
+    assert_eq!(told(&place.identity(&["list"])), (Some(0), format!("{id}\t{text}")));
+    let listed: Value = serde_json::from_slice(&place.identity(&["list", "-o", "json"]).stdout).unwrap();
+    assert_eq!(listed[0]["labels"]["k8s:app"], "a", "{listed}");
+    let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
+    assert_eq!(told(&kept), (Some(0), "1 identities are left, 0 were deleted, and 0 locks".to_owned()));
+    assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(0));
+    assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(1));
+    let gone = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
+    assert_eq!(told(&gone).1, format!("deleted {id}\n0 identities are left, 1 were deleted, and 0 locks"));
+    assert_eq!(place.identity(&["get", &id]).status.code(), Some(1));
+    assert_eq!(place.identity(&["get", "nonsense"]).status.code(), Some(2));
+    fs::write(place.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
+    assert_eq!(place.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
 }

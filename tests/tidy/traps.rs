@@ -132,7 +132,11 @@ const TRAPS: [(u8, &str, Covered); 36] = [
     (25, "zero times of status models are written", Covered::Not("no status model of an agent is read")),
     (26, "Go escapes", Covered::By(&[(WIRE, "trap_26_escapes_of_go_are_read_back")])),
     (27, "equal bytes are put again", Covered::By(&[("tests/e2e/streams.rs", "equal_bytes_under_a_new_lease_are_no_event")])),
-    (28, "locks of allocation and of its collection differ", Covered::Not("there is no allocator yet, and locks are not mirrored")),
+    (
+        28,
+        "locks of allocation and of its collection differ",
+        Covered::By(&[("tests/allocator/locks.rs", "trap_28_a_collector_s_lock_does_not_keep_anybody_from_allocating")]),
+    ),
     (29, "documented intervals are approximate", Covered::Not("ages come from answers, not from an agent's intervals")),
     (
         30,

@@ -14,6 +14,7 @@ mod locked;
 mod mutex;
 mod operations;
 mod status;
+mod transaction;
 mod users;
 mod watcher;
 
@@ -38,6 +39,7 @@ pub use self::lock::KvLocker;
 pub use self::mutex::LockKey;
 pub use self::operations::Life;
 pub use self::status::{EndpointStatus, SessionStatus};
+pub use self::transaction::{Condition, Write};
 pub use self::watcher::{EventKind, KeyValueEvent, Watcher};
 
 /// How many nodes there are, which scales the interval of status checks.

@@ -1,0 +1,370 @@
+//! The life of an announcer: one at a time for each cluster, by a lock; under it the passes, the heartbeat and the collection of identities.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::files::{FileError, read_files};
+use super::follow::follow;
+use super::plan::{Plan, Resource};
+use super::publish::{PublishError, Publisher, now};
+use super::retire::retire;
+use crate::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use crate::kvstore::{ClientFile, ClientFileError, ClientOptions, KvLocker, KvstoreError, Life, Session, SessionOptions};
+use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
+
+/// Where identities are, in a cluster's own etcd (docs/protocol.md §1.2).
+const IDENTITIES: &str = "cilium/state/identities/v1";
+
+/// How long a second announcer waits: the lock's lease (25 s) of one that died, and a bit.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// How often the heartbeat is written: Cilium's minute; a reader gives up after two.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(1);
+
+/// How long a heartbeat may take (`pkg/kvstore/heartbeat`).
+const HEARTBEAT_MAX: Duration = Duration::from_secs(25);
+
+/// How often everything is looked at without a reason: as a clustermesh-apiserver does with the cluster config.
+const PASS_INTERVAL: Duration = Duration::from_mins(5);
+
+/// How long changes are gathered before a pass.
+const GATHERING: Duration = Duration::from_millis(50);
+
+/// How long to wait after the first pass that failed; after the n-th in a row it is n times as long, up to [`RETRY_MAX`].
+const RETRY_STEP: Duration = Duration::from_secs(1);
+/// Half of what a reader waits for a heartbeat is over by then.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// How often identities without users are collected (`--identity-gc-interval`).
+const COLLECTION_INTERVAL: Duration = Duration::from_mins(15);
+/// How many may be deleted in a minute (`--identity-gc-rate-limit`).
+const COLLECTION_RATE: NonZeroU32 = match NonZeroU32::new(2_500) {
+    Some(rate) => rate,
+    None => NonZeroU32::MIN,
+};
+
+/// How many changes of a prefix wait to be looked at: a page of a list (`etcd.limit`, 256).
+const EVENTS_MAX: usize = 256;
+
+/// How fast an etcd is asked, in requests a second: what KVStoreMesh is given (`etcd.qps`) at rest, and at the start (`etcd.bootstrapQps`).
+const REQUESTS_PER_SECOND_MAX: u32 = 100;
+const BOOTSTRAP_REQUESTS_PER_SECOND_MAX: u32 = 10_000;
+
+/// What to announce, and to where.
+#[derive(Debug, Clone)]
+pub struct AnnounceOptions {
+    /// The etcd client file.
+    pub to: PathBuf,
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// How long keys stay without an announcer.
+    pub lease_ttl: Duration,
+    /// Says that the files are to be read now.
+    pub reread: Arc<Notify>,
+}
+
+/// Why nothing is announced any more.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// The files are wrong from the start.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Files(Vec<FileError>),
+    /// The client file cannot be read.
+    #[error("{} cannot be read: {reason}", path.display())]
+    ClientFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The client file is wrong.
+    #[error("{}: {reason}", path.display())]
+    Client {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: ClientFileError,
+    },
+    /// Somebody else announces the cluster.
+    #[error("cluster {cluster} is announced by {holder}: one announcer is enough; waited {LOCK_WAIT:?} for it to end")]
+    Announced {
+        /// The cluster.
+        cluster: String,
+        /// Who has the lock.
+        holder: String,
+    },
+    /// The etcd.
+    #[error(transparent)]
+    Kvstore(#[from] KvstoreError),
+    /// A task ended by itself.
+    #[error("reading the files failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// An announcer with its session.
+struct Announcer {
+    session: Session,
+    plans: watch::Receiver<Arc<Plan>>,
+}
+
+/// Announces until it is told to stop. What it has announced stays until its leases run out, so that a start soon after takes nothing away.
+///
+/// # Errors
+/// [`AnnounceError`]. Faults of the etcd are none: they are told, and the next try follows.
+pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Result<(), AnnounceError> {
+    let plan = Arc::new(read_files(&options.files).map_err(AnnounceError::Files)?);
+    let session = open(&options.to, options.lease_ttl)?;
+    let (sender, plans) = watch::channel(plan);
+    let announcer = Announcer { session: session.clone(), plans };
+    let ended = tokio::select! {
+        ended = follow(options.files.clone(), sender, Arc::clone(&options.reread)) => ended.map_err(AnnounceError::from),
+        ended = announcer.run(&stop) => ended,
+    };
+    session.close().await;
+    ended
+}
+
+/// Withdraws what was announced of a cluster, in the order of a KVStoreMesh: its config, after the grace its canaries, then the rest.
+///
+/// # Errors
+/// [`AnnounceError`].
+pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: CancellationToken) -> Result<(), AnnounceError> {
+    let plan = Arc::new(read_files(&options.files).map_err(AnnounceError::Files)?);
+    let session = open(&options.to, options.lease_ttl)?;
+    let (_sender, plans) = watch::channel(Arc::clone(&plan));
+    let announcer = Announcer { session: session.clone(), plans };
+    let work = async {
+        let lock = announcer.lock().await?;
+        let retired = retire(&session, &plan, grace).await;
+        let _ = lock.unlock().await;
+        Ok(retired?)
+    };
+    let ended = stop.run_until_cancelled(work).await.unwrap_or(Ok(()));
+    session.close().await;
+    ended
+}
+
+/// A session with the etcd of a client file.
+fn open(path: &Path, lease_ttl: Duration) -> Result<Session, AnnounceError> {
+    let content = std::fs::read(path).map_err(|error| AnnounceError::ClientFile { path: path.to_owned(), reason: error.to_string() })?;
+    let file = ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })?;
+    let client = ClientOptions {
+        requests_per_second_max: REQUESTS_PER_SECOND_MAX,
+        bootstrap_requests_per_second_max: Some(BOOTSTRAP_REQUESTS_PER_SECOND_MAX),
+        ..ClientOptions::default()
+    };
+    Ok(Session::start(file, SessionOptions { client, lease_ttl, ..SessionOptions::default() }, CancellationToken::new()))
+}
+
+impl Announcer {
+    /// Announces until it is told to stop.
+    async fn run(&self, stop: &CancellationToken) -> Result<(), AnnounceError> {
+        let Some(lock) = stop.run_until_cancelled(self.lock()).await else { return Ok(()) };
+        let lock = lock?;
+        let plan = Arc::clone(&self.plans.borrow());
+        let (sender, mut events) = mpsc::channel(EVENTS_MAX);
+        let backend = EtcdBackend::new(self.session.clone(), IDENTITIES, &format!("announce-{}", plan.cluster));
+        let options =
+            AllocatorOptions { range: plan.range(), master_key_protection: true, events: Some(sender), ..AllocatorOptions::default() };
+        let allocator = Allocator::start(backend, options).unwrap_or_else(|error| unreachable!("no mask is set: {error}"));
+        let publisher = Publisher::new(self.session.clone(), allocator.clone());
+        let lost = async {
+            while let Some(event) = events.recv().await {
+                publisher.forget(&event);
+            }
+        };
+        let ended = tokio::select! {
+            () = lost => Ok(()),
+            ended = self.announce_under(lock, &publisher, &allocator, &plan, stop) => ended,
+        };
+        allocator.delete().await;
+        ended
+    }
+
+    /// Announces under the lock, and if that is lost under another one. The numbers of identities are kept meanwhile.
+    async fn announce_under(
+        &self,
+        mut lock: KvLocker,
+        publisher: &Publisher,
+        allocator: &Allocator<EtcdBackend>,
+        plan: &Plan,
+        stop: &CancellationToken,
+    ) -> Result<(), AnnounceError> {
+        loop {
+            tokio::select! {
+                () = lock.lost() => tracing::warn!("the lock of the cluster was lost with its lease: taking it anew"),
+                () = self.work(publisher, allocator, plan) => {}
+                () = stop.cancelled() => {
+                    // the next announcer need not wait
+                    let _ = lock.unlock().await;
+                    return Ok(());
+                }
+            }
+            drop(lock);
+            match stop.run_until_cancelled(self.lock()).await {
+                Some(taken) => lock = taken?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits for the lock of the cluster, as long as nobody else has it: without an etcd for ever.
+    async fn lock(&self) -> Result<KvLocker, AnnounceError> {
+        let cluster = self.plans.borrow().cluster.clone();
+        let (path, holder) = (format!("cilium/.announce/lock/{cluster}"), format!("cilium/.announce/holder/{cluster}"));
+        let mut failures = 0;
+        loop {
+            self.session.connected().await?;
+            let failed = match timeout(LOCK_WAIT, self.session.lock_path_for_long(path.as_bytes())).await {
+                Ok(Ok(lock)) => {
+                    let name = name_of_this();
+                    match self.session.update_if_locked(holder.as_bytes(), name.as_bytes(), Life::Leased, &lock).await {
+                        Ok(_) => return Ok(lock),
+                        Err(error) => error,
+                    }
+                }
+                Ok(Err(error)) => error,
+                Err(_) => match self.session.get(holder.as_bytes()).await {
+                    Ok(found) => {
+                        let holder = found.map_or_else(
+                            || "somebody who does not say who".into(),
+                            |found| String::from_utf8_lossy(&found.value).into_owned(),
+                        );
+                        return Err(AnnounceError::Announced { cluster: cluster.as_str().into(), holder });
+                    }
+                    Err(error) => error,
+                },
+            };
+            if matches!(failed, KvstoreError::Closed { .. }) {
+                return Err(failed.into());
+            }
+            failures += 1;
+            if failures == 1 {
+                tracing::warn!(error = %failed, "the lock of the cluster cannot be taken yet");
+            }
+            sleep(retry_after(failures)).await;
+        }
+    }
+
+    /// All that is done under the lock.
+    async fn work(&self, publisher: &Publisher, allocator: &Allocator<EtcdBackend>, plan: &Plan) {
+        tokio::join!(
+            self.watch(publisher, plan, Some(Resource::Nodes)),
+            self.watch(publisher, plan, Some(Resource::Ips)),
+            self.watch(publisher, plan, Some(Resource::Services)),
+            self.watch(publisher, plan, None),
+            self.watch_config(publisher, plan),
+            self.passes(publisher),
+            self.beats(publisher),
+            self.collections(allocator, plan)
+        );
+    }
+
+    /// Passes, each as soon as there is a reason.
+    async fn passes(&self, publisher: &Publisher) {
+        let mut plans = self.plans.clone();
+        let (mut failures, mut announced, mut told) = (0, false, String::new());
+        loop {
+            let plan = Arc::clone(&plans.borrow_and_update());
+            match publisher.pass(&plan).await {
+                Ok(()) => {
+                    if failures > 0 || !announced {
+                        tracing::info!(cluster = %plan.cluster, id = %plan.id, "announced");
+                    }
+                    self.session.caught_up();
+                    (failures, announced, told) = (0, true, String::new());
+                }
+                Err(error) => {
+                    failures += 1;
+                    let text = error.to_string();
+                    if text != told {
+                        match &error {
+                            PublishError::Kvstore(_) => tracing::error!(%error, "the etcd cannot be kept as the files say: trying again"),
+                            PublishError::Identities { .. } => tracing::error!(%error, "not all is announced: trying again"),
+                        }
+                        told = text;
+                    }
+                }
+            }
+            let due = if failures > 0 { retry_after(failures) } else { PASS_INTERVAL };
+            tokio::select! {
+                changed = plans.changed() => if changed.is_err() { return },
+                () = publisher.due.notified(), if failures == 0 => {}
+                () = self.session.disconnected(), if failures == 0 => {}
+                () = sleep(due) => {}
+            }
+            sleep(GATHERING).await;
+        }
+    }
+
+    async fn beats(&self, publisher: &Publisher) {
+        let mut ticks = interval(HEARTBEAT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match timeout(HEARTBEAT_MAX, publisher.beat()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the heartbeat is not written: readers give up after two minutes without"),
+                Err(_) => tracing::warn!("the heartbeat is not written in time: readers give up after two minutes without"),
+            }
+        }
+    }
+
+    /// Looks at what others do with the keys of a resource, or with the canaries.
+    async fn watch(&self, publisher: &Publisher, plan: &Plan, resource: Option<Resource>) {
+        let prefix =
+            resource.map_or_else(|| synced_prefix(&plan.cluster), |resource| watched_prefix(resource.kind(), &plan.cluster, false));
+        let mut watcher = self.session.list_and_watch(prefix.as_bytes(), EVENTS_MAX);
+        while let Some(event) = watcher.next().await {
+            publisher.judge(plan, resource, &event);
+        }
+    }
+
+    async fn watch_config(&self, publisher: &Publisher, plan: &Plan) {
+        let key = cluster_config_key(&plan.cluster);
+        let mut watcher = self.session.list_and_watch(key.as_bytes(), EVENTS_MAX);
+        while let Some(event) = watcher.next().await {
+            // the prefix has other clusters' too, whose names begin alike
+            if event.key == key.as_bytes() {
+                publisher.judge(plan, None, &event);
+            }
+        }
+    }
+
+    async fn collections(&self, allocator: &Allocator<EtcdBackend>, plan: &Plan) {
+        let what = Collected { range: plan.range(), deletes_per_minute: COLLECTION_RATE };
+        let mut ticks = interval(COLLECTION_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stale = StaleIds::new();
+        loop {
+            ticks.tick().await;
+            match allocator.run_gc(&stale, &what).await {
+                Ok(round) => {
+                    if !round.deleted.is_empty() {
+                        tracing::info!(deleted = round.deleted.len(), alive = round.alive, "identities that nobody uses are collected");
+                    }
+                    stale = round.stale;
+                }
+                Err(error) => tracing::warn!(%error, "identities that nobody uses cannot be collected: the next round tries again"),
+            }
+        }
+    }
+}
+
+fn retry_after(failures: u32) -> Duration {
+    RETRY_STEP.saturating_mul(failures).min(RETRY_MAX)
+}
+
+/// What the lock of this process is known by.
+fn name_of_this() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let host = if host.is_empty() { "a host without a name" } else { host };
+    format!("{host} (process {}, since {})", std::process::id(), now())
+}

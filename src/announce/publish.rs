@@ -1,0 +1,216 @@
+//! Keeping an etcd equal to a plan: one pass after another, each by what stands there. What was written by somebody else, with another cluster's
+//! name or identities, is not touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+use tokio::sync::Notify;
+
+use super::plan::{Desired, Plan, Resource};
+use crate::allocator::{AllocateError, Allocator, AllocatorKey, EtcdBackend, Event, EventKind as IdEventKind};
+use crate::kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
+use crate::model::IdentityScope;
+use crate::wire::ip_identity;
+use crate::wire::keys::{HEARTBEAT, watched_prefix};
+
+/// How many keys are written at a time: etcd syncs its log once for all that wait, and more of them bring little (docs/measurements.md).
+const WRITES_MAX: usize = 16;
+
+/// What keeps a pass from its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PublishError {
+    /// The etcd.
+    #[error(transparent)]
+    Kvstore(#[from] KvstoreError),
+    /// Some workloads have no identity, so that they are not announced; the rest is.
+    #[error("{count} sets of labels have no identity, their workloads are not announced: {cause}")]
+    Identities {
+        /// How many.
+        count: usize,
+        /// Why the first of them has none.
+        cause: AllocateError,
+    },
+}
+
+/// Who writes.
+pub(super) struct Publisher {
+    session: Session,
+    allocator: Allocator<EtcdBackend>,
+    held: Mutex<BTreeMap<AllocatorKey, u32>>,
+    /// What should stand in the etcd by the last pass; of a key without a value any value is right.
+    wanted: Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
+    /// Says that something may not be as it should.
+    pub(super) due: Arc<Notify>,
+}
+
+impl Publisher {
+    pub(super) fn new(session: Session, allocator: Allocator<EtcdBackend>) -> Self {
+        let due = Arc::new(Notify::new());
+        let observer = Arc::clone(&due);
+        session.on_lease_lost(b"cilium/", move |_| observer.notify_one());
+        Self { session, allocator, held: Mutex::default(), wanted: Mutex::default(), due }
+    }
+
+    /// One pass: everything that is not as the plan has it is written, and what it does not have is deleted. The order is such that a reader
+    /// finds what is named: identities before the addresses that have them, and all of it before the canaries, those before the config.
+    pub(super) async fn pass(&self, plan: &Plan) -> Result<(), PublishError> {
+        self.beat().await?;
+        let shortfall = self.identify(plan).await;
+        let numbers = self.held().clone();
+        let mut desired = Vec::new();
+        for resource in [Resource::Nodes, Resource::Ips, Resource::Services] {
+            desired.push((resource, plan.keys(resource, &numbers)));
+        }
+        self.want(plan, &desired);
+        let mut surplus = Vec::new();
+        for (resource, keys) in desired {
+            surplus.extend(self.write(plan, resource, keys).await?);
+        }
+        // services before the addresses behind them
+        for found in surplus.into_iter().rev() {
+            self.session.write_if(&[Condition::WrittenAt(&found.key, found.mod_revision)], &[Write::Delete(&found.key)]).await?;
+        }
+        self.release(plan).await;
+        for resource in Resource::ALL {
+            self.mark(&plan.canary(resource)).await?;
+        }
+        let (key, value) = plan.config();
+        self.session.update_if_different(key.as_bytes(), &value, Life::Leased).await?;
+        shortfall.map_or(Ok(()), Err)
+    }
+
+    /// Writes the heartbeat.
+    pub(super) async fn beat(&self) -> Result<(), KvstoreError> {
+        self.session.update(HEARTBEAT.as_bytes(), now().as_bytes(), Life::Leased).await?;
+        Ok(())
+    }
+
+    /// Gets a number for each set of labels that has none yet. Each is used once here, however many workloads have it.
+    async fn identify(&self, plan: &Plan) -> Option<PublishError> {
+        let missing: Vec<_> = plan.identities().into_iter().filter(|key| !self.held().contains_key(key)).collect();
+        let allocations = iter(missing).map(|key| async move { (self.allocator.allocate(&key).await, key) });
+        let mut allocations = std::pin::pin!(allocations.buffer_unordered(WRITES_MAX));
+        let (mut count, mut first) = (0, None);
+        while let Some((result, key)) = allocations.next().await {
+            match result.map(|allocation| u32::try_from(allocation.id.number())) {
+                Ok(Ok(number)) => {
+                    self.held().insert(key, number);
+                }
+                // the range of a cluster has 32 bits at most
+                Ok(Err(_)) => unreachable!("a number of the range of a cluster has 32 bits"),
+                Err(error) => {
+                    count += 1;
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first.map(|cause| PublishError::Identities { count, cause })
+    }
+
+    /// Gives up the numbers that the plan does not need any more.
+    async fn release(&self, plan: &Plan) {
+        let needed = plan.identities();
+        let surplus: Vec<_> = self.held().keys().filter(|key| !needed.contains(*key)).cloned().collect();
+        for key in surplus {
+            self.held().remove(&key);
+            if let Err(error) = self.allocator.release(&key).await {
+                tracing::warn!(%key, %error, "an identity could not be released");
+            }
+        }
+    }
+
+    /// Writes what is not as it should be; returns what should not be there.
+    async fn write(&self, plan: &Plan, resource: Resource, mut desired: Desired) -> Result<Vec<KeyValue>, PublishError> {
+        let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
+        let (mut surplus, mut foreign) = (Vec::new(), BTreeSet::new());
+        for found in self.session.list_prefix(prefix.as_bytes()).await? {
+            let Ok(key) = str::from_utf8(&found.key) else { continue };
+            let is_own = is_own(plan, resource, &found.value);
+            match desired.get(key) {
+                Some(_) if !is_own => {
+                    foreign.insert(key.to_owned());
+                }
+                Some(value) if *value == *found.value && self.session.lease_of(&found.key) == Some(found.lease) => {
+                    desired.remove(key);
+                }
+                Some(_) => {}
+                None if is_own => surplus.push(found),
+                None => {}
+            }
+        }
+        if let Some(first) = foreign.first() {
+            tracing::warn!(count = foreign.len(), first, "addresses are announced by somebody else already: theirs stay");
+        }
+        desired.retain(|key, _| !foreign.contains(key));
+        let writes = iter(desired).map(|(key, value)| async move { self.session.update(key.as_bytes(), &value, Life::Leased).await });
+        let mut writes = std::pin::pin!(writes.buffer_unordered(WRITES_MAX));
+        while let Some(written) = writes.next().await {
+            written?;
+        }
+        Ok(surplus)
+    }
+
+    /// Writes a canary that is not there on our lease. Its value is never read, so it is never refreshed.
+    async fn mark(&self, canary: &str) -> Result<(), KvstoreError> {
+        let found = self.session.get(canary.as_bytes()).await?;
+        if found.is_none_or(|found| self.session.lease_of(&found.key) != Some(found.lease)) {
+            self.session.update(canary.as_bytes(), now().as_bytes(), Life::Leased).await?;
+        }
+        Ok(())
+    }
+
+    fn want(&self, plan: &Plan, desired: &[(Resource, Desired)]) {
+        let entries = desired.iter().flat_map(|(_, keys)| keys).map(|(key, value)| (key.clone().into_bytes(), Some(value.clone())));
+        let canaries = Resource::ALL.into_iter().map(|resource| (plan.canary(resource).into_bytes(), None));
+        let (config, value) = plan.config();
+        let wanted = entries.chain(canaries).chain([(config.into_bytes(), Some(value))]).collect();
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
+    }
+
+    /// Looks at a change of the etcd: a pass is due if it is not what is wanted. Of keys that are not ours nothing is wanted.
+    pub(super) fn judge(&self, plan: &Plan, resource: Option<Resource>, event: &KeyValueEvent) {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let right = match (event.kind, wanted.get(&event.key)) {
+            (EventKind::ListDone, _) => true,
+            (EventKind::Delete, wanted) => wanted.is_none(),
+            (EventKind::Create | EventKind::Modify, Some(value)) => value.as_ref().is_none_or(|value| **value == *event.value),
+            (EventKind::Create | EventKind::Modify, None) => resource.is_none_or(|resource| !is_own(plan, resource, &event.value)),
+        };
+        drop(wanted);
+        if !right {
+            self.due.notify_one();
+        }
+    }
+
+    /// An identity that was in use is another's by now: the next pass gets a new one.
+    pub(super) fn forget(&self, event: &Event) {
+        if event.kind == IdEventKind::Lost {
+            self.held().remove(&event.key);
+            self.due.notify_one();
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<AllocatorKey, u32>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an entry is the cluster's: the keys of addresses name none, but their identities are of its range.
+pub(super) fn is_own(plan: &Plan, resource: Resource, value: &[u8]) -> bool {
+    match resource {
+        Resource::Nodes | Resource::Identities | Resource::Services => true,
+        Resource::Ips => ip_identity(value).is_some_and(|id| {
+            IdentityScope::of(id) == IdentityScope::Global && plan.max.identities_of(plan.id).is_some_and(|range| range.contains(&id))
+        }),
+    }
+}
+
+/// The time as canaries and heartbeats have it.
+pub(super) fn now() -> String {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
+}

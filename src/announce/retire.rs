@@ -1,0 +1,53 @@
+//! Withdrawing a cluster, in the order of a KVStoreMesh (docs/protocol.md §3.7): readers that see the config go stop believing the rest.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::plan::{Plan, Resource};
+use super::publish::is_own;
+use crate::allocator::{AllocatorKey, Id};
+use crate::kvstore::{Condition, KvstoreError, Session, Write};
+use crate::model::CLUSTER_LABEL;
+use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
+
+/// Where the references to identities are.
+const REFERENCES: &str = "cilium/state/identities/v1/value/";
+
+/// Deletes all that is the cluster's: of what names no cluster, what has identities of its range.
+pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> Result<(), KvstoreError> {
+    session.delete(cluster_config_key(&plan.cluster).as_bytes()).await?;
+    tracing::info!(cluster = %plan.cluster, ?grace, "the cluster config is withdrawn: waiting for readers");
+    sleep(grace).await;
+    session.delete_prefix(synced_prefix(&plan.cluster).as_bytes()).await?;
+    let label = format!("{CLUSTER_LABEL}={};", plan.cluster);
+    for found in session.list_prefix(REFERENCES.as_bytes()).await? {
+        if String::from_utf8_lossy(&found.key).contains(&label) {
+            session.delete(&found.key).await?;
+        }
+    }
+    // in the order of their names
+    for resource in [Resource::Ips, Resource::Identities, Resource::Nodes, Resource::Services] {
+        let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
+        let mut count = 0;
+        for found in session.list_prefix(prefix.as_bytes()).await? {
+            let own = match resource {
+                Resource::Identities => is_own_identity(plan, &found.key[prefix.len()..], &found.value),
+                Resource::Ips | Resource::Nodes | Resource::Services => is_own(plan, resource, &found.value),
+            };
+            if own && session.write_if(&[Condition::WrittenAt(&found.key, found.mod_revision)], &[Write::Delete(&found.key)]).await? {
+                count += 1;
+            }
+        }
+        tracing::info!(prefix, count, "withdrawn");
+    }
+    session.delete(format!("cilium/.announce/holder/{}", plan.cluster).as_bytes()).await?;
+    Ok(())
+}
+
+/// Whether an identity is of the cluster's range and names the cluster.
+fn is_own_identity(plan: &Plan, number: &[u8], labels: &[u8]) -> bool {
+    let id = str::from_utf8(number).ok().and_then(Id::parse);
+    let key = AllocatorKey::from_text(&String::from_utf8_lossy(labels));
+    id.is_some_and(|id| plan.range().contains(id)) && key.label(CLUSTER_LABEL) == Some(plan.cluster.as_str())
+}

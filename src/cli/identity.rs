@@ -1,0 +1,257 @@
+//! `meshkeep identity`: the identities that an etcd has, as cilium-dbg and the operator have them; against any etcd client file.
+
+use std::fmt::Write;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::failure::{Failure, Verdict};
+use super::output::{print, print_json};
+use super::progress::Progress;
+use crate::allocator::{
+    AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
+    StaleLocks,
+};
+use crate::config::parse_duration;
+use crate::kvstore::{ClientFile, Session, SessionOptions};
+use crate::model::{ClusterId, MaxConnectedClusters};
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum IdentityCommand {
+    /// List all identities with their labels
+    List {
+        #[command(flatten)]
+        etcd: EtcdOptions,
+        /// How to print
+        #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+        output: Format,
+    },
+    /// Show the labels of an identity's number, or the number of labels
+    Get {
+        /// A number, or labels as SOURCE:KEY=VALUE
+        #[arg(value_name = "ID|LABEL", required = true)]
+        what: Vec<String>,
+        #[command(flatten)]
+        etcd: EtcdOptions,
+    },
+    /// Give labels an identity, or find the one that they have, and refer to it until the lease ends
+    Allocate {
+        /// Labels as SOURCE:KEY=VALUE
+        #[arg(value_name = "LABEL", required = true)]
+        labels: Vec<String>,
+        #[command(flatten)]
+        range: RangeOptions,
+        #[command(flatten)]
+        etcd: EtcdOptions,
+    },
+    /// Take the reference of a node to the identity of labels away
+    Release {
+        /// Labels as SOURCE:KEY=VALUE
+        #[arg(value_name = "LABEL", required = true)]
+        labels: Vec<String>,
+        #[command(flatten)]
+        etcd: EtcdOptions,
+    },
+    /// Delete the identities that no node refers to in two rounds, and the locks whose holders are stuck
+    Gc {
+        #[command(flatten)]
+        range: RangeOptions,
+        /// How long lies between the two rounds
+        #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_duration)]
+        interval: Duration,
+        #[command(flatten)]
+        etcd: EtcdOptions,
+    },
+}
+
+/// Which etcd, and who asks.
+#[derive(Debug, Args)]
+pub(super) struct EtcdOptions {
+    /// The etcd client file
+    #[arg(long, value_name = "FILE")]
+    etcd: PathBuf,
+    /// What identities are below
+    #[arg(long, value_name = "PREFIX", default_value = "cilium/state/identities/v1")]
+    base: String,
+    /// The node whose references are written or taken away
+    #[arg(long, value_name = "NAME", default_value = "meshkeep")]
+    node: String,
+    /// How long to wait for the etcd
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// Whose identities.
+#[derive(Debug, Args)]
+pub(super) struct RangeOptions {
+    /// The id of the cluster, which has a range of numbers; 0 for one in no mesh
+    #[arg(long, value_name = "ID")]
+    cluster_id: u32,
+    /// The size of the mesh, 255 or 511
+    #[arg(long, value_name = "NUMBER", default_value_t = 255)]
+    max_connected_clusters: u32,
+}
+
+/// A form of output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// A line for each
+    Text,
+    /// JSON
+    Json,
+}
+
+impl RangeOptions {
+    fn range(&self) -> Result<IdRange, Failure> {
+        let max = MaxConnectedClusters::from_number(self.max_connected_clusters);
+        let max =
+            max.ok_or_else(|| Failure::usage(format!("--max-connected-clusters is {}, expected 255 or 511", self.max_connected_clusters)))?;
+        let range = max.identities_of(ClusterId(self.cluster_id));
+        let range = range.and_then(|range| IdRange::new((*range.start()).into(), (*range.end()).into()));
+        range.ok_or_else(|| Failure::usage(format!("--cluster-id is {}, expected 0 to {}", self.cluster_id, max.id_max())))
+    }
+}
+
+impl EtcdOptions {
+    /// A session that is connected.
+    async fn open(&self) -> Result<Session, Failure> {
+        let path = self.etcd.display();
+        let content = std::fs::read(&self.etcd).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
+        let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;
+        let session = Session::start(file, SessionOptions::default(), CancellationToken::new());
+        let progress = Progress::begin("connecting to the etcd");
+        let connected = timeout(self.timeout, session.connected()).await;
+        drop(progress);
+        match connected {
+            Ok(Ok(())) => Ok(session),
+            Ok(Err(error)) => Err(Failure::unreachable(error.to_string())),
+            Err(_) => Err(Failure::unreachable(format!("no connection within {:?}: {}", self.timeout, session.status()))),
+        }
+    }
+
+    fn backend(&self, session: &Session) -> EtcdBackend {
+        EtcdBackend::new(session.clone(), &self.base, &self.node)
+    }
+}
+
+/// Labels of the command line.
+fn key(labels: &[String]) -> Result<AllocatorKey, Failure> {
+    let parts: Result<Vec<_>, _> = labels
+        .iter()
+        .map(|label| {
+            let (name, value) = label.split_once('=').ok_or(label)?;
+            if name.contains(';') || value.contains(';') || !name.contains(':') { Err(label) } else { Ok((name, value)) }
+        })
+        .collect();
+    parts.map(AllocatorKey::from_labels).map_err(|label| Failure::usage(format!("{label:?} is not a label such as k8s:app=cart")))
+}
+
+fn failed(error: &BackendError) -> Failure {
+    Failure::not_found(error.to_string())
+}
+
+fn not_allocated(error: &AllocateError) -> Failure {
+    Failure::not_found(error.to_string())
+}
+
+/// Does it.
+pub(super) async fn run(command: &IdentityCommand) -> Result<Verdict, Failure> {
+    let (IdentityCommand::List { etcd, .. }
+    | IdentityCommand::Get { etcd, .. }
+    | IdentityCommand::Allocate { etcd, .. }
+    | IdentityCommand::Release { etcd, .. }
+    | IdentityCommand::Gc { etcd, .. }) = command;
+    let session = etcd.open().await?;
+    let backend = etcd.backend(&session);
+    let verdict = match command {
+        IdentityCommand::List { output, .. } => list(backend, etcd.timeout, *output).await,
+        IdentityCommand::Get { what, .. } => get(&backend, what).await,
+        IdentityCommand::Allocate { labels, range, .. } => allocate(backend, etcd.timeout, &key(labels)?, range.range()?).await,
+        IdentityCommand::Release { labels, .. } => release(&backend, &key(labels)?).await,
+        IdentityCommand::Gc { range, interval, .. } => collect(backend, range.range()?, *interval).await,
+    };
+    // what was allocated stays until its lease ends
+    session.close().await;
+    verdict
+}
+
+async fn list(backend: EtcdBackend, limit: Duration, output: Format) -> Result<Verdict, Failure> {
+    let options = AllocatorOptions { sync_interval: None, ..AllocatorOptions::default() };
+    let allocator = Allocator::start(backend, options).map_err(|error| Failure::usage(error.to_string()))?;
+    allocator.wait_for_initial_sync(limit).await.map_err(|error| not_allocated(&error))?;
+    let mut all = Vec::with_capacity(allocator.count());
+    allocator.for_each(|id, key| all.push((id, key.clone())));
+    allocator.delete().await;
+    all.sort();
+    match output {
+        Format::Text => {
+            let mut text = String::new();
+            for (id, key) in &all {
+                let _ = writeln!(text, "{id}\t{key}");
+            }
+            print(&text)?;
+        }
+        Format::Json => {
+            let labels =
+                |key: &AllocatorKey| key.labels().map(|(name, value)| (name.to_owned(), value.into())).collect::<serde_json::Map<_, _>>();
+            let all: Vec<_> = all.iter().map(|(id, key)| json!({"id": id.number(), "labels": labels(key)})).collect();
+            print_json(&json!(all))?;
+        }
+    }
+    Ok(Verdict::Fine)
+}
+
+async fn get(backend: &EtcdBackend, what: &[String]) -> Result<Verdict, Failure> {
+    let number = what.first().filter(|_| what.len() == 1).and_then(|what| Id::parse(what));
+    let found = match number {
+        Some(id) => backend.get_by_id(id).await.map_err(|error| failed(&error))?.map(|key| key.to_string()),
+        None => backend.get(&key(what)?).await.map_err(|error| failed(&error))?.map(|id| id.to_string()),
+    };
+    match found {
+        Some(found) => print(&format!("{found}\n")).map(|()| Verdict::Fine),
+        None => Err(Failure::not_found(format!("there is no identity {}", what.join(" ")))),
+    }
+}
+
+async fn allocate(backend: EtcdBackend, limit: Duration, key: &AllocatorKey, range: IdRange) -> Result<Verdict, Failure> {
+    let options = AllocatorOptions { range, sync_interval: None, allocation_max: limit, ..AllocatorOptions::default() };
+    let allocator = Allocator::start(backend, options).map_err(|error| Failure::usage(error.to_string()))?;
+    let allocated = allocator.allocate(key).await;
+    allocator.delete().await;
+    let allocation = allocated.map_err(|error| not_allocated(&error))?;
+    print(&format!("{}\n", allocation.id)).map(|()| Verdict::Fine)
+}
+
+async fn release(backend: &EtcdBackend, key: &AllocatorKey) -> Result<Verdict, Failure> {
+    let id = backend.get(key).await.map_err(|error| failed(&error))?;
+    let id = id.ok_or_else(|| Failure::not_found(format!("no node refers to an identity of {key}")))?;
+    backend.release(id, key).await.map_err(|error| failed(&error))?;
+    Ok(Verdict::Fine)
+}
+
+async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<Verdict, Failure> {
+    // Cilium's operator: 2,500 in a minute (`--identity-gc-rate-limit`)
+    let deletes_per_minute = NonZeroU32::new(2_500).unwrap_or(NonZeroU32::MIN);
+    let what = Collected { range, deletes_per_minute };
+    let allocator = Allocator::for_collection(backend, AllocatorOptions::default()).map_err(|error| Failure::usage(error.to_string()))?;
+    let first = allocator.run_gc(&StaleIds::new(), &what).await.map_err(|error| failed(&error))?;
+    let locks = allocator.run_locks_gc(&StaleLocks::new()).await.map_err(|error| failed(&error))?;
+    let progress = Progress::begin("waiting for the second round");
+    sleep(interval).await;
+    drop(progress);
+    let second = allocator.run_gc(&first.stale, &what).await.map_err(|error| failed(&error))?;
+    let locks = allocator.run_locks_gc(&locks.held).await.map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    for id in &second.deleted {
+        let _ = writeln!(text, "deleted {id}");
+    }
+    let _ = writeln!(text, "{} identities are left, {} were deleted, and {} locks", second.alive, second.deleted.len(), locks.deleted);
+    print(&text)?;
+    Ok(Verdict::Fine)
+}

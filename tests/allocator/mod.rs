@@ -1,0 +1,67 @@
+//! The allocator room over real etcd servers.
+
+mod locks;
+mod shapes;
+mod together;
+
+use std::time::Duration;
+
+use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, IdRange};
+use meshkeep::kvstore::{ClientFile, ClientOptions, Session, SessionOptions};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::etcd::Etcd;
+
+const BASE: &str = "cilium/state/identities/v1";
+
+/// A node: its session, and its allocator over it.
+struct Node {
+    session: Session,
+    allocator: Allocator<EtcdBackend>,
+}
+
+/// How long leases and locks live in tests.
+const TTL: Duration = Duration::from_secs(3);
+
+fn range(min: u64, max: u64) -> IdRange {
+    IdRange::new(min, max).unwrap()
+}
+
+fn key(name: &str) -> AllocatorKey {
+    AllocatorKey::from_labels([("k8s:app", name), ("k8s:io.cilium.k8s.policy.cluster", "vms")])
+}
+
+async fn session(etcd: &Etcd) -> Session {
+    let file = ClientFile::parse(etcd.client_file_yaml().as_bytes()).unwrap();
+    let client = ClientOptions { requests_per_second_max: 10_000, requests_in_flight_max: 100, ..ClientOptions::default() };
+    let options = SessionOptions { client, lease_ttl: TTL, lock_ttl: TTL, ..SessionOptions::default() };
+    let session = Session::start(file, options, CancellationToken::new());
+    session.connected().await.unwrap();
+    session
+}
+
+impl Node {
+    async fn start(etcd: &Etcd, name: &str, options: AllocatorOptions) -> Self {
+        let session = session(etcd).await;
+        let backend = EtcdBackend::new(session.clone(), BASE, name);
+        Self { allocator: Allocator::start(backend, options).unwrap(), session }
+    }
+
+    /// Its end without a word, as after `kill -9`: nobody renews its leases any more.
+    async fn die(&self) {
+        self.session.close().await;
+        self.allocator.delete().await;
+    }
+}
+
+fn options() -> AllocatorOptions {
+    AllocatorOptions { range: range(65_536, 131_071), master_key_protection: true, ..AllocatorOptions::default() }
+}
+
+/// All keys below the base with their values, and whether they hang on a lease.
+async fn content(etcd: &Etcd) -> Vec<(String, String, bool)> {
+    let options = etcd_client::GetOptions::new().with_prefix();
+    let reply = etcd.client().await.get(BASE, Some(options)).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    reply.kvs().iter().map(|found| (text(found.key()).replace(&format!("{BASE}/"), ""), text(found.value()), found.lease() != 0)).collect()
+}

@@ -1,0 +1,154 @@
+//! Two allocators with 16 tasks each over one etcd: never two numbers for a key nor two keys for a number, whatever happens meanwhile.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, Collected, EtcdBackend, Id, StaleIds};
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::task::JoinSet;
+
+use super::{BASE, Node, TTL, key, options, range, session};
+use crate::harness::etcd::Etcd;
+
+/// How many tasks each of the two has.
+const TASKS: u64 = 16;
+
+/// How long they work at least: three rounds of the collector, so that something is collected.
+const RUN_MIN: Duration = Duration::from_secs(10);
+
+/// How many keys are allocated: a few hundred, or as many as `MESHKEEP_ALLOCATOR_KEYS` says (20,000 in long runs).
+fn key_count() -> usize {
+    std::env::var("MESHKEEP_ALLOCATOR_KEYS").ok().and_then(|count| count.parse().ok()).unwrap_or(400)
+}
+
+/// Who uses what now.
+#[derive(Default)]
+struct Uses {
+    ids: HashMap<AllocatorKey, (Id, u32)>,
+    keys: HashMap<Id, AllocatorKey>,
+}
+
+impl Uses {
+    fn begin(&mut self, key: &AllocatorKey, id: Id) {
+        let uses = self.ids.entry(key.clone()).or_insert((id, 0));
+        assert_eq!(uses.0, id, "two numbers for {key}");
+        uses.1 += 1;
+        let other = self.keys.entry(id).or_insert_with(|| key.clone());
+        assert_eq!(other, key, "two keys for {id}");
+    }
+
+    fn end(&mut self, key: &AllocatorKey, id: Id) {
+        let uses = self.ids.get_mut(key).unwrap();
+        uses.1 -= 1;
+        if uses.1 == 0 {
+            self.ids.remove(key);
+            self.keys.remove(&id);
+        }
+    }
+}
+
+/// What all tasks share.
+#[derive(Clone)]
+struct Run {
+    begin: Instant,
+    uses: Arc<Mutex<Uses>>,
+    next: Arc<AtomicUsize>,
+    reused: Arc<AtomicUsize>,
+}
+
+/// Allocates keys of its own and those that others have at the moment, and keeps some for longer.
+async fn work(allocator: Allocator<EtcdBackend>, run: Run, seed: u64, count: usize) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut kept = Vec::new();
+    loop {
+        let number = run.next.fetch_add(1, Ordering::Relaxed);
+        if number >= count * 2 && run.begin.elapsed() > RUN_MIN {
+            break;
+        }
+        // each key twice, at about the same time: by two tasks, of one node or of both
+        let key = key(&format!("app-{}", number / 2));
+        let allocation = allocator.allocate(&key).await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        run.uses.lock().unwrap().begin(&key, allocation.id);
+        run.reused.fetch_add(usize::from(!allocation.is_new), Ordering::Relaxed);
+        kept.push((key, allocation.id));
+        while kept.len() > 20 {
+            let (key, id) = kept.swap_remove(random.random_range(0..kept.len()));
+            run.uses.lock().unwrap().end(&key, id);
+            allocator.release(&key).await.unwrap();
+        }
+    }
+    for (key, id) in kept {
+        run.uses.lock().unwrap().end(&key, id);
+        allocator.release(&key).await.unwrap();
+    }
+}
+
+/// Collects all the while; two rounds are further apart than a node needs to write references anew that its lease took.
+async fn collect(operator: Allocator<EtcdBackend>, deleted: Arc<AtomicUsize>) {
+    let what = Collected { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::MAX };
+    let mut stale = StaleIds::new();
+    loop {
+        tokio::time::sleep(TTL).await;
+        if let Ok(round) = operator.run_gc(&stale, &what).await {
+            deleted.fetch_add(round.deleted.len(), Ordering::Relaxed);
+            stale = round.stale;
+        }
+    }
+}
+
+/// Takes a lease away from whoever has it; false if there is none.
+async fn revoke_one(etcd: &Etcd, random: &mut StdRng) -> bool {
+    let mut client = etcd.client().await;
+    let leases: Vec<i64> = client.leases().await.unwrap().leases().iter().map(|lease| lease.id()).collect();
+    if leases.is_empty() {
+        return false;
+    }
+    client.lease_revoke(leases[random.random_range(0..leases.len())]).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
+    let (mut etcd, count) = (Etcd::start().await, key_count());
+    let nodes = [Node::start(&etcd, "10.0.0.1", options()).await, Node::start(&etcd, "10.0.0.2", options()).await];
+    let operator = EtcdBackend::new(session(&etcd).await, BASE, "operator");
+    let operator = Allocator::for_collection(operator, AllocatorOptions::default()).unwrap();
+    let deleted = Arc::new(AtomicUsize::new(0));
+    let run = Run { begin: Instant::now(), uses: Arc::default(), next: Arc::default(), reused: Arc::default() };
+    let mut collector = JoinSet::new();
+    collector.spawn(collect(operator.clone(), Arc::clone(&deleted)));
+    let mut workers = JoinSet::new();
+    for (place, node) in nodes.iter().enumerate() {
+        for task in 0..TASKS {
+            workers.spawn(work(node.allocator.clone(), run.clone(), place as u64 * TASKS + task, count));
+        }
+    }
+    let mut random = StdRng::seed_from_u64(5);
+    let (mut losses, mut restarts) = (0, 0);
+    while !workers.is_empty() {
+        match tokio::time::timeout(Duration::from_millis(random.random_range(300..900)), workers.join_next()).await {
+            Ok(ended) => ended.unwrap().unwrap(),
+            Err(_) if random.random_bool(0.3) => {
+                etcd.kill();
+                etcd.restart().await;
+                restarts += 1;
+            }
+            // one of somebody's references or locks
+            Err(_) => losses += usize::from(revoke_one(&etcd, &mut random).await),
+        }
+    }
+    let took = run.begin.elapsed();
+    collector.shutdown().await;
+    assert!(run.uses.lock().unwrap().ids.is_empty());
+    let (deleted, reused) = (deleted.load(Ordering::Relaxed), run.reused.load(Ordering::Relaxed));
+    let keys = run.next.load(Ordering::Relaxed) / 2;
+    assert!(deleted > 0 && reused > 0, "{deleted} collected, {reused} found");
+    println!("{keys} keys by 32 tasks in {took:?}: {losses} leases lost, {restarts} restarts, {deleted} collected, {reused} found");
+    for node in nodes {
+        node.die().await;
+    }
+}
