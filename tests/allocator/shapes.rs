@@ -94,6 +94,7 @@ async fn what_nobody_refers_to_in_two_rounds_is_collected_and_nothing_else() {
                 etcd.put(format!("{BASE}/id/{id}"), labels).await;
             }
         }
+        eventually("the copy", async || (node.allocator.count() == 6).then_some(())).await;
         let operator = EtcdBackend::new(session(&etcd).await, BASE, "operator");
         let operator = Allocator::for_collection(operator, AllocatorOptions::default()).unwrap();
         let what = Collected { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::new(2_500).unwrap() };
@@ -129,8 +130,8 @@ async fn a_range_that_is_used_up_is_said_and_a_collected_number_is_given_out_aga
     assert_eq!((given.id, given.is_new), (freed, true));
     assert!(node.allocator.status().await.starts_with("etcd: "));
     assert!(node.allocator.release(&key("b")).await.unwrap().last_use);
-    node.allocator.delete_all_keys().await.unwrap();
     node.allocator.release(&key("c")).await.unwrap();
+    node.allocator.delete_all_keys().await.unwrap();
     eventually("the end of the copy", async || (node.allocator.count() == 0).then_some(())).await;
     node.die().await;
     assert!(tokio::time::timeout(Duration::from_secs(1), node.allocator.allocate(&key("d"))).await.unwrap().is_err());

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::{BASE, Node, TTL, key, options, range, session};
 use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
 
 /// How many tasks each of the two has.
 const TASKS: u64 = 16;
@@ -142,11 +143,12 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
         }
     }
     let took = run.begin.elapsed();
+    eventually("something to be collected", async || (deleted.load(Ordering::Relaxed) > 0).then_some(())).await;
     collector.shutdown().await;
     assert!(run.uses.lock().unwrap().ids.is_empty());
     let (deleted, reused) = (deleted.load(Ordering::Relaxed), run.reused.load(Ordering::Relaxed));
     let keys = run.next.load(Ordering::Relaxed) / 2;
-    assert!(deleted > 0 && reused > 0, "{deleted} collected, {reused} found");
+    assert!(reused > 0);
     println!("{keys} keys by 32 tasks in {took:?}: {losses} leases lost, {restarts} restarts, {deleted} collected, {reused} found");
     for node in nodes {
         node.die().await;
