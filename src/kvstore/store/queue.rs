@@ -133,17 +133,15 @@ impl SyncQueue {
         self.shared.state().failing.clone()
     }
 
-    /// Forgets what is still to be written.
+    /// Forgets what is still to be written, also what was just being written: whoever clears has dropped its [`SyncQueue::run`], or the key would
+    /// count as being written for ever.
     pub fn clear(&self) {
         let mut state = self.shared.state();
-        let running = state.items.iter().filter(|(_, item)| item.running).map(|(key, _)| key.clone()).collect::<BTreeSet<_>>();
-        state.items.retain(|key, _| running.contains(key));
+        state.items.clear();
         state.ready.clear();
         state.later.clear();
         state.lost.clear();
-        let mut groups = HashMap::new();
-        state.items.values().for_each(|item| *groups.entry(item.group).or_default() += 1);
-        state.groups = groups;
+        state.groups.clear();
         drop(state);
         self.shared.less.notify_waiters();
     }
