@@ -61,7 +61,7 @@ use state::ApiState;
 
 use crate::model::{Causes, Due, ListenAddress, SecretUrl};
 
-pub use etcd::{EtcdService, etcd_service};
+pub use etcd::etcd_service;
 pub use listen::{BindError, Bound};
 pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 
