@@ -25,8 +25,15 @@ const HOLDER_LENGTH_MAX: u64 = 2048;
 /// The data directory's lock, held until it is dropped.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    /// Held open for the lock on it.
-    _file: File,
+    pub(super) file: File,
+}
+
+impl Drop for DirectoryLock {
+    /// Lets go at once. Closing the file alone would not: a child process that is just being started shares it until it runs its own program.
+    fn drop(&mut self) {
+        // where it fails, the kernel lets go when the last of those that share the file has closed it
+        let _ = self.file.unlock();
+    }
 }
 
 impl DirectoryLock {
@@ -59,7 +66,7 @@ impl DirectoryLock {
             Err(error) if is_full(&error) => {}
             outcome => outcome.map_err(not_writable)?,
         }
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 

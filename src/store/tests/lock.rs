@@ -4,6 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::open;
+use crate::store::lock::DirectoryLock;
 use crate::store::{Store, StoreError};
 
 #[test]
@@ -38,6 +39,16 @@ fn the_lock_is_free_after_close_and_after_drop() {
     drop(open(directory.path()));
     let (_, opened) = open(directory.path());
     assert!(!opened.created);
+}
+
+/// A process that is just being started shares every open file of ours until it runs its own program; here a second handle does.
+#[test]
+fn the_lock_is_free_although_a_starting_child_still_shares_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let lock = DirectoryLock::take(directory.path(), Duration::ZERO).unwrap();
+    let _shared = lock.file.try_clone().unwrap();
+    drop(lock);
+    DirectoryLock::take(directory.path(), Duration::ZERO).unwrap();
 }
 
 #[test]
