@@ -147,6 +147,8 @@ enum Next {
 struct Waiting {
     gathered: Gathered,
     since: Option<Instant>,
+    /// The writer waits for room.
+    writer_waits: bool,
     failing: bool,
     stopped: bool,
     finished: bool,
@@ -229,8 +231,10 @@ impl Persister {
     pub fn push(&self, group: Group) -> (usize, usize) {
         let mut waiting = self.shared.lock();
         while waiting.is_full() && !waiting.failing && !waiting.stopped {
+            waiting.writer_waits = true;
             waiting = self.shared.wait(waiting, None);
         }
+        waiting.writer_waits = false;
         if waiting.stopped {
             return (0, 0);
         }
@@ -370,7 +374,9 @@ impl<P: Persistence> PersistWorker<P> {
         }
         let since = waiting.since.take();
         let group = waiting.gathered.take();
-        self.shared.changed.notify_all();
+        if waiting.writer_waits {
+            self.shared.changed.notify_all();
+        }
         Next::Group { group: group.into(), since, last: false }
     }
 

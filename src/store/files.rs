@@ -152,16 +152,19 @@ mod tests {
         assert_eq!(files.sync(1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// Nor has a directory of the kernel's own.
+    /// A directory of the kernel's own has nothing to sync either (EINVAL).
     #[test]
     fn a_directory_is_synced_with_the_one_that_it_is_in() {
-        let of = |path: &str| Directory { path: path.into(), open: Mutex::default() };
+        let of = |path: &Path| Directory { path: path.into(), open: Mutex::default() };
         let directory = tempfile::tempdir().unwrap();
         let files = Directory::of(directory.path());
         files.create(1).unwrap();
         files.sync_directory().unwrap();
-        assert_eq!(of("/proc/self/task").sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // a link to an ordinary one, in such a directory
-        assert_eq!(of("/proc/self/cwd").sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // the kernel's, by a link from an ordinary one
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/proc/self/task", &link).unwrap();
+        assert_eq!(of(&link).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // an ordinary one, by a link from one of the kernel's
+        assert_eq!(of(Path::new("/proc/self/cwd")).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -359,6 +359,25 @@ fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
+/// The newest put that is held is in the snapshot, and the revision that was read is not yet: nothing but the revision tells.
+#[test]
+fn a_snapshot_restored_behind_the_newest_put_is_noticed_by_its_revision() {
+    let (mut etcd, _) = settled(false);
+    let snapshot = etcd.clone();
+    etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
+    etcd.put(b"cilium/state/nodes/v1/paris/b", b"another prefix");
+    let mut mirror = Mirror::new(false);
+    mirror.settle(&etcd);
+    etcd = snapshot;
+    etcd.delete(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes());
+    mirror.crash(0);
+    mirror.connect(&etcd);
+    while mirror.advance(&etcd) {}
+    assert_eq!((mirror.served().len(), mirror.resync.owes_prune()), (3, true), "another history removes nothing at once");
+    mirror.settle(&etcd);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
 /// Restores a snapshot from before our newest delete, and deletes another key: the counts are equal again.
 fn delete_another_key_in_a_restored_snapshot() -> (Etcd, Mirror) {
     let (mut etcd, mut mirror) = settled(true);
