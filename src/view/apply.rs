@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::place::{Place, object_of, version_of, whole};
+use super::decoding::{object_of, version_of, whole};
+use super::place::Place;
 use super::scopes::ScopeNumber;
 use super::{Effects, ScopeState, View, key_of, scope_of};
 use crate::model::{

@@ -9,15 +9,13 @@ use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
 use super::change_log::Change;
-use super::place::{Place, names};
+use super::decoding::names;
+use super::place::{ChunkId, PackedRow, Place};
 use super::side::{Before, Removed, Row, Side, Sides};
+use super::stamps::Settled;
 use super::wide::WideMap;
 use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
 use crate::pack::{Chunk, Meaning};
-
-/// Names a chunk of the base, until it is taken out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ChunkId(usize);
 
 /// Chunks in key order.
 #[derive(Debug, Clone, Default)]
@@ -27,17 +25,6 @@ pub(super) struct Base {
     sides: Sides,
     /// Numbers of chunks that were taken out.
     free: Vec<ChunkId>,
-}
-
-/// The generation and source of a row that is as it was packed; `None` of one that is not.
-pub(super) type Settled = Option<(u64, SourceStamp)>;
-
-/// One row of a chunk.
-#[derive(Debug, Clone)]
-pub(super) struct PackedRow {
-    pub(super) id: ChunkId,
-    pub(super) chunk: Chunk,
-    pub(super) row: usize,
 }
 
 /// The rows of a chunk that are as they were packed and above a position, in order of sequence.
@@ -74,12 +61,6 @@ impl<'a> Run<'a> {
         let row = usize::from(self.rest[0]);
         self.rest = &self.rest[1..];
         PackedRow { id: self.id, chunk: self.chunk.clone(), row }
-    }
-}
-
-impl PackedRow {
-    pub(super) fn key(&self) -> EntryKey {
-        self.chunk.key(self.row)
     }
 }
 

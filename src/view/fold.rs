@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use super::View;
-use super::base::Settled;
 use super::change_log::Change;
-use super::place::{Place, meaning_of, object_of};
+use super::decoding::{meaning_of, object_of};
+use super::place::Place;
 use super::restore::noted;
 use super::side::{Changes, Removed, Row, Side};
+use super::stamps::Settled;
 use crate::model::{EntryKey, Record, SourceStamp};
 use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
 

@@ -9,8 +9,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::View;
+use super::decoding::{object_of, whole};
 use super::lookup::Live;
-use super::place::{Place, object_of, whole};
+use super::place::Place;
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
 use crate::wire;

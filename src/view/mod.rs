@@ -8,9 +8,11 @@
 //! Most records are packed in chunks (`base`), some 40 B each, and decoded when somebody asks for them. What changes stands beside its chunk
 //! (`side`), and what is new above them all (`overlay`), whole, until it is folded into new chunks (`fold`). The indices hold addresses, numbers and names, no records.
 
+mod access;
 mod apply;
 mod base;
 mod change_log;
+mod decoding;
 mod derived;
 mod findings;
 mod fold;

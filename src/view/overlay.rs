@@ -11,7 +11,7 @@ use imbl::ordset::RangedIter;
 use imbl::shared_ptr::DefaultSharedPtr;
 use imbl::{OrdMap, OrdSet};
 
-use super::place::{kept, names};
+use super::decoding::{kept, names};
 use crate::model::{EntryKey, Record, Sequence};
 
 /// Records that stand above the base.

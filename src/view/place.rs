@@ -1,20 +1,27 @@
-//! The place of a record (overlay, delta or chunk), and the record there, decoded on use where it is packed.
+//! The place of a record: overlay, delta or chunk.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::View;
-use super::base::PackedRow;
+use super::decoding::{decoded, meaning_of, version_of};
 use super::index::Indices;
-use super::scan::{Scan, number_of_host};
-use super::side::Before;
-use crate::model::{ClusterName, EntryKey, Kind, Object, Record, Scope, SourceStamp, Version};
+use crate::model::{ClusterName, EntryKey, Kind, Record, Scope, Version};
 use crate::pack::{Chunk, History, Meaning};
-use crate::wire;
 
 /// Values of so many bytes at most are announced as they are packed, and count as many as the longest of their chunk has: that of an ip entry of a
 /// pod has some 350, that of a node 1,500, and the ring, which counts so much for each, has 4 KiB for each.
 const PACKED_VALUE_MAX: usize = 2_048;
+
+/// Names a chunk of the base, until it is taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChunkId(pub(super) usize);
+
+/// One row of a chunk.
+#[derive(Debug, Clone)]
+pub(super) struct PackedRow {
+    pub(super) id: ChunkId,
+    pub(super) chunk: Chunk,
+    pub(super) row: usize,
+}
 
 /// The place of a record.
 #[derive(Debug, Clone)]
@@ -25,6 +32,12 @@ pub(super) enum Place {
     Replaced(PackedRow, Arc<Record>),
     /// In a chunk.
     Packed(PackedRow),
+}
+
+impl PackedRow {
+    pub(super) fn key(&self) -> EntryKey {
+        self.chunk.key(self.row)
+    }
 }
 
 impl Place {
@@ -119,132 +132,5 @@ impl Place {
                 None => version_of(&at.chunk.record_of(at.row, key.clone())),
             },
         }
-    }
-}
-
-/// A record as it is held beside the chunks: without its object where that is large. 32,768 records are not packed at most
-/// (`commit::folding`), so that their objects take 256 MiB at most, whatever a source writes; a service with some forty backends has less.
-const KEPT_OBJECT_BYTES_MAX: usize = 8 << 10;
-
-/// A value that is no longer than this has no object that is larger than that: the shortest item of a list has 2 bytes and takes 24.
-const SMALL_VALUE_LENGTH: usize = KEPT_OBJECT_BYTES_MAX / 16;
-
-/// The record as it is held: without its object if that is large, which is then decoded again for each reader.
-pub(super) fn kept(record: Arc<Record>) -> Arc<Record> {
-    let length = record.value.len().max(record.good_value.as_ref().map_or(0, |value| value.len()));
-    let is_large = length > SMALL_VALUE_LENGTH && record.object.as_ref().is_some_and(|object| object.footprint() > KEPT_OBJECT_BYTES_MAX);
-    if is_large { Arc::new(Record { object: None, ..Record::clone(&record) }) } else { record }
-}
-
-/// The record with its object.
-pub(super) fn whole(record: &Arc<Record>) -> Arc<Record> {
-    let object = if record.object.is_none() { object_of(record) } else { None };
-    object.map_or_else(|| Arc::clone(record), |object| Arc::new(Record { object: Some(object), ..Record::clone(record) }))
-}
-
-/// What the indices know of a record, whether it is held with its object or not.
-pub(super) fn meaning_of(record: &Record) -> Meaning {
-    match Meaning::of(record) {
-        Meaning::Unknown => Meaning::of(&Record { object: object_of(record), ..record.clone() }),
-        known => known,
-    }
-}
-
-/// Whether a record is an ip entry that names an identity.
-pub(super) fn names(record: &Record, identity: u32) -> bool {
-    record.key.kind.listed_as() == Kind::Ip && matches!(meaning_of(record), Meaning::Ip { identity: named, .. } if named == identity)
-}
-
-/// What a packed record means, from its last usable bytes.
-pub(super) fn object_of(record: &Record) -> Option<Arc<Object>> {
-    let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
-    decoded(&record.key, usable?)
-}
-
-/// What usable bytes of a key mean.
-fn decoded(key: &EntryKey, usable: &Arc<[u8]>) -> Option<Arc<Object>> {
-    wire::decode_accepted(key, usable).map(Arc::new)
-}
-
-/// A record as a version in an announcement.
-pub(super) fn version_of(record: &Record) -> Version {
-    Version::of(record, decoded)
-}
-
-impl View {
-    /// Where the record of a key is.
-    pub(super) fn place(&self, key: &EntryKey) -> Option<Place> {
-        match self.base.row_of(key) {
-            Some(at) => self.base.place_at(at),
-            None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
-        }
-    }
-
-    /// Puts a record where that of its key is, or was.
-    pub(super) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
-        match place {
-            Place::Fresh(_) => self.overlay.insert(record),
-            Place::Replaced(at, _) => self.base.put(Before::Replaced, at, Some(record)),
-            Place::Packed(at) => self.base.put(Before::Packed, at, Some(record)),
-        }
-    }
-
-    /// The record at a place, with its object.
-    pub(super) fn record_at(&self, place: &Place) -> Arc<Record> {
-        match place.record() {
-            Ok(record) => whole(record),
-            Err(at) => {
-                let mut record = self.bare_record_at(at);
-                record.object = object_of(&record);
-                Arc::new(record)
-            }
-        }
-    }
-
-    /// The record at a place, with its object, if its key passes a test.
-    pub(super) fn record_where(&self, place: &Place, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
-        match place.record() {
-            Ok(record) => test(&record.key).then(|| whole(record)),
-            Err(at) => {
-                let key = at.key();
-                test(&key).then(|| {
-                    let mut record = self.settled(at, at.chunk.record_of(at.row, key));
-                    record.object = object_of(&record);
-                    Arc::new(record)
-                })
-            }
-        }
-    }
-
-    /// The record in a row, without its object.
-    pub(super) fn bare_record_at(&self, at: &PackedRow) -> Record {
-        self.settled(at, at.chunk.record(at.row))
-    }
-
-    /// A packed record with the generation and source stamp beside its row.
-    fn settled(&self, at: &PackedRow, mut record: Record) -> Record {
-        record.generation = self.base.generation(at);
-        record.source = self.base.source(at);
-        record
-    }
-
-    pub(super) fn generation_at(&self, place: &Place) -> u64 {
-        place.record().map_or_else(|at| self.base.generation(at), |record| record.generation)
-    }
-
-    pub(super) fn source_at(&self, place: &Place) -> SourceStamp {
-        place.record().map_or_else(|at| self.base.source(at), |record| record.source)
-    }
-
-    /// Records from a key on, in key order, none decoded: all that may be ipcache entries on these hosts, and of each chunk without any of them one
-    /// more, so that a scan can pause there. No host is no test.
-    pub(super) fn places_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> Scan<'_> {
-        let hosts = hosts.iter().copied().map(number_of_host).collect();
-        Scan::on(&self.base, self.overlay.from(start), start, hosts)
-    }
-
-    /// Every record from a key on, in key order, none decoded.
-    pub(super) fn places_from(&self, start: &EntryKey) -> Scan<'_> {
-        Scan::new(&self.base, self.overlay.from(start), start)
     }
 }

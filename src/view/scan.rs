@@ -5,10 +5,11 @@ use std::iter::Peekable;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::base::{Base, ChunkId, PackedRow};
+use super::base::Base;
 use super::change_log::Change;
+use super::decoding::object_of;
 use super::overlay::Fresh;
-use super::place::{Place, object_of};
+use super::place::{ChunkId, PackedRow, Place};
 use super::side::{Changes, Row};
 use crate::model::{EntryKey, Kind};
 use crate::pack::Chunk;

@@ -7,11 +7,10 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use super::base::Settled;
 use super::change_log::{Change, ChangeLog, bit};
-use super::place::kept;
+use super::decoding::kept;
 use super::shelf::Shelf;
-use super::stamps::Stamps;
+use super::stamps::{Settled, Stamps};
 use crate::model::{Record, Sequence, SourceStamp};
 use crate::pack::Chunk;
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::base::Settled;
 use crate::model::SourceStamp;
 use crate::pack::Chunk;
+
+/// The generation and source of a row that is as it was packed; `None` of one that is not.
+pub(super) type Settled = Option<(u64, SourceStamp)>;
 
 /// What the source said of the rows since the chunk was built.
 #[derive(Debug, Clone, Default)]

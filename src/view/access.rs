@@ -1,0 +1,89 @@
+//! Access to records by key, by place and in key order, decoded on use where they are packed.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::View;
+use super::decoding::{object_of, whole};
+use super::place::{PackedRow, Place};
+use super::scan::{Scan, number_of_host};
+use super::side::Before;
+use crate::model::{EntryKey, Record, SourceStamp};
+
+impl View {
+    /// Where the record of a key is.
+    pub(super) fn place(&self, key: &EntryKey) -> Option<Place> {
+        match self.base.row_of(key) {
+            Some(at) => self.base.place_at(at),
+            None => self.overlay.get(key).map(|record| Place::Fresh(Arc::clone(record))),
+        }
+    }
+
+    /// Puts a record where that of its key is, or was.
+    pub(super) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
+        match place {
+            Place::Fresh(_) => self.overlay.insert(record),
+            Place::Replaced(at, _) => self.base.put(Before::Replaced, at, Some(record)),
+            Place::Packed(at) => self.base.put(Before::Packed, at, Some(record)),
+        }
+    }
+
+    /// The record at a place, with its object.
+    pub(super) fn record_at(&self, place: &Place) -> Arc<Record> {
+        match place.record() {
+            Ok(record) => whole(record),
+            Err(at) => {
+                let mut record = self.bare_record_at(at);
+                record.object = object_of(&record);
+                Arc::new(record)
+            }
+        }
+    }
+
+    /// The record at a place, with its object, if its key passes a test.
+    pub(super) fn record_where(&self, place: &Place, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
+        match place.record() {
+            Ok(record) => test(&record.key).then(|| whole(record)),
+            Err(at) => {
+                let key = at.key();
+                test(&key).then(|| {
+                    let mut record = self.settled(at, at.chunk.record_of(at.row, key));
+                    record.object = object_of(&record);
+                    Arc::new(record)
+                })
+            }
+        }
+    }
+
+    /// The record in a row, without its object.
+    pub(super) fn bare_record_at(&self, at: &PackedRow) -> Record {
+        self.settled(at, at.chunk.record(at.row))
+    }
+
+    /// A packed record with the generation and source stamp beside its row.
+    fn settled(&self, at: &PackedRow, mut record: Record) -> Record {
+        record.generation = self.base.generation(at);
+        record.source = self.base.source(at);
+        record
+    }
+
+    pub(super) fn generation_at(&self, place: &Place) -> u64 {
+        place.record().map_or_else(|at| self.base.generation(at), |record| record.generation)
+    }
+
+    pub(super) fn source_at(&self, place: &Place) -> SourceStamp {
+        place.record().map_or_else(|at| self.base.source(at), |record| record.source)
+    }
+
+    /// Records from a key on, in key order, none decoded: all that may be ipcache entries on these hosts, and of each chunk without any of them one
+    /// more, so that a scan can pause there. No host is no test.
+    pub(super) fn places_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> Scan<'_> {
+        let hosts = hosts.iter().copied().map(number_of_host).collect();
+        Scan::on(&self.base, self.overlay.from(start), start, hosts)
+    }
+
+    /// Every record from a key on, in key order, none decoded.
+    pub(super) fn places_from(&self, start: &EntryKey) -> Scan<'_> {
+        Scan::new(&self.base, self.overlay.from(start), start)
+    }
+}
