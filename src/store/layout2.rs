@@ -77,10 +77,10 @@ pub(super) fn fold<S: Slots>(slots: S, witness: Option<Testimony>, files: &dyn F
 fn take_old_log<S: Slots>(reading: &mut Reading<S>) -> Result<bool, EngineError> {
     let (mut objects, mut is_whole): (BTreeMap<u64, Object>, bool) = (BTreeMap::new(), true);
     for slot in std::mem::take(&mut reading.old_log) {
-        let Some(value) = reading.warm.slots.get(slot)? else { continue };
+        let Some(value) = reading.warm.slots().get(slot)? else { continue };
         match object::read_part(slot, value) {
             Ok(part) => {
-                reading.warm.stamp = reading.warm.stamp.max(part.head.stamp);
+                reading.warm.saw_stamp(part.head.stamp);
                 objects.entry(part.head.stamp).or_default().take(slot, part);
             }
             Err(_) => is_whole = false,

@@ -18,8 +18,7 @@ use super::losses::losses;
 use super::packing::Content;
 use super::recover::Found;
 use super::slots::Slots;
-use super::unpack::Body;
-use super::warm::Warm;
+use super::warm::{Body, Warm};
 use crate::model::{Causes, ClusterName, ClusterRecord, Cursor, Due, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
 use crate::pack::Chunk;
 
@@ -136,12 +135,12 @@ pub(super) fn judge<S: Slots>(warm: &Warm<S>, found: &mut Found) -> Result<(Load
 /// Folds everything that was found, and some repairs, and begins a log behind that in place of all that there is.
 pub(super) fn begin_log<S: Slots>(warm: &mut Warm<S>, repairs: &Changes, files: &dyn Files) -> Result<Run, EngineError> {
     if !repairs.is_empty() {
-        warm.take_in(warm.group_number + 1, repairs);
+        warm.take_in(warm.group_number() + 1, repairs);
     }
     warm.fold_all()?;
     // 0 is none, and 1 what an upgrade writes meanwhile
     let id = rand::random_range(2..=u64::MAX);
-    let mut run = Run::begin(id, warm.group_number + 1, files).map_err(EngineError::Log)?;
+    let mut run = Run::begin(id, warm.group_number() + 1, files).map_err(EngineError::Log)?;
     warm.adopt(id)?;
     run.clean(files).map_err(EngineError::Log)?;
     Ok(run)

@@ -26,6 +26,8 @@ use super::object::Head;
 use super::slots::{Slot, SlotKind};
 use super::summary::Summary;
 
+pub(super) use writing::Chunks;
+
 /// Changes are written into one slot again until they are longer than this, in bytes: it is written with most syncs.
 const CHANGES_BYTES_MAX: usize = 4 << 10;
 

@@ -38,7 +38,6 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod unpack;
 mod warm;
 
 use std::collections::BTreeMap;
@@ -153,7 +152,7 @@ impl Store {
         let Recovered { warm, run, files, loaded, opened } = recovered;
         let log = Arc::new(Log::closed(Arc::clone(&files)));
         log.open(&run);
-        let (taken_in, loaded, lock) = (warm.group_number, Some(loaded), Some(lock));
+        let (taken_in, loaded, lock) = (warm.group_number(), Some(loaded), Some(lock));
         let inner = Inner { warm: Some(warm), begun: true, taken_in, trouble: None, loaded, lock };
         Ok((Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) }, opened))
     }
@@ -232,7 +231,7 @@ impl Store {
 
     /// Lets the engine forget what a start has read: a fifth of what a large store takes in memory.
     pub fn forget_pages(&self) {
-        let forgotten = self.inner().warm.as_ref().map_or(Ok(()), |warm| warm.slots.forget_pages());
+        let forgotten = self.inner().warm.as_ref().map_or(Ok(()), |warm| warm.slots().forget_pages());
         if let Err(error) = forgotten {
             tracing::warn!(%error, "the engine could not let go of what it has read");
         }
@@ -246,7 +245,7 @@ impl Store {
     pub fn tend(&self, until: Instant) -> Result<(), StoreError> {
         self.with_warm(|warm| {
             warm.tend(Instant::now(), until)?;
-            warm.slots.tend_cache()
+            warm.slots().tend_cache()
         })
     }
 
@@ -275,7 +274,7 @@ impl Store {
         let mut inner = self.inner();
         let outcome = inner.take(&self.directory, &*self.files).and_then(|mut warm| {
             let outcome = work(&mut warm)?;
-            self.log.cut(warm.folded);
+            self.log.cut(warm.folded());
             inner.warm = Some(warm);
             Ok(outcome)
         });
@@ -295,12 +294,12 @@ impl Store {
         }
         let Recovered { warm, run, loaded, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
         // groups have numbers already, from 1 on
-        let is_used = warm.group_number > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
+        let is_used = warm.group_number() > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
         if is_used {
             return Err(self.failed(EngineError::Replaced));
         }
         self.log.open(&run);
-        (inner.taken_in, inner.warm, inner.begun) = (warm.group_number, Some(warm), true);
+        (inner.taken_in, inner.warm, inner.begun) = (warm.group_number(), Some(warm), true);
         Ok(())
     }
 
@@ -318,8 +317,8 @@ impl Store {
         let Some(mut warm) = self.inner().warm.take() else {
             return Ok(());
         };
-        let outcome = warm.settle(Instant::now() + SETTLE_AT_CLOSE_MAX).and_then(|_| warm.slots.sync());
-        self.log.cut(warm.folded);
+        let outcome = warm.settle(Instant::now() + SETTLE_AT_CLOSE_MAX).and_then(|_| warm.slots().sync());
+        self.log.cut(warm.folded());
         drop(warm);
         if outcome.is_ok() {
             self.trim_log();
@@ -370,7 +369,7 @@ impl Inner {
             return Err(EngineError::Replaced);
         }
         let (warm, found) = recovery::reopen(directory, files, self.taken_in)?;
-        if found.is_whole() && warm.group_number == self.taken_in { Ok(warm) } else { Err(EngineError::Replaced) }
+        if found.is_whole() && warm.group_number() == self.taken_in { Ok(warm) } else { Err(EngineError::Replaced) }
     }
 }
 

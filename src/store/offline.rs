@@ -89,9 +89,9 @@ fn look(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Inspection
     let scan = load::read(&warm, BTreeMap::new())?;
     let findings = losses(&found, scan.loaded.damaged_count);
     let (objects, stored_bytes) = run.size();
-    shares.push(Share { name: "log".to_owned(), objects, keys: 0, raw_bytes: warm.log.raw_bytes(), stored_bytes });
+    shares.push(Share { name: "log".to_owned(), objects, keys: 0, raw_bytes: warm.log_raw_bytes(), stored_bytes });
     let disk_bytes = super::directory_bytes(data_directory)?;
-    Ok(Inspection { layout, group_number: warm.group_number, disk_bytes, shares, findings, loaded: scan.loaded })
+    Ok(Inspection { layout, group_number: warm.group_number(), disk_bytes, shares, findings, loaded: scan.loaded })
 }
 
 /// What the slots hold, whether it still counts or not.

@@ -192,6 +192,14 @@ pub(super) fn read_chunks(body: &[u8]) -> Result<Vec<Chunk>, Malformed> {
     Ok(chunks)
 }
 
+/// The summary of the body of a range that begins at `low`.
+pub(super) fn summary_of(low: &[u8], body: &[u8]) -> Summary {
+    if !holds_entries(low) {
+        return Summary::empty();
+    }
+    read_chunks(body).map_or_else(|_| Summary::unknown(), |chunks| Summary::of(&chunks))
+}
+
 fn pack_chunks(chunks: &[Chunk]) -> Vec<Packed> {
     let (mut pieces, mut first): (Vec<Packed>, usize) = (Vec::new(), 0);
     for (at, chunk) in chunks.iter().enumerate() {

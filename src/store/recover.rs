@@ -24,8 +24,7 @@ use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use super::threads::in_threads;
-use super::unpack::Body;
-use super::warm::{Chunk, Warm};
+use super::warm::{Body, Chunk, Warm};
 use crate::model::{Causes, Due};
 use crate::pack;
 
@@ -97,7 +96,7 @@ impl Object {
     fn summary(&self, low: &[u8]) -> Summary {
         match &self.unpacked {
             Some(chunks) => Summary::of(chunks),
-            None => Summary::of_body(low, &self.body()),
+            None => packing::summary_of(low, &self.body()),
         }
     }
 
@@ -212,9 +211,8 @@ impl<S: Slots> Reading<S> {
     pub(super) fn begin(slots: S) -> Result<Self, EngineError> {
         let mut warm = Warm::bare(slots);
         let (mut chunk_slots, mut old_log, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for slot in warm.slots.slots()? {
-            let next = warm.room.next.entry(slot.kind).or_default();
-            *next = (*next).max(slot.number + 1);
+        for slot in warm.slots().slots()? {
+            warm.saw_slot(slot);
             match slot.kind {
                 SlotKind::Chunk => chunk_slots.push(slot),
                 SlotKind::Segment | SlotKind::Hot => old_log.push(slot),
@@ -224,10 +222,10 @@ impl<S: Slots> Reading<S> {
         let (chunks, mark, log, garbage, found) = (BTreeMap::new(), None, Vec::new(), Vec::new(), Found::default());
         let mut reading = Self { warm, chunk_slots, chunks, mark, old_log, log, last: 0, has_files: false, garbage, found };
         let (mut manifest, mut manifest_damaged) = (BTreeMap::new(), false);
-        for outcome in in_threads(&others, |slot| read_slot(&reading.warm.slots, *slot))? {
+        for outcome in in_threads(&others, |slot| read_slot(reading.warm.slots(), *slot))? {
             let (slot, part, _) = outcome?;
             let Some(part) = reading.take_part(slot, part, slot.kind != SlotKind::Manifest) else {
-                manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.room.free.contains(&slot);
+                manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.is_free(slot);
                 continue;
             };
             if slot.kind == SlotKind::Manifest {
@@ -266,7 +264,7 @@ impl<S: Slots> Reading<S> {
         self.log = log;
         // those of layout 2 are in the chunks
         for slot in std::mem::take(&mut self.old_log) {
-            if self.warm.slots.get(slot)?.is_some() {
+            if self.warm.slots().get(slot)?.is_some() {
                 self.garbage.push(slot);
             }
         }
@@ -276,9 +274,9 @@ impl<S: Slots> Reading<S> {
     /// Notes what is in a slot.
     fn take_part(&mut self, slot: Slot, part: Option<Result<Part, Malformed>>, counts: bool) -> Option<Part> {
         match part {
-            None => drop(self.warm.room.free.insert(slot)),
+            None => self.warm.saw_free(slot),
             Some(Ok(part)) => {
-                self.warm.stamp = self.warm.stamp.max(part.head.stamp);
+                self.warm.saw_stamp(part.head.stamp);
                 if part.body.is_none() && counts {
                     if let Some(Due { more }) = DAMAGED.due("damaged") {
                         tracing::warn!(%slot, more, "a slot of the store is damaged");
@@ -307,21 +305,21 @@ impl<S: Slots> Reading<S> {
         };
         let noted = objects.into_values().map(noted);
         let (manifest, garbage) = Manifest::read(noted.collect(), damaged);
-        self.warm.manifest = manifest;
+        self.warm.take_manifest(manifest);
         self.garbage.extend(garbage);
     }
 
     /// What lookups need, where the manifest and the log are whole.
     pub(super) fn early(&self) -> Option<Early> {
-        if !self.found.is_whole() || !self.warm.manifest.is_valid() {
+        if !self.found.is_whole() || !self.warm.manifest().is_valid() {
             return None;
         }
-        Some(Early { entries: Arc::clone(self.warm.manifest.entries()), log: self.log.clone() })
+        Some(Early { entries: Arc::clone(self.warm.manifest().entries()), log: self.log.clone() })
     }
 
     /// Reads the chunks, too, and finds which of everything count.
     pub(super) fn finish(mut self) -> Result<(Warm<S>, Found), EngineError> {
-        for outcome in in_threads(&self.chunk_slots, |slot| read_slot(&self.warm.slots, *slot))? {
+        for outcome in in_threads(&self.chunk_slots, |slot| read_slot(self.warm.slots(), *slot))? {
             let (slot, part, unpacked) = outcome?;
             let Some(part) = self.take_part(slot, part, true) else { continue };
             let object = self.chunks.entry(part.head.stamp).or_default();
@@ -337,8 +335,7 @@ impl<S: Slots> Reading<S> {
         }
         self.restore_log()?;
         let folded = self.mark.map_or(0, |mark| mark.group);
-        self.warm.group_number = highest.max(self.last).max(folded);
-        self.warm.room.soon.append(&mut self.garbage);
+        self.warm.restored(highest.max(self.last).max(folded), self.garbage);
         Ok((self.warm, self.found))
     }
 
@@ -354,9 +351,8 @@ impl<S: Slots> Reading<S> {
                 raw_bytes += (key.len() + value.as_ref().map_or(0, Value::length)) as u64;
                 self.warm.note(run.first, run.last, &key, value);
             }
-            self.warm.log.keep(run.last, raw_bytes);
+            self.warm.keep_log(run.last, raw_bytes);
         }
-        self.warm.retire();
         Ok(())
     }
 
@@ -395,7 +391,7 @@ impl<S: Slots> Reading<S> {
 
     /// Takes in chunks that count as they are. What the manifest does not say of one is made anew.
     fn keep(&mut self, whole: Vec<(Key, Option<Key>, u64)>) -> Result<(), EngineError> {
-        let noted = self.warm.manifest.entries();
+        let noted = Arc::clone(self.warm.manifest().entries());
         let summaries = in_threads(&whole, |(low, high, stamp)| {
             let object = self.chunks.get(stamp)?;
             let entry = noted.get(low).filter(|entry| entry.stamp == *stamp && entry.high == *high && entry.slots == object.slots());
@@ -403,11 +399,9 @@ impl<S: Slots> Reading<S> {
         })?;
         for ((low, high, stamp), summary) in whole.into_iter().zip(summaries) {
             let (Some(object), Some(summary)) = (self.chunks.get_mut(&stamp), summary) else { continue };
-            if summary.is_err() {
-                self.warm.manifest.change(low.clone());
-            }
+            let is_noted = summary.is_ok();
             let summary = summary.unwrap_or_else(|made| made);
-            self.warm.chunks.insert(low.clone(), chunk(object, high, summary));
+            self.warm.take_chunk(low.clone(), chunk(object, high, summary), is_noted);
             self.found.bodies.insert(low, object.take_content());
         }
         Ok(())

@@ -236,7 +236,7 @@ fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(Warm<Arc<Engine>>, R
     }
     let mut warm = Warm::begin(engine)?;
     let run = begin_log(&mut warm, &Changes::new(), files)?;
-    set_format(&warm.slots)?;
+    set_format(warm.slots())?;
     Ok((warm, run))
 }
 

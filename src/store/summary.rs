@@ -17,7 +17,6 @@ use ::bytes::Bytes;
 use ipnet::IpNet;
 
 use super::bytes::{Malformed, Reader, Writer};
-use super::packing;
 use crate::model::{ClusterName, ObjectPrefix};
 use crate::pack::{Chunk, Meaning};
 
@@ -70,13 +69,9 @@ impl Summary {
         collector.finish()
     }
 
-    /// Of the body of a range that begins at `low`.
-    pub(super) fn of_body(low: &[u8], body: &[u8]) -> Self {
-        if !packing::holds_entries(low) {
-            return Self::empty();
-        }
-        packing::read_chunks(body)
-            .map_or_else(|_| Collector { flags: UNKNOWN, ..Collector::default() }.finish(), |chunks| Self::of(&chunks))
+    /// Of entries that cannot be read: it may hold anything.
+    pub(super) fn unknown() -> Self {
+        Collector { flags: UNKNOWN, ..Collector::default() }.finish()
     }
 
     /// Takes one that was stored, and checks it.

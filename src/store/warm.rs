@@ -12,6 +12,10 @@
 //!   a file only behind the sync that the mark was in.
 //! - Each sync has the manifest of what was written before it (`manifest`).
 
+mod contents;
+mod restart;
+mod room;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -22,7 +26,7 @@ use super::codec;
 use super::dirty::Dirty;
 use super::error::EngineError;
 use super::group::Changes;
-use super::manifest::{Entry, Manifest};
+use super::manifest::{Chunks as _, Entry, Manifest};
 use super::object::{self, Head};
 use super::pace::{LOG_FULL_BYTES, Pace, overtime};
 use super::packing::{self, Content, Packed};
@@ -30,6 +34,9 @@ use super::pending::{GROWING_MAX, Pending};
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use crate::model::Record;
+
+pub(super) use contents::Body;
+use room::FreeSlots;
 
 /// What is written to chunks is synced when it has so many bytes: at 20,000 changes/s some ten times a second, each for some milliseconds.
 const SYNC_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
@@ -72,35 +79,26 @@ pub(super) struct Chunk {
 
 /// What the log has that not all chunks have.
 #[derive(Debug, Default)]
-pub(super) struct Unfolded {
+struct Unfolded {
     /// The last group of some, and how many bytes of keys and values these have, oldest first.
     groups: VecDeque<(u64, u64)>,
     raw_bytes: u64,
 }
 
-/// Which slots are free.
-#[derive(Debug, Default)]
-pub(super) struct FreeSlots {
-    pub(super) free: BTreeSet<Slot>,
-    pub(super) next: BTreeMap<SlotKind, u32>,
-    /// Free after the next sync.
-    pub(super) soon: Vec<Slot>,
-}
-
 /// An open store.
 #[derive(Debug)]
 pub(super) struct Warm<S> {
-    pub(super) slots: S,
-    pub(super) chunks: BTreeMap<Key, Chunk>,
+    slots: S,
+    chunks: BTreeMap<Key, Chunk>,
     /// Chunks that the log has something for.
-    pub(super) dirty: Dirty,
-    pub(super) log: Unfolded,
-    pub(super) room: FreeSlots,
-    pub(super) manifest: Manifest,
+    dirty: Dirty,
+    log: Unfolded,
+    room: FreeSlots,
+    manifest: Manifest,
     /// The highest stamp that was used.
-    pub(super) stamp: u64,
+    stamp: u64,
     /// The last group that was taken in.
-    pub(super) group_number: u64,
+    group_number: u64,
     /// The id of the log that goes with this store; 0 while something that was lost is not noted yet.
     id: u64,
     /// All chunks had everything up to this group when they were last synced,
@@ -108,17 +106,17 @@ pub(super) struct Warm<S> {
     /// up to this one as the mark says,
     marked: u64,
     /// and up to this one as the mark says that is synced.
-    pub(super) folded: u64,
+    folded: u64,
     /// How much of the log has become needless since the mark was written.
     retired_bytes: u64,
     /// What was written to chunks since the last sync.
     unsynced_bytes: usize,
     /// How many folds are due.
-    pub(super) pace: Pace,
+    pace: Pace,
     /// How many records of the log wait to be packed until there are more.
     growing: usize,
     /// What was committed since folding was thought of, in bytes before compression.
-    pub(super) committed_bytes: u64,
+    committed_bytes: u64,
 }
 
 impl Chunk {
@@ -128,23 +126,9 @@ impl Chunk {
     }
 }
 
-impl FreeSlots {
-    fn take(&mut self, kind: SlotKind) -> Slot {
-        let all = Slot { kind, number: 0 }..=Slot { kind, number: u32::MAX };
-        if let Some(slot) = self.free.range(all).next().copied() {
-            self.free.remove(&slot);
-            return slot;
-        }
-        let next = self.next.entry(kind).or_default();
-        let slot = Slot { kind, number: *next };
-        *next += 1;
-        slot
-    }
-}
-
 impl Unfolded {
     /// Adds groups up to this one.
-    pub(super) fn keep(&mut self, last: u64, raw_bytes: u64) {
+    fn keep(&mut self, last: u64, raw_bytes: u64) {
         self.groups.push_back((last, raw_bytes));
         self.raw_bytes += raw_bytes;
     }
@@ -160,7 +144,7 @@ impl Unfolded {
     }
 
     /// How many bytes of keys and values there are.
-    pub(super) const fn raw_bytes(&self) -> u64 {
+    const fn raw_bytes(&self) -> u64 {
         self.raw_bytes
     }
 }
@@ -198,6 +182,26 @@ impl<S: Slots> Warm<S> {
             growing: 0,
             committed_bytes: 0,
         }
+    }
+
+    /// Where it is stored.
+    pub(super) const fn slots(&self) -> &S {
+        &self.slots
+    }
+
+    /// The last group that was taken in.
+    pub(super) const fn group_number(&self) -> u64 {
+        self.group_number
+    }
+
+    /// The group up to which the log is needed no longer.
+    pub(super) const fn folded(&self) -> u64 {
+        self.folded
+    }
+
+    /// How many bytes of keys and values the log has that not all chunks have.
+    pub(super) const fn log_raw_bytes(&self) -> u64 {
+        self.log.raw_bytes()
     }
 
     /// Takes in what groups did, up to and including `number`: it is in the log and synced.
@@ -275,7 +279,10 @@ impl<S: Slots> Warm<S> {
         if self.passed > self.marked && (marks || self.retired_bytes >= MARK_BYTES) {
             self.write_mark(self.passed)?;
         }
-        self.write_manifest()?;
+        let mut manifest = std::mem::take(&mut self.manifest);
+        let outcome = manifest.write_to(self);
+        self.manifest = manifest;
+        outcome?;
         let soon = std::mem::take(&mut self.room.soon);
         self.slots.sync()?;
         self.folded = self.marked;
@@ -351,7 +358,7 @@ impl<S: Slots> Warm<S> {
     }
 
     /// Lets go of what is in the chunks.
-    pub(super) fn retire(&mut self) {
+    fn retire(&mut self) {
         self.retired_bytes += self.log.retire(self.dirty.oldest().unwrap_or(u64::MAX));
     }
 
@@ -448,27 +455,20 @@ impl<S: Slots> Warm<S> {
         self.room.soon.extend(old.into_iter().filter(|slot| !kept.contains(slot)));
         Ok(())
     }
-
-    /// Writes an object to slots that are free.
-    pub(super) fn write(&mut self, kind: SlotKind, head: &Head, body: &[u8]) -> Result<Vec<Slot>, EngineError> {
-        let slots: Vec<Slot> = (0..object::part_count(head, body)).map(|_| self.room.take(kind)).collect();
-        self.put(&slots, head, body)?;
-        Ok(slots)
-    }
-
-    pub(super) fn put(&self, slots: &[Slot], head: &Head, body: &[u8]) -> Result<(), EngineError> {
-        let values = object::write_parts(head, body, slots);
-        slots.iter().zip(values).try_for_each(|(slot, value)| self.slots.put(*slot, &value))
-    }
-
-    pub(super) fn next_stamp(&mut self) -> u64 {
-        self.stamp += 1;
-        self.stamp
-    }
 }
 
 #[cfg(test)]
 impl<S: Slots> Warm<S> {
+    /// As if so much more had been committed.
+    pub(super) fn commit_bytes(&mut self, bytes: u64) {
+        self.committed_bytes = bytes;
+    }
+
+    /// How many chunks the log has something for, and the first group that is not in all of them.
+    pub(super) fn dirty(&self) -> (usize, Option<u64>) {
+        (self.dirty.len(), self.dirty.oldest())
+    }
+
     /// Folds some chunks that are not due.
     pub(super) fn fold_some(&mut self, count: usize) -> Result<(), EngineError> {
         for _ in 0..count {

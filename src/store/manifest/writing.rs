@@ -3,77 +3,94 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::change::Key;
-use super::super::error::EngineError;
-use super::super::object::Head;
-use super::super::slots::{SlotKind, Slots};
-use super::super::warm::Warm;
 use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, Entry, Manifest};
+use crate::store::change::Key;
+use crate::store::error::EngineError;
+use crate::store::object::Head;
+use crate::store::slots::{Slot, SlotKind};
 
-impl<S: Slots> Warm<S> {
+/// The chunks that a manifest is of, and the slots that it is written to.
+pub(in crate::store) trait Chunks {
+    /// What there is to note of all chunks, by low.
+    fn entries(&self) -> Vec<(Key, Entry)>;
+
+    /// What there is to note of a chunk; `None` of one that is gone, which is within others.
+    fn entry(&self, low: &Key) -> Option<Entry>;
+
+    /// Writes an object to slots that are free.
+    fn write(&mut self, kind: SlotKind, head: &Head, body: &[u8]) -> Result<Vec<Slot>, EngineError>;
+
+    /// Writes an object to these slots.
+    fn put(&self, slots: &[Slot], head: &Head, body: &[u8]) -> Result<(), EngineError>;
+
+    /// The stamp of the next object.
+    fn next_stamp(&mut self) -> u64;
+
+    /// Empties slots after the next sync.
+    fn free_soon(&mut self, slots: Vec<Slot>);
+}
+
+impl Manifest {
     /// Notes where chunks are that were written since the last sync. To be called in front of each sync.
-    pub(in crate::store) fn write_manifest(&mut self) -> Result<(), EngineError> {
-        let manifest = &self.manifest;
-        if !manifest.is_changed() {
+    pub(in crate::store) fn write_to(&mut self, chunks: &mut impl Chunks) -> Result<(), EngineError> {
+        if !self.is_changed() {
             return Ok(());
         }
-        let full =
-            manifest.number >= CHANGES_COUNT_MAX || manifest.changes_bytes > CHANGES_KEPT_BYTES.max(manifest.base_bytes / CHANGES_SHARE);
-        match manifest.base.filter(|_| !full) {
-            Some(base) => self.write_changes(base),
-            None => self.write_base(),
+        let full = self.number >= CHANGES_COUNT_MAX || self.changes_bytes > CHANGES_KEPT_BYTES.max(self.base_bytes / CHANGES_SHARE);
+        match self.base.filter(|_| !full) {
+            Some(base) => self.write_changes(base, chunks),
+            None => self.write_base(chunks),
         }
     }
 
-    fn write_base(&mut self) -> Result<(), EngineError> {
-        let before = std::mem::take(&mut self.manifest);
-        let entries: Vec<(Key, Entry)> = self.chunks.iter().map(|(low, chunk)| (low.clone(), chunk.entry())).collect();
-        let body = self.manifest.write(&entries);
-        let stamp = self.next_stamp();
+    fn write_base(&mut self, chunks: &mut impl Chunks) -> Result<(), EngineError> {
+        let before = std::mem::take(self);
+        let entries = chunks.entries();
+        let body = self.write(&entries);
+        let stamp = chunks.next_stamp();
         let head = Head { stamp, first_group: stamp, count: entries.len() as u64, raw_bytes: body.len() as u64, ..Head::default() };
-        let slots = self.write(SlotKind::Manifest, &head, &body)?;
-        self.manifest = Manifest { base: Some(stamp), base_bytes: body.len(), slots, ..Manifest::default() };
-        self.manifest.noted = Arc::new(entries.into_iter().collect());
-        self.room.soon.extend(before.slots);
+        let slots = chunks.write(SlotKind::Manifest, &head, &body)?;
+        let noted = Arc::new(entries.into_iter().collect());
+        *self = Self { base: Some(stamp), base_bytes: body.len(), slots, noted, ..Self::default() };
+        chunks.free_soon(before.slots);
         Ok(())
     }
 
-    fn write_changes(&mut self, base: u64) -> Result<(), EngineError> {
-        let changed = std::mem::take(&mut self.manifest.changed);
-        if let Some((slot, before)) = self.manifest.open.take() {
+    fn write_changes(&mut self, base: u64, chunks: &mut impl Chunks) -> Result<(), EngineError> {
+        let changed = std::mem::take(&mut self.changed);
+        if let Some((slot, before)) = self.open.take() {
             let lows = before.iter().map(|(low, _)| low).chain(&changed).cloned().collect();
-            let (entries, body) = self.changes(&lows);
+            let (entries, body) = self.changes(&lows, chunks);
             if body.len() <= CHANGES_BYTES_MAX {
-                let number = self.manifest.number;
-                self.put(&[slot], &self.manifest_head(base, number, &entries, &body), &body)?;
-                self.manifest.open = Some((slot, entries));
+                let head = changes_head(chunks.next_stamp(), base, self.number, &entries, &body);
+                chunks.put(&[slot], &head, &body)?;
+                self.open = Some((slot, entries));
                 return Ok(());
             }
-            before.into_iter().for_each(|(low, entry)| self.manifest.note(low, entry));
+            before.into_iter().for_each(|(low, entry)| self.note(low, entry));
         }
-        let (entries, body) = self.changes(&changed);
-        self.stamp += 1;
-        self.manifest.number += 1;
-        self.manifest.changes_bytes += body.len().max(CHANGES_BYTES_MAX);
-        let head = self.manifest_head(base, self.manifest.number, &entries, &body);
-        let slots = self.write(SlotKind::Manifest, &head, &body)?;
-        self.manifest.slots.extend(&slots);
+        let (entries, body) = self.changes(&changed, chunks);
+        self.number += 1;
+        self.changes_bytes += body.len().max(CHANGES_BYTES_MAX);
+        let head = changes_head(chunks.next_stamp(), base, self.number, &entries, &body);
+        let slots = chunks.write(SlotKind::Manifest, &head, &body)?;
+        self.slots.extend(&slots);
         match slots.as_slice() {
-            [slot] if body.len() < CHANGES_BYTES_MAX => self.manifest.open = Some((*slot, entries)),
-            _ => entries.into_iter().for_each(|(low, entry)| self.manifest.note(low, entry)),
+            [slot] if body.len() < CHANGES_BYTES_MAX => self.open = Some((*slot, entries)),
+            _ => entries.into_iter().for_each(|(low, entry)| self.note(low, entry)),
         }
         Ok(())
     }
 
-    /// What there is to note of chunks. Those that are gone are left out: they are within others.
-    fn changes(&self, lows: &BTreeSet<Key>) -> (Vec<(Key, Entry)>, Vec<u8>) {
-        let entries: Vec<(Key, Entry)> = lows.iter().filter_map(|low| Some((low.clone(), self.chunks.get(low)?.entry()))).collect();
-        let body = self.manifest.write(&entries);
+    /// What there is to note of chunks.
+    fn changes(&self, lows: &BTreeSet<Key>, chunks: &impl Chunks) -> (Vec<(Key, Entry)>, Vec<u8>) {
+        let entries: Vec<(Key, Entry)> = lows.iter().filter_map(|low| Some((low.clone(), chunks.entry(low)?))).collect();
+        let body = self.write(&entries);
         (entries, body)
     }
+}
 
-    fn manifest_head(&self, base: u64, number: u64, entries: &[(Key, Entry)], body: &[u8]) -> Head {
-        let (count, raw_bytes) = (entries.len() as u64, body.len() as u64);
-        Head { stamp: self.stamp, first_group: base, last_group: number, count, raw_bytes, ..Head::default() }
-    }
+fn changes_head(stamp: u64, base: u64, number: u64, entries: &[(Key, Entry)], body: &[u8]) -> Head {
+    let (count, raw_bytes) = (entries.len() as u64, body.len() as u64);
+    Head { stamp, first_group: base, last_group: number, count, raw_bytes, ..Head::default() }
 }

@@ -224,7 +224,7 @@ fn a_gap_in_the_log_below_what_the_chunks_have_costs_every_cursor() {
     let (store, _) = open(directory.path());
     store.apply(&Group { sequence_reserved: Some(Sequence(501)), ..Group::default() }).unwrap();
     store.inner().warm.as_mut().unwrap().fold_some(1).unwrap();
-    store.inner().warm.as_mut().unwrap().slots.sync().unwrap();
+    store.inner().warm.as_mut().unwrap().slots().sync().unwrap();
     drop(store);
     let files = log_files(directory.path());
     fs::remove_file(&files[files.len() - 2]).unwrap();

@@ -46,7 +46,7 @@ impl Rig {
         let (loaded, losses, run) = load_and_repair(&mut warm, found, run, disk)?;
         let log = Log::closed(Arc::new(disk.clone()));
         log.open(&run);
-        assert_eq!(run.last, warm.group_number);
+        assert_eq!(run.last, warm.group_number());
         Ok((Self { warm, log }, loaded.into(), losses))
     }
 
@@ -68,7 +68,7 @@ impl Rig {
     pub(super) fn work(&mut self, random: &mut StdRng) -> Result<(), EngineError> {
         let outcome = work(&mut self.warm, random);
         if outcome.is_ok() {
-            self.log.cut(self.warm.folded);
+            self.log.cut(self.warm.folded());
             if random.random_ratio(1, 10) && self.warm.is_settled() {
                 self.log.trim().map_err(EngineError::Log)?;
             }
@@ -229,11 +229,11 @@ fn what_is_due_is_folded_and_no_more() {
         let (disk, model) = three_groups();
         let mut warm = reopen(&disk).warm;
         // as if the log had so much that others need
-        warm.log.keep(u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
-        warm.committed_bytes = committed_megabytes << 20;
+        warm.keep_log(u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
+        warm.commit_bytes(committed_megabytes << 20);
         warm.tend(began, until).unwrap();
         assert!(loaded(&warm) == model.loaded());
-        warm.dirty.len()
+        warm.dirty().0
     };
     let left = [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes, (now, later)));
     assert_eq!(left, [3, 3, 2, 0]);
@@ -247,12 +247,12 @@ fn a_group_waits_where_the_log_has_outgrown_all_measure() {
     for (raw_bytes, is_folded) in [(LOG_RAW_BYTES_MAX + 1, true), (LOG_RAW_BYTES_MAX / 2, false)] {
         let (disk, mut model) = three_groups();
         let mut rig = reopen(&disk);
-        rig.warm.log.keep(u64::MAX, raw_bytes);
+        rig.warm.keep_log(u64::MAX, raw_bytes);
         let group = random_group(&mut StdRng::seed_from_u64(2), &mut model, 1);
         model.take(&group);
         rig.commit(&group).unwrap();
         assert!(loaded(&rig.warm) == model.loaded());
-        assert_eq!(rig.warm.dirty.oldest().is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
+        assert_eq!(rig.warm.dirty().1.is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
     }
 }
 

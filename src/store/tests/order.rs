@@ -116,7 +116,7 @@ fn what_cannot_be_synced_is_neither_acknowledged_nor_taken_in() {
     store.apply(&group(1)).unwrap();
     let taken_in = |store: &Store| {
         let inner = store.inner();
-        (inner.taken_in, inner.warm.as_ref().map(|warm| warm.group_number))
+        (inner.taken_in, inner.warm.as_ref().map(|warm| warm.group_number()))
     };
     let before = taken_in(&store);
     noting.syncs_fail.store(true, Ordering::Relaxed);

@@ -5,19 +5,19 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::change::Key;
-use super::error::EngineError;
-use super::object;
-use super::packing::Content;
-use super::pending::Pending;
-use super::slots::{Slot, Slots};
-use super::threads::in_threads;
-use super::warm::{Chunk, Warm};
+use super::{Chunk, Warm};
 use crate::pack;
+use crate::store::change::Key;
+use crate::store::error::EngineError;
+use crate::store::object;
+use crate::store::packing::Content;
+use crate::store::pending::Pending;
+use crate::store::slots::{Slot, Slots};
+use crate::store::threads::in_threads;
 
 /// What a chunk holds, as far as a start has taken it apart.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Body {
+pub(in crate::store) enum Body {
     /// As it is stored.
     Stored(Vec<u8>),
     /// Entries.
@@ -36,7 +36,7 @@ impl Body {
 impl<S: Slots> Warm<S> {
     /// Everything that is stored, range by range in the order of the keys; `bodies` are those of chunks that were read already. Unpacked by
     /// several threads: a start waits for it.
-    pub(super) fn contents(&self, bodies: BTreeMap<Key, Body>) -> Result<Vec<Content>, EngineError> {
+    pub(in crate::store) fn contents(&self, bodies: BTreeMap<Key, Body>) -> Result<Vec<Content>, EngineError> {
         let mut bodies = bodies;
         let ranges = self.chunks.iter().map(|(low, chunk)| (low, chunk, Mutex::new(bodies.remove(low))));
         let ranges: Vec<(&Key, &Chunk, Mutex<Option<Body>>)> = ranges.collect();
