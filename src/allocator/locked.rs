@@ -6,7 +6,8 @@
 
 use super::backend::{Backend, BackendError, Id, Locker};
 use super::key::AllocatorKey;
-use super::serve::{AllocateError, Allocation, Released, Shared};
+use super::serve::{AllocateError, Allocation, Released};
+use super::shared::Shared;
 
 /// How many free numbers are tried under one lock. That all of them are taken means that the range is nearly full and others allocate at
 /// the same time: the attempts that follow wait first.

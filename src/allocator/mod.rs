@@ -10,6 +10,7 @@
 mod backend;
 mod cache;
 mod etcd;
+mod event;
 mod key;
 mod local;
 mod locked;
@@ -17,6 +18,7 @@ mod options;
 mod pool;
 mod remote;
 mod serve;
+mod shared;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -26,8 +28,8 @@ pub use backend::{
     Backend, BackendError, Collected, CollectionRound, Id, IdRange, LockCollection, Locker, Mutation, Restored, StaleIds, StaleLocks,
 };
 pub use etcd::EtcdBackend;
+pub use event::{Event, EventKind};
 pub use key::AllocatorKey;
 pub use options::{AllocatorOptions, InvalidOptions, Validator};
 pub use remote::RemoteCache;
 pub use serve::{AllocateError, Allocation, Allocator, Released};
-pub use state::{Event, EventKind};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::backend::{Id, IdRange};
+use super::event::Event;
 use super::key::AllocatorKey;
-use super::state::Event;
 
 /// Checks a number, and where it comes rather than goes its key too; the reason if it is refused.
 #[derive(Clone)]

@@ -7,9 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{Backend, Id, Mutation};
 use super::cache::Cache;
+use super::event::{Event, EventKind};
 use super::key::AllocatorKey;
 use super::options::AllocatorOptions;
-use super::state::{Event, EventKind, accepts};
+use super::state::accepts;
 
 /// How many changes wait to be taken over: a page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;

@@ -1,24 +1,17 @@
 //! The face of an allocator: allocating, looking up and releasing.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::backend::{Backend, BackendError, Collected, CollectionRound, Id, IdRange, LockCollection, StaleIds, StaleLocks};
 use super::key::AllocatorKey;
 use super::options::{AllocatorOptions, InvalidOptions};
-use super::remote::{RemoteCache, Remotes};
-use super::state::State;
+use super::remote::RemoteCache;
+use super::shared::Shared;
 use super::upkeep;
-
-/// How many turns there are: one for each key would grow without bound, and keys that share one wait for each other for no reason. With 16
-/// tasks at work (issue 28) the chance that a task waits in vain is 15 in 256.
-const TURNS: usize = 256;
 
 /// Gives numbers to keys, over a store that others use for the same.
 pub struct Allocator<B: Backend> {
@@ -29,21 +22,6 @@ impl<B: Backend> Clone for Allocator<B> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
-}
-
-/// What an allocator and its tasks share.
-pub(super) struct Shared<B> {
-    pub(super) backend: B,
-    pub(super) options: AllocatorOptions,
-    state: Mutex<State>,
-    /// Who writes for a key waits for its turn: locks of the store are of the whole process, and giving up a key must not meet taking it.
-    turns: Vec<tokio::sync::Mutex<()>>,
-    hasher: RandomState,
-    /// Whether the first list is complete.
-    pub(super) listed: watch::Sender<bool>,
-    remotes: Remotes,
-    pub(super) tasks: TaskTracker,
-    pub(super) stop: CancellationToken,
 }
 
 /// A number that is a key's, with a use of it that must be released.
@@ -126,18 +104,7 @@ impl<B: Backend> Allocator<B> {
     /// [`InvalidOptions`].
     pub fn for_collection(backend: B, options: AllocatorOptions) -> Result<Self, InvalidOptions> {
         options.check()?;
-        let shared = Shared {
-            state: Mutex::new(State::new(&options)),
-            backend,
-            options,
-            turns: (0..TURNS).map(|_| tokio::sync::Mutex::new(())).collect(),
-            hasher: RandomState::new(),
-            listed: watch::Sender::new(false),
-            remotes: Remotes::default(),
-            tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(Shared::new(backend, options)) })
     }
 
     /// Waits until all numbers of the store were read.
@@ -337,25 +304,5 @@ impl<B: Backend> Allocator<B> {
         self.stop();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
-    }
-}
-
-impl<B> Shared<B> {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whose turn it is with a key.
-    pub(super) fn turn(&self, key: &AllocatorKey) -> &tokio::sync::Mutex<()> {
-        let hash = usize::try_from(self.hasher.hash_one(key) % TURNS as u64).unwrap_or_default();
-        &self.turns[hash]
-    }
-
-    /// One more use of a key that is in use here.
-    fn reuse(&self, key: &AllocatorKey) -> Option<Id> {
-        let mut state = self.state();
-        let id = state.local.reuse(key)?;
-        state.cache.insert(id, key);
-        Some(id)
     }
 }

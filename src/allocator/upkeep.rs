@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::backend::{Backend, Id, Mutation, Restored};
+use super::event::Event;
 use super::key::AllocatorKey;
-use super::serve::Shared;
-use super::state::Event;
+use super::shared::Shared;
 
 /// How many changes of the store wait to be taken over: a page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;

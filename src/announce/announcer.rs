@@ -9,7 +9,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::files::{FileError, read_files};
+use super::fault::FileError;
+use super::files::read_files;
 use super::follow::follow;
 use super::plan::{Plan, Resource};
 use super::publish::{PublishError, Publisher, now};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::files::{FileError, ReadFile};
+use super::fault::{FileError, ReadFile};
 use super::locate::Way;
 use super::plan::{Plan, Workload};
 use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, PortYaml, ServiceYaml, WorkloadYaml};

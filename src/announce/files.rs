@@ -5,9 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::check;
-use super::locate::Way;
+use super::fault::{FileError, ReadFile};
 use super::plan::Plan;
-use super::yaml::FileYaml;
 
 /// How large a file may be: some 200 bytes for each of the 65,536 workloads that have an identity of their own in the largest range.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -17,32 +16,6 @@ const FILES_MAX: usize = 1_024;
 
 /// How many faults are told: who wrote them wants the first ones.
 const FAULTS_MAX: usize = 20;
-
-/// Something wrong in a file.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
-pub struct FileError {
-    /// The file.
-    pub path: PathBuf,
-    /// The line, from 1, where it has one.
-    pub line: Option<usize>,
-    /// Where in the file, and what is wrong.
-    pub reason: String,
-}
-
-/// A file that has the right form.
-pub(super) struct ReadFile {
-    pub(super) path: PathBuf,
-    pub(super) text: String,
-    pub(super) yaml: FileYaml,
-}
-
-impl ReadFile {
-    /// Something wrong at the end of a way.
-    pub(super) fn fault(&self, way: &Way, reason: &str) -> FileError {
-        FileError { path: self.path.clone(), line: Some(way.line(&self.text)), reason: format!("{way}: {reason}") }
-    }
-}
 
 /// What the files say, all of them together; or what is wrong, with the first twenty faults. Blocks.
 ///

@@ -9,7 +9,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::files::{FileError, read_files};
+use super::fault::FileError;
+use super::files::read_files;
 use super::plan::Plan;
 use crate::file_watch::DirectoryWatch;
 

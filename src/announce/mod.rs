@@ -8,6 +8,7 @@
 mod announcer;
 mod check;
 mod dry_run;
+mod fault;
 mod files;
 mod follow;
 mod locate;

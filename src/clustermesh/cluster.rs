@@ -4,6 +4,8 @@
 //! Owns: the resync machines of its kinds, which outlive connections. Receives the content of its file. Emits commands to the
 //! one writer and its status. Nothing here touches another cluster.
 
+mod attempt;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +13,7 @@ use rand::seq::SliceRandom;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::attempt::Attempt;
+use self::attempt::Attempt;
 use super::bounds::ClusterBounds;
 use super::failure::AttemptError;
 use super::ids::ClusterIds;

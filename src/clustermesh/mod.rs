@@ -4,7 +4,6 @@
 //! state machine by which each of its kinds is brought to what the source has ([`resync`]). Emits commands to the one writer and
 //! each cluster's status. Deliberately lacks: knowledge of formats (`wire`), of gRPC (`kvstore`), and of how anything is stored.
 
-mod attempt;
 mod bounds;
 mod cluster;
 mod directory;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::Stream;
 use http::Response;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,6 +19,9 @@ const ANSWER_BYTES_MAX: usize = 512 << 20;
 
 /// Room is taken in pieces of so many bytes: small answers take one.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// Messages of a stream, or its end.
+pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The room of all answers.
 #[derive(Debug)]

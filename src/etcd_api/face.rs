@@ -11,11 +11,11 @@ use tonic::Status;
 
 use super::EtcdOptions;
 use super::answers::Answers;
-use super::moment::Pins;
+use super::pins::Pins;
 use super::refusal;
+use super::revisions::revision;
 use super::window::Window;
 use crate::handle::{Handle, Reading};
-use crate::model::Sequence;
 
 /// The one member of the cluster that this is.
 pub(super) const MEMBER_ID: u64 = 1;
@@ -53,16 +53,6 @@ impl Drop for GiveUp {
     fn drop(&mut self) {
         self.0.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// A sequence as a revision.
-pub(super) fn revision(sequence: Sequence) -> i64 {
-    i64::try_from(sequence.0).unwrap_or(i64::MAX)
-}
-
-/// A revision as a sequence; what is below all is the lowest.
-pub(super) fn sequence(revision: i64) -> Sequence {
-    Sequence(u64::try_from(revision).unwrap_or_default())
 }
 
 /// What stands at the head of every answer.

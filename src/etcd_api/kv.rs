@@ -1,17 +1,17 @@
 //! `KV`: reads. What writes is refused as by an etcd whose user may only read.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use etcd_client::proto::{
     PbCompactionRequest, PbCompactionResponse, PbDeleteRequest, PbDeleteResponse, PbKvService, PbPutRequest, PbPutResponse, PbRangeRequest,
     PbRangeResponse, PbRangeStreamResponse, PbTxnRequest, PbTxnResponse,
 };
-use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
-use super::face::{Face, Given, header, revision};
+use super::answers::Messages;
+use super::face::{Face, Given, header};
 use super::range::{self, Bounds};
+use super::revisions::revision;
 use super::span::Span;
 use super::{range_stream, refusal, txn};
 
@@ -21,9 +21,6 @@ const QUICK_LIMIT: i64 = 8;
 /// The service.
 #[derive(Debug)]
 pub(super) struct Keys(pub(super) Arc<Face>);
-
-/// Messages of a stream, or its end.
-pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl PbKvService for Keys {

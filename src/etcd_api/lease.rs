@@ -9,8 +9,9 @@ use etcd_client::proto::{
 use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::face::{Face, revision};
-use super::kv::Messages;
+use super::answers::Messages;
+use super::face::Face;
+use super::revisions::revision;
 
 /// What every keep-alive is granted, as nothing is kept of leases: the shorter of the two that Cilium asks for, in seconds (docs/protocol.md §7.3),
 /// so that nobody who asked for less keeps alive too seldom.

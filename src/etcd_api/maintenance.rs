@@ -9,8 +9,8 @@ use etcd_client::proto::{
 };
 use tonic::{Request, Response, Status};
 
+use super::answers::Messages;
 use super::face::{Face, MEMBER_ID, RAFT_TERM, header};
-use super::kv::Messages;
 use super::refusal::permission_denied;
 use crate::model::ETCD_VERSION;
 
@@ -38,7 +38,7 @@ impl PbMaintenanceService for Face {
         let bytes = tokio::task::spawn_blocking(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
         let bytes = i64::try_from(bytes.unwrap_or_default()).unwrap_or(i64::MAX);
         Ok(Response::new(PbStatusResponse {
-            header: Some(header(&reading, super::face::revision(head))),
+            header: Some(header(&reading, super::revisions::revision(head))),
             version: ETCD_VERSION.to_owned(),
             storage_version: ETCD_VERSION.to_owned(),
             db_size: bytes,

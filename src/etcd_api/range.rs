@@ -6,9 +6,10 @@ use etcd_client::proto::{PbKeyValue, PbRangeRequest, PbRangeResponse};
 use tonic::Status;
 
 use super::answers::Room;
-use super::face::{Given, revision};
+use super::face::Given;
 use super::moment::Moment;
 use super::refusal;
+use super::revisions::revision;
 use super::span::Span;
 use crate::model::{RawRecord, Sequence};
 

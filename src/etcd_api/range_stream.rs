@@ -7,9 +7,8 @@ use etcd_client::proto::{PbRangeRequest, PbRangeResponse, PbRangeStreamResponse,
 use futures_util::stream;
 use tonic::Status;
 
-use super::answers::Room;
+use super::answers::{Messages, Room};
 use super::face::Given;
-use super::kv::Messages;
 use super::moment::Moment;
 use super::range::{self, Bounds};
 

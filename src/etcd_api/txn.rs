@@ -10,10 +10,11 @@ use etcd_client::proto::{
 };
 use tonic::Status;
 
-use super::face::{Face, revision};
+use super::face::Face;
 use super::moment::Moment;
 use super::range::{self, Bounds};
 use super::refusal;
+use super::revisions::revision;
 use super::span::Span;
 use crate::handle::Reading;
 use crate::model::RawRecord;

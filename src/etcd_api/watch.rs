@@ -18,9 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::face::{Face, header, revision};
-use super::kv::Messages;
+use super::answers::Messages;
+use super::face::{Face, header};
 use super::refusal;
+use super::revisions::revision;
 use crate::handle::Reading;
 use crate::model::Sequence;
 use watcher::{Refused, Told, Watcher};

@@ -13,7 +13,7 @@ use serde_yaml_ng::Value;
 
 use super::Endpoint;
 use super::client_keys::meant_by;
-use super::tls::read_bounded;
+use super::read_bounded::read_bounded;
 
 /// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
 #[derive(Clone, PartialEq, Eq, Default)]

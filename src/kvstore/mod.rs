@@ -22,6 +22,7 @@ pub mod keys;
 mod lease;
 mod limits;
 mod paged_list;
+mod read_bounded;
 mod session;
 pub mod store;
 mod tally;

@@ -1,7 +1,5 @@
 //! TLS towards an etcd: certificates are read anew for each connection, so that rotated ones count from the next one on.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use super::client_file::ClientPair;
+use super::read_bounded::read_bounded;
 use super::{ClientFile, KvstoreError};
-
-/// The largest certificate or key file that is read: a bundle of all public CAs has about 250 kB.
-const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// What is said of what cannot be read. The reader's own words may quote a line, and a key on one line is one (rustls-pki-types,
 /// `pem::Error::IllegalSectionStart`).
@@ -81,17 +77,6 @@ fn read(path: &Path) -> Result<Vec<u8>, KvstoreError> {
 
 fn unusable(path: &Path, reason: impl ToString) -> KvstoreError {
     KvstoreError::UnusableFile { path: PathBuf::from(path), reason: reason.to_string() }
-}
-
-/// Reads a file of at most 4 MiB. Blocks.
-pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length <= FILE_BYTES_MAX) {
-        Ok(bytes)
-    } else {
-        Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 4 MiB"))
-    }
 }
 
 /// `insecure-skip-tls-verify`: any certificate will do. Its holder must still prove that it has the key.

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::memory::{Failure, Memory, Node};
 use super::{id, key, range};
 use crate::allocator::backend::Backend;
+use crate::allocator::event::{Event, EventKind};
 use crate::allocator::options::AllocatorOptions;
 use crate::allocator::serve::{AllocateError, Allocation, Allocator, Released};
-use crate::allocator::state::{Event, EventKind};
 
 fn options() -> AllocatorOptions {
     AllocatorOptions { range: range(1, 100), master_key_protection: true, ..AllocatorOptions::default() }

@@ -8,11 +8,12 @@ use rand::{Rng, SeedableRng};
 use super::{id, key, range};
 use crate::allocator::backend::{Id, IdRange, Mutation};
 use crate::allocator::cache::Cache;
+use crate::allocator::event::{Event, EventKind};
 use crate::allocator::key::AllocatorKey;
 use crate::allocator::local::{Conflict, Given, LocalKeys};
 use crate::allocator::options::{AllocatorOptions, Validator};
 use crate::allocator::pool::IdPool;
-use crate::allocator::state::{Applied, Event, EventKind, State};
+use crate::allocator::state::{Applied, State};
 
 #[test]
 fn a_key_is_its_labels_in_the_order_of_their_keys_whatever_their_sources() {

@@ -3,8 +3,8 @@
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequestUnion};
 use smol_str::SmolStr;
 
-use super::super::face::{revision, sequence};
 use super::super::range::key_value;
+use super::super::revisions::{revision, sequence};
 use super::super::span::Span;
 use super::super::window::Window;
 use crate::handle::{RawChange, Reading};

@@ -10,17 +10,16 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{interval, sleep, sleep_until};
 
-use super::cluster::{ClusterTask, Memory};
-use super::failure::AttemptError;
-use super::scope::{Link, ScopeTask};
-use super::timing::CONTACT_STORED_INTERVAL;
-use super::unknown::look_for_unknown_prefixes;
+use super::{ClusterTask, Memory};
+use crate::clustermesh::failure::AttemptError;
+use crate::clustermesh::resync::Source;
+use crate::clustermesh::scope::{Link, ScopeTask};
+use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
+use crate::clustermesh::unknown::look_for_unknown_prefixes;
 use crate::kvstore::{ClientFile, Connection, Endpoint, Event, Follow, KeyValue, prefix_end};
 use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Scope};
 use crate::wire::cluster_config::{validate_cluster_config, validate_own_config};
 use crate::wire::{cluster_config, keys};
-
-use super::resync::Source;
 
 /// One connection attempt.
 #[derive(Debug)]
