@@ -19,11 +19,10 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::accept::Form;
-use super::events::Client;
+use super::client::Client;
 use super::problem::Problem;
 use super::state::ApiState;
-use crate::handle::Reading;
-use crate::model::{ClusterName, Kind};
+use super::tagging::Tagging;
 
 /// What says of an answer only when it was made, or how long ago something was: no part of its tag.
 const OF_THE_MOMENT: [&str; 8] =
@@ -31,79 +30,6 @@ const OF_THE_MOMENT: [&str; 8] =
 
 /// Members whose own members are named by users: labels may be called like any of those above.
 const NAMED_BY_USERS: [&str; 7] = ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
-
-/// What a tag is made of.
-#[derive(Debug, PartialEq, Eq)]
-enum Tagging<'a> {
-    /// These kinds, of the clusters that the query names, or of all.
-    Listed(&'a [Kind]),
-    /// These kinds of the cluster of that name.
-    Of(&'a str, &'a [Kind]),
-    /// These kinds of all clusters.
-    Joined(&'a [Kind]),
-    /// What the answer says, times and ages left out.
-    Said,
-    /// The bytes.
-    Document,
-    /// It has none.
-    None,
-}
-
-impl<'a> Tagging<'a> {
-    fn of(path: &'a str) -> Self {
-        let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-        match segments.as_slice() {
-            ["v1", "nodes"] => Self::Listed(&[Kind::Node]),
-            ["v1", "nodes", cluster, ..] => Self::Of(cluster, &[Kind::Node]),
-            ["v1", "services"] => Self::Listed(&[Kind::Service]),
-            ["v1", "services", cluster, ..] => Self::Of(cluster, &[Kind::Service]),
-            ["v1", "service-exports"] => Self::Listed(&[Kind::ServiceExport]),
-            ["v1", "service-exports", cluster, ..] => Self::Of(cluster, &[Kind::ServiceExport]),
-            ["v1", "endpoint-slices"] => Self::Listed(&[Kind::EndpointSlice]),
-            ["v1", "endpoint-slices", cluster, ..] => Self::Of(cluster, &[Kind::EndpointSlice]),
-            ["v1", "global-services", ..] => Self::Joined(&[Kind::EndpointSlice, Kind::ServiceExport, Kind::Service]),
-            ["v1", "identities"] => Self::Listed(&[Kind::Identity]),
-            ["v1", "identities", _, "ips"] | ["v1", "ipcache"] => Self::Listed(&[Kind::Ip, Kind::Node]),
-            ["v1", "identities", _] => Self::Joined(&[Kind::Identity]),
-            ["v1", "ipcache", "lookup"] => Self::Joined(&[Kind::Ip, Kind::Identity, Kind::Node]),
-            ["v1", "ipcache", ..] => Self::Joined(&[Kind::Ip, Kind::Node]),
-            ["v1", "entries"] => Self::Listed(&Kind::ALL),
-            ["v1", "entries", ..] => Self::Joined(&Kind::ALL),
-            ["v1", "clusters" | "config" | "rejected" | "problems" | "explain" | "status", ..] => Self::Said,
-            ["openapi.json" | "openapi-3.0.json" | ""] | ["docs" | "problems", ..] => Self::Document,
-            _ => Self::None,
-        }
-    }
-
-    /// The counter of what the mirror has of it; `None` where that is not all of it.
-    fn moved(&self, query: &str, reading: &Reading) -> Option<u64> {
-        match self {
-            Self::Listed(kinds) => Some(reading.moved(&named_clusters(query), kinds)),
-            Self::Of(cluster, kinds) => {
-                // what is no name is answered without looking
-                let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
-                Some(reading.moved(&named, kinds))
-            }
-            Self::Joined(kinds) => Some(reading.moved(&[], kinds)),
-            Self::Said | Self::Document | Self::None => None,
-        }
-    }
-}
-
-/// Whether answers of a path have a tag.
-pub(crate) fn is_tagged(path: &str) -> bool {
-    Tagging::of(path) != Tagging::None
-}
-
-/// The clusters that a query names; none, which stands for all, where it asks for more than it says itself: a node by its name, or in escapes.
-fn named_clusters(query: &str) -> Vec<ClusterName> {
-    if query.contains(['%', '+']) || query.contains("node=") {
-        return Vec::new();
-    }
-    let names = query.split('&').filter_map(|pair| pair.strip_prefix("cluster="));
-    let parsed: Result<Vec<_>, _> = names.map(ClusterName::parse).collect();
-    parsed.unwrap_or_default()
-}
 
 /// A weak tag, as it stands in `ETag`.
 fn tag(parts: impl Hash) -> String {
@@ -218,21 +144,6 @@ async fn whole(response: Response) -> Result<(axum::http::response::Parts, Bytes
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_query_that_says_more_than_it_seems_stands_for_all_clusters() {
-        let paris = ClusterName::parse("paris").unwrap();
-        for (query, expected) in [
-            ("", vec![]),
-            ("cluster=paris&limit=1", vec![paris.clone()]),
-            ("limit=1&cluster=paris&cluster=paris", vec![paris.clone(), paris]),
-            ("%63luster=paris", vec![]),
-            ("cluster=paris&node=worker", vec![]),
-            ("cluster=NO/name", vec![]),
-        ] {
-            assert_eq!(named_clusters(query), expected, "{query}");
-        }
-    }
 
     #[test]
     fn the_moment_is_no_part_of_a_tag_but_labels_of_that_name_are() {

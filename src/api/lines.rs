@@ -18,13 +18,9 @@ use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
 use super::accept::Form;
-use super::pages::Making;
+use super::making::Making;
 use super::problem::{Code, Problem};
 use super::scans::Scanner;
-
-/// How much is made before it is sent: some 1,200 ipcache entries, about a millisecond of work, so that what passing a turn on takes (30 µs,
-/// `super::scans`) is a thirtieth; and a reader takes no more memory than this and what its connection buffers.
-pub(super) const CHUNK_BYTES: usize = 512 * 1024;
 
 /// How long an answer may take: its snapshot keeps what has changed since. A million ipcache entries, 430 MB, take that long at 6 Mbit/s.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(600);

@@ -12,13 +12,14 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use super::ApiOptions;
+use super::bind_error::BindError;
+use super::client::Client;
 use super::etcd::EtcdService;
-use super::events::Client;
 use super::guard::{Guard, Hosts, Token};
 use super::kept::{Kept, KeptFiles, Look};
 use super::posts::Poster;
 use super::seats::ConnectionLimits;
-use super::tls::{self, Serving, TlsError};
+use super::tls::{self, Serving};
 use crate::model::ListenAddress;
 
 /// The mode of a unix socket: its owner and group may connect.
@@ -31,50 +32,6 @@ const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// How many connections may wait to be accepted: what Linux allows at most unless told otherwise (`net.core.somaxconn`). Above it the kernel
 /// drops what comes, and whoever came tries again a second later: strangers that come back at once must be many more to bring that about.
 const BACKLOG: u32 = 4_096;
-
-/// Why the face cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {cause}")]
-    Address {
-        /// Which.
-        address: ListenAddress,
-        /// Why.
-        cause: io::Error,
-    },
-    /// Something answers on a unix socket.
-    #[error("cannot listen on unix://{}: another process answers there", path.display())]
-    SocketInUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// There is something at the path that is no socket.
-    #[error("cannot listen on unix://{}: there is a file of another kind, remove it or choose another path", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The token file cannot be used.
-    #[error("cannot use the token file {}: {reason}", path.display())]
-    Token {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// The certificate, key or client CA cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// Nothing can be posted to where `--on-problem` says.
-    #[error("cannot use --on-problem {shown}: {reason}")]
-    OnProblem {
-        /// What of it may be shown.
-        shown: String,
-        /// Why.
-        reason: String,
-    },
-}
 
 /// A face that holds its addresses and serves nothing yet.
 pub struct Bound {

@@ -4,6 +4,8 @@
 //! of axum, utoipa and tower-http. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
 
 mod accept;
+mod bind_error;
+mod client;
 mod conditional;
 mod dto;
 mod etcd;
@@ -13,9 +15,12 @@ mod findings;
 mod guard;
 mod hints;
 mod kept;
+mod kinds;
 mod ledger;
 mod lines;
 mod listen;
+mod lookout;
+mod making;
 mod meant;
 mod one_line;
 mod openapi;
@@ -25,6 +30,7 @@ mod pieces;
 mod posts;
 mod problem;
 mod query;
+mod render;
 mod request_times;
 mod routes;
 mod scans;
@@ -33,6 +39,7 @@ mod serve;
 mod stall;
 mod state;
 mod surveyor;
+mod tagging;
 mod teller;
 #[cfg(test)]
 mod tests;
@@ -52,6 +59,7 @@ use axum::routing::get;
 use tokio::sync::Notify;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
+use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -61,8 +69,9 @@ use state::ApiState;
 
 use crate::model::{Causes, Due, ListenAddress, SecretUrl};
 
+pub use bind_error::BindError;
 pub use etcd::etcd_service;
-pub use listen::{BindError, Bound};
+pub use listen::Bound;
 pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
@@ -124,9 +133,14 @@ pub enum OpenapiForm {
     Old,
 }
 
+/// What the lines of a stream are, which its route cannot say.
+#[derive(OpenApi)]
+#[openapi(components(schemas(events::WatchEvent)))]
+struct Lines;
+
 /// The routes that the OpenAPI document describes.
 fn documented_routes() -> OpenApiRouter<ApiState> {
-    lookup_routes().merge(stream_routes())
+    OpenApiRouter::with_openapi(Lines::openapi()).merge(lookup_routes()).merge(stream_routes())
 }
 
 /// Those that answer and are done.
@@ -213,7 +227,7 @@ fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(guard, guard::check))
-        .layer(from_fn(problem::render))
+        .layer(from_fn(render::render))
         .layer(from_fn_with_state(state.times.clone(), request_times::measure))
         .with_state(state)
 }

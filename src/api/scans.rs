@@ -15,12 +15,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 
-use super::events::Client;
+use super::client::Client;
 use super::problem::{Code, Problem};
-use super::state::ApiState;
 use crate::handle::{Allowance, Slice, Spent};
 
 use held::Answers;
@@ -98,11 +97,14 @@ impl Scans {
     }
 }
 
-impl FromRequestParts<ApiState> for Scanner {
+impl<S: Sync> FromRequestParts<S> for Scanner
+where
+    Scans: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
-        state.scans.enter(parts.extensions.get().copied().unwrap_or(Client::Local))
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        Scans::from_ref(state).enter(parts.extensions.get().copied().unwrap_or(Client::Local))
     }
 }
 

@@ -24,11 +24,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::events::Client;
+use super::client::Client;
 use super::guard::Transport;
 use super::kept::Kept;
-use super::ledger;
 use super::listen::{Bound, Listener, Socket};
+use super::lookout;
 use super::pieces::{Pieces, Tracked};
 use super::seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX, Seat, Seats};
 use super::stall::Stallable;
@@ -102,7 +102,7 @@ impl Bound {
         watching.spawn(self.files.watch(self.reread));
         let health_router = super::health_router(state.clone(), self.health_guard);
         let etcd_router = super::etcd::router(state.clone(), self.etcd_service);
-        watching.spawn(ledger::keep(state.clone()));
+        watching.spawn(lookout::keep(state.clone()));
         if let Some(poster) = self.poster {
             watching.spawn(poster.run(state.posts.clone(), state.handle.uptime()));
         }

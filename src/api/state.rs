@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use axum::extract::FromRef;
 use tokio_util::sync::CancellationToken;
 
-use super::events::{Hub, Patience, Places, StreamMeters};
+use super::events::{Hub, Patience, Places, StreamMeters, Streams};
 use super::kept::{Kept, KeptFiles};
 use super::ledger::Ledger;
 use super::posts::Posts;
@@ -76,5 +77,18 @@ impl ApiState {
 
     pub(crate) fn with_seats(self, seats: Seats) -> Self {
         Self { seats, ..self }
+    }
+}
+
+impl FromRef<ApiState> for Scans {
+    fn from_ref(state: &ApiState) -> Self {
+        state.scans.clone()
+    }
+}
+
+impl FromRef<ApiState> for Streams {
+    fn from_ref(state: &ApiState) -> Self {
+        let ApiState { handle, stop, places, hub, meters, scans, .. } = state.clone();
+        Self { handle, stop, places, hub, meters, scans }
     }
 }

@@ -2,23 +2,17 @@
 //!
 //! What is found is held against what was told last, once in a while: so what time makes (a certificate that is about to end, a cluster that is stuck)
 //! is told like what a change makes, and what is over before the next look is not told at all. Owns what was told, and its bounds.
-//! Deliberately lacks: what is wrong ([`super::findings`]), and when to look ([`super::ledger`]).
+//! Deliberately lacks: what is wrong ([`super::findings`]), and when to look ([`super::lookout`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::findings::told;
+use super::kinds::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
 use crate::api::dto::problems::Finding;
 use crate::handle::{Reading, Survey};
 use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
-
-/// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters
-/// with the same addresses may have a million of that sort: whoever wants them all lists them.
-pub(super) const TOLD_COUNT_MAX: usize = 8_192;
-
-/// How many bytes their texts have: a finding has some 0.5 KB, so that only texts with very long keys come near.
-pub(super) const TOLD_BYTES_MAX: usize = 16 << 20;
 
 /// How many changes one look tells, as a list's two pages of keys: findings that come and go as fast as they can leave no more than so many tombstones
 /// a second, and all that may be told is told within 16 s.

@@ -11,6 +11,7 @@ pub(crate) mod problems;
 pub(crate) mod raw;
 pub(crate) mod reserved;
 pub(crate) mod status;
+pub(crate) mod streamed;
 
 use std::fmt::{Display, Write as _};
 use std::net::IpAddr;

@@ -6,18 +6,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::exports::{EndpointSlice, ServiceExport};
 use super::meta::ItemMeta;
-use super::problems::Finding;
-use super::status::Cluster;
 use super::{LabelsOfIdentity, non_empty, reserved, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};
-use crate::model::{self, ClusterName, EntryKey, IdentityScope, Object, Record};
+use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 
 /// The ids that clusters say they have, asked once for each cluster of an answer.
 #[derive(Debug)]
 pub(crate) struct ClusterIds<'a> {
-    reading: &'a Reading,
+    pub(super) reading: &'a Reading,
     known: RefCell<BTreeMap<ClusterName, Option<u32>>>,
 }
 
@@ -201,7 +198,7 @@ pub(crate) struct IdentityAnswer {
     /// The newest.
     #[serde(flatten)]
     pub(crate) identity: Identity,
-    /// The same number in other clusters, newest first.
+    /// Identities of this number in other clusters, newest first.
     pub(crate) others: Vec<Identity>,
     /// Where the newest comes from.
     pub(crate) meta: ItemMeta,
@@ -266,38 +263,8 @@ pub(crate) struct IpcacheAnswer {
     pub(crate) meta: ItemMeta,
 }
 
-/// An object as the change stream carries it: the `kind` of the event says which. No object of one kind has all members that another kind requires, so
-/// that whoever tries one after the other finds the right one.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-pub(crate) enum StreamedObject {
-    Node(Node),
-    Service(Service),
-    Identity(Identity),
-    Ipcache(IpcacheEntry),
-    Cluster(Box<Cluster>),
-    ServiceExport(ServiceExport),
-    EndpointSlice(EndpointSlice),
-    Finding(Box<Finding>),
-}
-
-impl StreamedObject {
-    pub(crate) fn new(key: &EntryKey, object: &Object, ids: &ClusterIds<'_>) -> Self {
-        match object {
-            Object::Node(node) => Self::Node(Node::new(key, node)),
-            Object::Service(service) => Self::Service(Service::new(key, service)),
-            Object::Identity(identity) => Self::Identity(Identity::new(key, identity, ids)),
-            Object::Ip(entry) => Self::Ipcache(IpcacheEntry::new(key, entry)),
-            Object::Cluster(told) => Self::Cluster(Box::new(Cluster::told(&key.cluster, *told, ids.reading))),
-            Object::ServiceExport(export) => Self::ServiceExport(ServiceExport::new(key, export)),
-            Object::EndpointSlice(slice) => Self::EndpointSlice(EndpointSlice::new(key, &slice.decoded())),
-            Object::Finding(told) => Self::Finding(Box::new(Finding::from(&**told))),
-        }
-    }
-}
-
 impl Node {
-    fn new(key: &EntryKey, node: &model::Node) -> Self {
+    pub(super) fn new(key: &EntryKey, node: &model::Node) -> Self {
         let addresses = node.addresses.iter();
         Self {
             name: node.name.clone(),
@@ -325,7 +292,7 @@ impl Node {
 }
 
 impl Service {
-    fn new(key: &EntryKey, service: &model::Service) -> Self {
+    pub(super) fn new(key: &EntryKey, service: &model::Service) -> Self {
         Self {
             cluster: key.cluster.to_string(),
             cluster_id: service.cluster_id,
@@ -372,7 +339,7 @@ impl From<&model::Port> for Port {
 }
 
 impl Identity {
-    fn new(key: &EntryKey, identity: &model::Identity, ids: &ClusterIds<'_>) -> Self {
+    pub(super) fn new(key: &EntryKey, identity: &model::Identity, ids: &ClusterIds<'_>) -> Self {
         Self {
             id: identity.id,
             cluster: Some(key.cluster.to_string()),
@@ -397,7 +364,7 @@ impl Identity {
 }
 
 impl IpcacheEntry {
-    fn new(key: &EntryKey, entry: &model::IpEntry) -> Self {
+    pub(super) fn new(key: &EntryKey, entry: &model::IpEntry) -> Self {
         let node = key.derived_from();
         let port = |one: &model::NamedPort| Port { name: non_empty(&one.name), protocol: one.protocol.clone(), port: one.port };
         Self {

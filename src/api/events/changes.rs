@@ -18,13 +18,13 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::encode::{reset_reason, sync_mode};
-use super::{Client, SHORT, StreamMeters, WatchEvent, check_stream_age, expired, place as take_place, start};
+use super::{SHORT, StreamMeters, Streams, WatchEvent, check_stream_age, expired, place as take_place, start};
+use crate::api::client::Client;
 use crate::api::dto::objects::ClusterIds;
-use crate::api::paging::checked_limit;
+use crate::api::paging::{PAGE_BYTES_MAX, checked_limit};
 use crate::api::problem::{Problem, ProblemDocument};
 use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
 use crate::api::scans::{Held, Scanner};
-use crate::api::state::ApiState;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
@@ -33,7 +33,7 @@ const WAIT_SECONDS_MAX: u32 = 60;
 
 /// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one event at least, of 1.5 MiB as a rule
 /// at most, which is what etcd takes for a value.
-const ANSWER_BYTES_MAX: usize = crate::api::pages::PAGE_BYTES_MAX;
+const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
 /// What a place begins with, so that it cannot be taken for a position.
 const PLACE_PREFIX: &str = "c1.";
@@ -86,7 +86,7 @@ struct Answer {
 /// Who makes it, and until when.
 #[derive(Debug)]
 struct Poll {
-    state: ApiState,
+    streams: Streams,
     client: Client,
     signal: watch::Receiver<Sequence>,
     writer_gone: bool,
@@ -107,7 +107,7 @@ struct Poll {
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
 pub(crate) async fn list_changes(
-    State(state): State<ApiState>,
+    State(streams): State<Streams>,
     client: Option<Extension<Client>>,
     query: Parameters<ChangesQuery>,
 ) -> Result<impl IntoResponse, Problem> {
@@ -117,9 +117,9 @@ pub(crate) async fn list_changes(
     let start = start(parts.after, parts.snapshot);
     let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
     let client = client.map_or(Client::Local, |Extension(client)| client);
-    let _taken = take_place(&state, client)?;
-    let signal = state.handle.signal().await?;
-    let reading = state.handle.reading().await?;
+    let _taken = take_place(&streams, client)?;
+    let signal = streams.handle.signal().await?;
+    let reading = streams.handle.reading().await?;
     check_stream_age(parts.terms, &filter, &reading)?;
     if parts.on_expired == OnExpired::Fail {
         match (&place, &start) {
@@ -132,8 +132,8 @@ pub(crate) async fn list_changes(
         Some(place) => Subscription::resumed(filter, place, &reading),
         None => Subscription::new(filter, &start, &reading),
     };
-    let answer = Answer::new(subscription, state.meters.clone(), limit);
-    let poll = Poll { state, client, signal, writer_gone: false, deadline: Instant::now() + wait, long: None };
+    let answer = Answer::new(subscription, streams.meters.clone(), limit);
+    let poll = Poll { streams, client, signal, writer_gone: false, deadline: Instant::now() + wait, long: None };
     let bytes = poll.answer(answer, &query.fingerprint).await?;
     Ok(([(CACHE_CONTROL, "no-store"), (CONTENT_TYPE, "application/json")], bytes))
 }
@@ -144,7 +144,7 @@ impl Poll {
         loop {
             // before the snapshot is taken, so that what comes after it wakes us
             self.signal.borrow_and_update();
-            let reading = self.state.handle.reading().await?;
+            let reading = self.streams.handle.reading().await?;
             answer = self.look(answer, &reading).await?;
             let current = answer.subscription.is_current(&reading);
             if answer.is_full() || (current && (answer.has_told() || self.is_over())) {
@@ -171,7 +171,7 @@ impl Poll {
         let (scanner, _) = match &mut self.long {
             Some(long) => long,
             none => {
-                let scanner = self.state.scans.enter(self.client)?;
+                let scanner = self.streams.scans.enter(self.client)?;
                 let held = scanner.hold().await?;
                 none.insert((scanner, held))
             }
@@ -186,14 +186,14 @@ impl Poll {
     }
 
     fn is_over(&self) -> bool {
-        self.writer_gone || self.state.stop.is_cancelled() || Instant::now() >= self.deadline
+        self.writer_gone || self.streams.stop.is_cancelled() || Instant::now() >= self.deadline
     }
 
     async fn wait(&mut self) {
         tokio::select! {
             changed = self.signal.changed() => self.writer_gone = changed.is_err(),
             () = tokio::time::sleep_until(self.deadline) => {}
-            () = self.state.stop.cancelled() => {}
+            () = self.streams.stop.cancelled() => {}
         }
     }
 }

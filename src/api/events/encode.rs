@@ -4,8 +4,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::api::dto::objects::{Backend, ClusterIds, StreamedObject};
+use crate::api::dto::objects::{Backend, ClusterIds};
 use crate::api::dto::status::{ClusterAge, readings};
+use crate::api::dto::streamed::StreamedObject;
 use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
 use crate::api::problem::{Problem, ProblemDocument};

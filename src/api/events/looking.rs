@@ -11,11 +11,11 @@ use std::task::{Context, Poll};
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::Streams;
 use super::encode::Encoder;
 use super::group::GroupKey;
 use super::hub::Member;
 use super::meter::{Made, Room};
-use crate::api::state::ApiState;
 use crate::handle::{LookBounds, Reading, Slice, Subscription};
 
 /// A stream that reads by itself.
@@ -45,26 +45,26 @@ pub(super) struct Looking {
 
 impl Alone {
     /// Looks once.
-    pub(super) fn look(&mut self, state: &ApiState, room: &Room, bounds: LookBounds, reading: &Reading) -> Outcome {
+    pub(super) fn look(&mut self, streams: &Streams, room: &Room, bounds: LookBounds, reading: &Reading) -> Outcome {
         let Self { key, subscription } = self;
         let chunks = subscription.tell_up_to(reading, bounds, |items, bytes| {
-            state.meters.counted(items, |items| Encoder::encoded(key.encoding, items, bytes, reading))
+            streams.meters.counted(items, |items| Encoder::encoded(key.encoding, items, bytes, reading))
         });
         let made = room.made(chunks.into_iter().flatten().collect());
-        let member = if subscription.is_current(reading) { state.hub.join(key, subscription.sent(), reading) } else { None };
+        let member = if subscription.is_current(reading) { streams.hub.join(key, subscription.sent(), reading) } else { None };
         Outcome::Told(made, member)
     }
 
     /// Looks once when it is its turn, at what is the newest snapshot then and within the room that there is then.
-    pub(super) fn look_in_turn(self: Box<Self>, state: &ApiState, room: &Room) -> Looking {
-        let (state, room) = (state.clone(), room.clone());
-        let stop = Box::pin(state.stop.clone().cancelled_owned());
-        let scanner = state.scans.enter_stream(room.client());
+    pub(super) fn look_in_turn(self: Box<Self>, streams: &Streams, room: &Room) -> Looking {
+        let (streams, room) = (streams.clone(), room.clone());
+        let stop = Box::pin(streams.stop.clone().cancelled_owned());
+        let scanner = streams.scans.enter_stream(room.client());
         let look = move |alone: &mut Box<Self>, slice: &mut Slice| {
             slice.look();
-            let Some(reading) = state.handle.try_reading() else { return Outcome::NotLoaded };
+            let Some(reading) = streams.handle.try_reading() else { return Outcome::NotLoaded };
             let Some(bounds) = room.look_bounds() else { return Outcome::NoRoom };
-            alone.look(&state, &room, bounds, &reading)
+            alone.look(&streams, &room, bounds, &reading)
         };
         Looking { look: Box::pin(async move { scanner.slice(self, look).await }), stop }
     }

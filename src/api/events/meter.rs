@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::encode::{Encoding, reset_reason};
-use super::places::Client;
+use crate::api::client::Client;
 use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
 use crate::model::Sequence;
 
@@ -24,7 +24,7 @@ const LOOK_BYTES_MAX: usize = 4 << 20;
 /// 1.3 GB of usual events at the very worst, should all stand still while they catch up.
 const BYTES_WHERE_MANY_WAIT: usize = 128 << 10;
 
-/// From so many bytes on nobody looks who catches up, until sockets took some or stood still for so long that they were closed
+/// From so many bytes on no stream that catches up looks, until sockets took some or stood still for so long that they were closed
 /// ([`crate::api::stall`]): large events would make more of it, 15 GB if each of 10,000 streams had one of the 1.5 MiB that etcd takes.
 const WAITING_BYTES_STOP: usize = 256 << 20;
 
@@ -38,11 +38,11 @@ const RESET_REASONS: [ResetReason; 5] =
 /// Counters over all streams. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StreamMeters {
-    shared: Arc<Shared>,
+    shared: Arc<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct MeterState {
     slots: Mutex<Slots>,
     resets: [AtomicU64; RESET_REASONS.len()],
     lost: AtomicU64,
@@ -218,7 +218,7 @@ impl Meter {
 
 impl Room {
     /// How much one look may give now; `None` where there is no room for any. A client may have as much as is free, as with
-    /// answers that are made (`api/scans/held.rs`): alone it gets half of all, of two each a third, and whoever comes finds some.
+    /// answers that are made (`api/scans/held.rs`): alone it gets half of all, of two each a third, and one that comes finds some.
     pub(super) fn look_bounds(&self) -> Option<LookBounds> {
         let waiting = self.meters.shared.waiting.load(Ordering::Relaxed);
         let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.of_client.load(Ordering::Relaxed));
@@ -264,7 +264,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         let mut by_client = self.meters.by_client();
         drop(std::mem::take(&mut self.of_client));
-        // whoever opens another takes it from the book
+        // the next stream that is opened takes it from the book
         if by_client.get(&self.client).is_some_and(|of_client| Arc::strong_count(of_client) == 1) {
             by_client.remove(&self.client);
         }

@@ -21,25 +21,43 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use tokio_util::sync::CancellationToken;
 
 use super::accept::Form;
+use super::client::Client;
 use super::dto::meta::Terms;
 use super::problem::{Code, Problem, ProblemDocument};
 use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
-use super::state::ApiState;
-use crate::handle::{Filter, LookBounds, Reading, ResetReason, Start, Subscription};
+use super::scans::Scans;
+use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
 use crate::model::Kind;
 
 pub(crate) use encode::{Encoding, WatchEvent};
 use group::GroupKey;
 pub(crate) use hub::{Hub, Patience};
 pub(crate) use meter::StreamMeters;
-pub(crate) use places::{Client, Places, STREAM_COUNT_MAX};
+pub(crate) use places::{Places, STREAM_COUNT_MAX};
 use reader::Reader;
 
 /// What a reader is told on the spot, without waiting for a turn among [scans](crate::api::scans): below a millisecond, at some 4 µs for each change.
 /// An entry's takes some 0.6 KB with what it was before, so the bytes are those of a hundred of them, or of one service of 400 backends.
 const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
+
+/// What all streams share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Streams {
+    pub(crate) handle: Handle,
+    /// Cancelled when meshkeep shuts down: streams end.
+    pub(crate) stop: CancellationToken,
+    /// Who may open one.
+    pub(crate) places: Places,
+    /// Which of them share bytes.
+    pub(crate) hub: Hub,
+    /// What they do, counted.
+    pub(crate) meters: StreamMeters,
+    /// Where they do what takes long.
+    pub(crate) scans: Scans,
+}
 
 /// The change stream.
 ///
@@ -61,7 +79,7 @@ const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
 pub(crate) async fn watch_events(
-    State(state): State<ApiState>,
+    State(streams): State<Streams>,
     client: Option<Extension<Client>>,
     headers: HeaderMap,
     query: Parameters<EventsQuery>,
@@ -71,8 +89,8 @@ pub(crate) async fn watch_events(
     let filter = query.values.filter()?.canonical();
     let parts = query.values.parts()?;
     let start = start(last_event_id(&headers).or(parts.after), parts.snapshot);
-    let place = place(&state, client)?;
-    let reading = state.handle.reading().await?;
+    let place = place(&streams, client)?;
+    let reading = streams.handle.reading().await?;
     check_stream_age(parts.terms, &filter, &reading)?;
     if let (Start::After(position), OnExpired::Fail) = (&start, parts.on_expired) {
         Subscription::check_position(*position, &filter, &reading).map_err(expired)?;
@@ -82,7 +100,7 @@ pub(crate) async fn watch_events(
         subscription = subscription.with_patches();
     }
     let key = GroupKey { filter, encoding, patch: subscription.takes_patches() };
-    let mut response = Body::from_stream(Reader::new(state, key, subscription, place)).into_response();
+    let mut response = Body::from_stream(Reader::new(streams, key, subscription, place)).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -104,8 +122,8 @@ fn start(position: Option<&str>, snapshot: bool) -> Start {
 }
 
 /// A place among the streams.
-fn place(state: &ApiState, client: Client) -> Result<places::Place, Problem> {
-    state.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
+fn place(streams: &Streams, client: Client) -> Result<places::Place, Problem> {
+    streams.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
 }
 
 fn expired(_: ResetReason) -> Problem {

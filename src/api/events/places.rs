@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::api::client::Client;
 
 /// How many streams may be open at once: at 12 KiB each (docs/http.md §5.2) they take 120 MB.
 pub(crate) const STREAM_COUNT_MAX: usize = 10_000;
@@ -13,15 +14,6 @@ pub(crate) const STREAM_COUNT_MAX: usize = 10_000;
 /// How many of them one client may have: a tenth, so that nine others find places beside one that leaks them. An ingress in front of
 /// many readers still has room.
 pub(crate) const STREAMS_PER_CLIENT_MAX: usize = STREAM_COUNT_MAX / 10;
-
-/// Who is counted as one client. There is one bearer token for all, so it tells nobody apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Client {
-    /// An address; of IPv6 the /64, which is what one host is usually given.
-    Address(IpAddr),
-    /// Everybody behind a unix socket.
-    Local,
-}
 
 /// The places of one face. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -45,16 +37,6 @@ pub(crate) enum NoPlace {
     InAll,
     #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or ask again later")]
     OfClient,
-}
-
-impl Client {
-    /// Who is behind an address.
-    pub(crate) fn at(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V6(ip) if !ip.is_loopback() => Self::Address(Ipv6Addr::from(u128::from(ip) >> 64 << 64).into()),
-            ip => Self::Address(ip),
-        }
-    }
 }
 
 impl Places {

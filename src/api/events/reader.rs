@@ -15,16 +15,15 @@ use bytes::Bytes;
 use futures_util::Stream;
 use tokio::time::{Instant, Sleep};
 
-use super::SHORT;
 use super::encode::{Encoder, Encoding};
 use super::group::{GroupKey, Taken};
 use super::hub::Member;
 use super::looking::{Alone, Looking, Outcome};
 use super::meter::{Made, Meter};
 use super::places::Place;
+use super::{SHORT, Streams};
 use crate::api::problem::{Code, Problem};
 use crate::api::stall::STALL_MAX;
-use crate::api::state::ApiState;
 use crate::handle::{LookBounds, Subscription};
 
 /// A bookmark at least this often (docs/api.md): well below the 60 s after which proxies drop a silent connection.
@@ -40,7 +39,7 @@ const TAKEN_WITHIN: Duration = STALL_MAX;
 /// The state of one open stream.
 #[derive(Debug)]
 pub(super) struct Reader {
-    state: ApiState,
+    streams: Streams,
     encoding: Encoding,
     stage: Stage,
     /// At most what one look at a snapshot gave.
@@ -118,18 +117,18 @@ impl Ready {
 }
 
 impl Reader {
-    pub(super) fn new(state: ApiState, key: GroupKey, subscription: Subscription, place: Place) -> Self {
+    pub(super) fn new(streams: Streams, key: GroupKey, subscription: Subscription, place: Place) -> Self {
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
-        let mut meter = state.meters.open(key.encoding, subscription.sent(), place.client());
+        let mut meter = streams.meters.open(key.encoding, subscription.sent(), place.client());
         let (mut ready, encoding) = (Ready::default(), key.encoding);
         ready.extend(encoding.preamble(), &mut meter);
         let stage = Stage::Alone(Box::new(Alone { key, subscription }));
-        Self { meter, state, encoding, stage, ready, bookmark, room: None, looked: None, _place: place }
+        Self { meter, streams, encoding, stage, ready, bookmark, room: None, looked: None, _place: place }
     }
 
     fn look(&mut self, context: &mut Context<'_>) -> Looked {
         let due = self.bookmark.as_mut().poll(context).is_ready();
-        if self.state.hub.is_ended() {
+        if self.streams.hub.is_ended() {
             return self.finish();
         }
         match &mut self.stage {
@@ -151,7 +150,7 @@ impl Reader {
                     if member.key().patch {
                         behind = behind.with_patches();
                     }
-                    self.state.meters.lost();
+                    self.streams.meters.lost();
                     self.meter.at(Some(behind.sent()));
                     self.stage = Stage::Alone(Box::new(Alone { key: member.key().clone(), subscription: behind }));
                     Looked::More
@@ -164,15 +163,15 @@ impl Reader {
     fn look_alone(&mut self, due: bool, context: &mut Context<'_>) -> Looked {
         let Some(bounds) = self.await_room(context) else { return Looked::Nothing };
         let Stage::Alone(mut alone) = mem::replace(&mut self.stage, Stage::Ended) else { return Looked::More };
-        let (state, room) = (&self.state, self.meter.room());
-        match state.handle.try_reading() {
+        let (streams, room) = (&self.streams, self.meter.room());
+        match streams.handle.try_reading() {
             Some(reading) if alone.subscription.lacks_at_most(SHORT, &reading) => {
                 let bounds = LookBounds { bytes: SHORT.bytes.min(bounds.bytes), ..bounds };
-                let outcome = alone.look(state, room, bounds, &reading);
+                let outcome = alone.look(streams, room, bounds, &reading);
                 self.looked(due, outcome, alone)
             }
             Some(_) => {
-                self.stage = Stage::Looking(alone.look_in_turn(state, room));
+                self.stage = Stage::Looking(alone.look_in_turn(streams, room));
                 Looked::More
             }
             None => self.looked(due, Outcome::NotLoaded, alone),
@@ -234,7 +233,7 @@ impl Reader {
 
     /// Adds a bookmark, unless a gap is open: none comes before `synced`.
     fn bookmark(&mut self) -> Looked {
-        let Some(reading) = self.state.handle.try_reading() else { return self.fail() };
+        let Some(reading) = self.streams.handle.try_reading() else { return self.fail() };
         let position = match &self.stage {
             Stage::Alone(alone) => alone.subscription.bookmark(&reading),
             Stage::Sharing(member) => member.bookmark(&reading),

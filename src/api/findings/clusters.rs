@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::expiry::expiring;
-use super::kinds::finding;
+use super::finding;
 use super::listed;
 use crate::api::dto::problems::Finding;
 use crate::api::dto::rfc3339;

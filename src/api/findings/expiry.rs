@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::kinds::finding;
+use super::finding;
 use crate::api::dto::problems::{Finding, Severity};
 use crate::api::dto::rfc3339;
 

@@ -2,7 +2,6 @@
 
 mod clusters;
 mod expiry;
-mod kinds;
 mod process;
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use crate::handle;
 use crate::handle::{Reading, Survey};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
 
-pub(crate) use kinds::{KINDS, finding};
+pub(crate) use super::kinds::{KINDS, finding};
 
 /// How many names a text has before it says how many more there are: a line for people.
 const SHOWN_MAX: usize = 5;

@@ -1,7 +1,7 @@
 //! What is wrong with this process: its directory, its store and its own files.
 
 use super::expiry::expiring;
-use super::kinds::finding;
+use super::finding;
 use crate::api::dto::problems::Finding;
 use crate::api::state::ApiState;
 use crate::api::tls::TLS_CERTIFICATE;

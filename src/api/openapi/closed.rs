@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::dto::problems::Severity;
-use crate::api::findings::KINDS;
+use crate::api::kinds::KINDS;
 use crate::api::problem::Code;
 use crate::handle::{Affinity, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource};

@@ -21,7 +21,6 @@ use utoipa::OpenApi;
 
 pub(crate) use page::{SCRIPT, STYLE, page};
 
-use super::events::WatchEvent;
 use super::problem::ProblemDocument;
 
 /// What utoipa cannot collect from the routes.
@@ -37,7 +36,7 @@ use super::problem::ProblemDocument;
         (url = "/", description = "The meshkeep that this document comes from"),
         (url = "http://127.0.0.1:9870", description = "A meshkeep on this machine that was not told otherwise")
     ),
-    components(schemas(WatchEvent, ProblemDocument)),
+    components(schemas(ProblemDocument)),
     tags(
         (name = "status", description = "meshkeep itself"),
         (name = "clusters", description = "The remote clusters"),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::accept::{Form, offered};
-use crate::api::conditional::is_tagged;
+use crate::api::tagging::is_tagged;
 
 /// Errors that any route below `/v1` may answer: status and description.
 const COMMON_ERRORS: [(&str, &str); 6] = [

@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use self::outstanding::{Change, Outstanding};
+use super::bind_error::BindError;
 use super::dto::problems::Finding;
 use super::dto::rfc3339;
-use super::listen::BindError;
 use crate::model::{EntryKey, Object, SecretUrl};
 
 /// How long a connection may take.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Standing;
-use crate::api::teller::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
+use crate::api::kinds::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
 use crate::model::{EntryKey, Object, Severity};
 
 /// One thing to post.

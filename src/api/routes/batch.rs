@@ -1,6 +1,5 @@
 //! Lookups of many addresses at once, sent as they are made.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use futures_util::{StreamExt, stream};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::ipcache::{IPCACHE_KINDS, LOOKUP_KINDS};
+use super::used::Used;
 use crate::api::BODY_BYTES_MAX;
 use crate::api::dto::lookup::{LookupItem, LookupList};
 use crate::api::dto::meta::{ListMeta, Terms};
@@ -27,7 +26,6 @@ use crate::api::scans::{Held, Scanner};
 use crate::api::state::ApiState;
 use crate::api::visit::BodyOverdue;
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
-use crate::model::ClusterName;
 
 /// How many addresses one batch may hold (docs/api.md): some 10 ms of work.
 const BATCH_LENGTH_MAX: usize = 10_000;
@@ -42,33 +40,6 @@ pub(crate) struct LookupRequest {
     /// The addresses, IPv4 or IPv6.
     #[schema(max_items = 10000)]
     ips: Vec<String>,
-}
-
-/// The clusters that lookups used; an address that nothing covers has used the ipcache of all.
-#[derive(Debug, Default)]
-pub(super) struct Used {
-    clusters: BTreeSet<ClusterName>,
-    all: bool,
-}
-
-impl Used {
-    pub(super) fn add(&mut self, found: &[LookupMatch]) {
-        self.all |= found.is_empty();
-        for found in found {
-            if !self.clusters.contains(&found.record.key.cluster) {
-                self.clusters.insert(found.record.key.cluster.clone());
-            }
-        }
-    }
-
-    pub(super) fn sources(&self, reading: &Reading) -> Vec<SourceMeta> {
-        let joined = self.clusters.iter().flat_map(|cluster| LOOKUP_KINDS.map(|kind| reading.source(cluster, kind)));
-        // with hundreds of clusters naming them all takes longer than a lookup
-        let all = if self.all { reading.cluster_names() } else { Vec::new() };
-        let others = all.into_iter().filter(|name| !self.clusters.contains(name));
-        let others = others.flat_map(|cluster| IPCACHE_KINDS.map(|kind| reading.source(&cluster, kind)));
-        joined.chain(others).collect()
-    }
 }
 
 /// A batch in the making. All of it is read from one moment.

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::bad_path;
-use super::batch::Used;
+use super::used::{IPCACHE_KINDS, Used};
 use crate::api::dto::IpcacheList;
 use crate::api::dto::lookup::LookupAnswer;
 use crate::api::dto::meta::ItemMeta;
@@ -20,12 +20,6 @@ use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::Question;
 use crate::model::Kind;
-
-/// What the ipcache is made of: nodes have entries too.
-pub(super) const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
-
-/// What a lookup joins.
-pub(super) const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 
 /// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses and pod CIDRs.
 ///

@@ -16,6 +16,7 @@ pub(crate) mod page;
 pub(crate) mod probes;
 pub(crate) mod problem_pages;
 pub(crate) mod problems;
+mod used;
 
 use super::dto::meta::{ItemMeta, Terms};
 use super::problem::{Code, Problem};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::api::events::Client;
-use crate::api::pages::PAGE_BYTES_MAX;
+use crate::api::client::Client;
+use crate::api::paging::PAGE_BYTES_MAX;
 
 /// How many bytes all of them may take: 64 of the largest.
 const BYTES_MAX: usize = 64 * PAGE_BYTES_MAX;

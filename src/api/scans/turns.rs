@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::api::events::Client;
+use crate::api::client::Client;
 use crate::handle::Spent;
 
 /// How many requests may have a place at once. With a slice of 4 ms for each, the last of them begins after 4 s on one thread; a waiting one takes

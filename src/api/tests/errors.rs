@@ -215,7 +215,7 @@ async fn a_handler_that_panics_is_a_problem() {
     let broken: axum::Router = axum::Router::new().route("/broken", axum::routing::get(broken));
     let router = broken
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(crate::api::panicked))
-        .layer(axum::middleware::from_fn(crate::api::problem::render));
+        .layer(axum::middleware::from_fn(crate::api::render::render));
     let mut fixture = fixture;
     fixture.router = router;
     assert_eq!(summary(&fixture.get("/broken").await).1, "internal");

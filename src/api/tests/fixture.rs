@@ -17,7 +17,7 @@ use tower::ServiceExt;
 
 use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
-use crate::api::ledger;
+use crate::api::lookout;
 use crate::api::router;
 use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
@@ -171,7 +171,7 @@ impl Fixture {
     pub(in crate::api) fn looked_after(mut self) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state.clone(), Guard::new(Hosts::new(&[], &[]), None));
-        self.keeper.spawn(ledger::keep(state));
+        self.keeper.spawn(lookout::keep(state));
         self
     }
 

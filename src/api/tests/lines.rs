@@ -11,7 +11,8 @@ use super::fixture::{Fixture, HEAD, identity, key, pod, put};
 use super::pages::pods;
 use super::serving::{Running, local, set_provider};
 use crate::api::ApiOptions;
-use crate::api::lines::{ANSWER_MAX, CHUNK_BYTES};
+use crate::api::lines::ANSWER_MAX;
+use crate::api::making::LINES_BYTES;
 use crate::api::scans::Pace;
 use crate::commit::DecodedBudget;
 use crate::handle::Allowance;
@@ -142,10 +143,10 @@ async fn what_is_made_at_once_is_bounded() {
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = Vec::new();
     while let Some(more) = next(&mut body).await {
-        assert!(more.len() < CHUNK_BYTES + 1_000, "{} B", more.len());
+        assert!(more.len() < LINES_BYTES + 1_000, "{} B", more.len());
         bytes.extend_from_slice(&more);
     }
-    assert!(bytes.len() > 2 * CHUNK_BYTES && read(&bytes).0.len() == 5_000, "{} B", bytes.len());
+    assert!(bytes.len() > 2 * LINES_BYTES && read(&bytes).0.len() == 5_000, "{} B", bytes.len());
 }
 
 #[tokio::test]

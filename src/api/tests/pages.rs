@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::fixture::{Answer, Fixture, cluster, key, node, pod, put};
-use crate::api::pages::PAGE_BYTES_MAX;
+use crate::api::paging::PAGE_BYTES_MAX;
 use crate::api::scans::Pace;
 use crate::handle::Allowance;
 use crate::model::{Change, Command, EntryKey, Kind, Scope, Sequence, SourceStamp};

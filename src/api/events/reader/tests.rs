@@ -3,11 +3,13 @@
 use std::ops::ControlFlow;
 use std::sync::mpsc;
 
+use axum::extract::FromRef;
 use futures_util::{FutureExt, StreamExt};
 
 use super::*;
-use crate::api::events::places::Client;
+use crate::api::client::Client;
 use crate::api::scans::{Pace, Scanner, Scans};
+use crate::api::state::ApiState;
 use crate::api::tests::fixture::{Fixture, key, pod, put};
 use crate::handle::{Filter, Start};
 use crate::model::{Backend, Kind, Object, Port, Sequence, Service};
@@ -26,7 +28,7 @@ async fn a_look_gives_little_while_much_waits_for_other_streams() {
         other.waits(waiting);
         let group = GroupKey { filter: Filter::default(), encoding: Encoding::Sse, patch: false };
         let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &reading);
-        let mut reader = Reader::new(state.clone(), group, subscription, state.places.take(Client::Local).unwrap());
+        let mut reader = Reader::new(Streams::from_ref(&state), group, subscription, state.places.take(Client::Local).unwrap());
         let preamble = reader.next().await.unwrap().unwrap();
         let mut look = vec![reader.next().await.unwrap().unwrap()];
         assert_eq!(preamble, "retry: 2000\n");
@@ -62,7 +64,7 @@ async fn large_services() -> (Fixture, ApiState) {
 fn open(state: &ApiState, client: Client) -> Reader {
     let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
     let subscription = Subscription::new(Filter::default(), &Start::Snapshot, &state.handle.try_reading().unwrap());
-    Reader::new(state.clone(), group, subscription, state.places.take(client).unwrap())
+    Reader::new(Streams::from_ref(state), group, subscription, state.places.take(client).unwrap())
 }
 
 fn held(reader: &Reader) -> usize {
@@ -152,7 +154,7 @@ async fn a_stream_that_is_behind_waits_for_its_turn_and_none_that_is_closed_has_
     }
     let group = GroupKey { filter: Filter::default(), encoding: Encoding::NdJson, patch: false };
     let subscription = Subscription::new(Filter::default(), &Start::Now, &state.handle.try_reading().unwrap());
-    let mut current = Reader::new(state.clone(), group, subscription, state.places.take(client(3)).unwrap());
+    let mut current = Reader::new(Streams::from_ref(&state), group, subscription, state.places.take(client(3)).unwrap());
     let synced = current.next().now_or_never().expect("nothing is lacking, so nothing takes long").unwrap().unwrap();
     assert!(synced.starts_with(b"{\"type\":\"synced\""));
     let [mut waits, closed] = readers;

@@ -1,4 +1,4 @@
-//! The kinds of findings and how bad each is.
+//! The kinds of findings, how bad each is, and how many are told.
 
 use crate::api::dto::problems::{Finding, Severity};
 
@@ -32,6 +32,13 @@ pub(crate) const KINDS: [(&str, Severity); 26] = [
     ("staleFile", Severity::Warning),
     ("storeUnwritable", Severity::Critical),
 ];
+
+/// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters
+/// with the same addresses may have a million of that sort: whoever wants them all lists them.
+pub(crate) const TOLD_COUNT_MAX: usize = 8_192;
+
+/// How many bytes their texts have: a finding has some 0.5 KB, so that only texts with very long keys come near.
+pub(crate) const TOLD_BYTES_MAX: usize = 16 << 20;
 
 /// A finding of a kind about a subject, of clusters; `detail` says what is wrong and `advice` what to do.
 pub(crate) fn finding(

@@ -1,0 +1,39 @@
+//! Which clusters and kinds lookups used, for the ages that an answer tells.
+
+use std::collections::BTreeSet;
+
+use crate::handle::{LookupMatch, Reading, SourceMeta};
+use crate::model::{ClusterName, Kind};
+
+/// What the ipcache is made of: nodes have entries too.
+pub(super) const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
+
+/// What a lookup joins.
+const LOOKUP_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
+
+/// The clusters that lookups used; an address that nothing covers has used the ipcache of all.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    clusters: BTreeSet<ClusterName>,
+    all: bool,
+}
+
+impl Used {
+    pub(super) fn add(&mut self, found: &[LookupMatch]) {
+        self.all |= found.is_empty();
+        for found in found {
+            if !self.clusters.contains(&found.record.key.cluster) {
+                self.clusters.insert(found.record.key.cluster.clone());
+            }
+        }
+    }
+
+    pub(super) fn sources(&self, reading: &Reading) -> Vec<SourceMeta> {
+        let joined = self.clusters.iter().flat_map(|cluster| LOOKUP_KINDS.map(|kind| reading.source(cluster, kind)));
+        // with hundreds of clusters naming them all takes longer than a lookup
+        let all = if self.all { reading.cluster_names() } else { Vec::new() };
+        let others = all.into_iter().filter(|name| !self.clusters.contains(name));
+        let others = others.flat_map(|cluster| IPCACHE_KINDS.map(|kind| reading.source(&cluster, kind)));
+        joined.chain(others).collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! What the tag of an answer is made of, by its path.
+
+use crate::handle::Reading;
+use crate::model::{ClusterName, Kind};
+
+/// What a tag is made of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Tagging<'a> {
+    /// These kinds, of the clusters that the query names, or of all.
+    Listed(&'a [Kind]),
+    /// These kinds of the cluster of that name.
+    Of(&'a str, &'a [Kind]),
+    /// These kinds of all clusters.
+    Joined(&'a [Kind]),
+    /// What the answer says, times and ages left out.
+    Said,
+    /// The bytes.
+    Document,
+    /// It has none.
+    None,
+}
+
+impl<'a> Tagging<'a> {
+    /// What the tag of a path is made of.
+    pub(super) fn of(path: &'a str) -> Self {
+        let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        match segments.as_slice() {
+            ["v1", "nodes"] => Self::Listed(&[Kind::Node]),
+            ["v1", "nodes", cluster, ..] => Self::Of(cluster, &[Kind::Node]),
+            ["v1", "services"] => Self::Listed(&[Kind::Service]),
+            ["v1", "services", cluster, ..] => Self::Of(cluster, &[Kind::Service]),
+            ["v1", "service-exports"] => Self::Listed(&[Kind::ServiceExport]),
+            ["v1", "service-exports", cluster, ..] => Self::Of(cluster, &[Kind::ServiceExport]),
+            ["v1", "endpoint-slices"] => Self::Listed(&[Kind::EndpointSlice]),
+            ["v1", "endpoint-slices", cluster, ..] => Self::Of(cluster, &[Kind::EndpointSlice]),
+            ["v1", "global-services", ..] => Self::Joined(&[Kind::EndpointSlice, Kind::ServiceExport, Kind::Service]),
+            ["v1", "identities"] => Self::Listed(&[Kind::Identity]),
+            ["v1", "identities", _, "ips"] | ["v1", "ipcache"] => Self::Listed(&[Kind::Ip, Kind::Node]),
+            ["v1", "identities", _] => Self::Joined(&[Kind::Identity]),
+            ["v1", "ipcache", "lookup"] => Self::Joined(&[Kind::Ip, Kind::Identity, Kind::Node]),
+            ["v1", "ipcache", ..] => Self::Joined(&[Kind::Ip, Kind::Node]),
+            ["v1", "entries"] => Self::Listed(&Kind::ALL),
+            ["v1", "entries", ..] => Self::Joined(&Kind::ALL),
+            ["v1", "clusters" | "config" | "rejected" | "problems" | "explain" | "status", ..] => Self::Said,
+            ["openapi.json" | "openapi-3.0.json" | ""] | ["docs" | "problems", ..] => Self::Document,
+            _ => Self::None,
+        }
+    }
+
+    /// The counter of what the mirror has of it; `None` where that is not all of it.
+    pub(super) fn moved(&self, query: &str, reading: &Reading) -> Option<u64> {
+        match self {
+            Self::Listed(kinds) => Some(reading.moved(&named_clusters(query), kinds)),
+            Self::Of(cluster, kinds) => {
+                // what is no name is answered without looking
+                let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
+                Some(reading.moved(&named, kinds))
+            }
+            Self::Joined(kinds) => Some(reading.moved(&[], kinds)),
+            Self::Said | Self::Document | Self::None => None,
+        }
+    }
+}
+
+/// Whether answers of a path have a tag.
+pub(crate) fn is_tagged(path: &str) -> bool {
+    Tagging::of(path) != Tagging::None
+}
+
+/// The clusters that a query names; none, which stands for all, where it asks for more than it says itself: a node by its name, or in escapes.
+fn named_clusters(query: &str) -> Vec<ClusterName> {
+    if query.contains(['%', '+']) || query.contains("node=") {
+        return Vec::new();
+    }
+    let names = query.split('&').filter_map(|pair| pair.strip_prefix("cluster="));
+    let parsed: Result<Vec<_>, _> = names.map(ClusterName::parse).collect();
+    parsed.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_that_says_more_than_it_seems_stands_for_all_clusters() {
+        let paris = ClusterName::parse("paris").unwrap();
+        for (query, expected) in [
+            ("", vec![]),
+            ("cluster=paris&limit=1", vec![paris.clone()]),
+            ("limit=1&cluster=paris&cluster=paris", vec![paris.clone(), paris]),
+            ("%63luster=paris", vec![]),
+            ("cluster=paris&node=worker", vec![]),
+            ("cluster=NO/name", vec![]),
+        ] {
+            assert_eq!(named_clusters(query), expected, "{query}");
+        }
+    }
+}
