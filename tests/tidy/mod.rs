@@ -1,5 +1,6 @@
 //! Style as tests: the walls between the rooms, sizes, dead files and banned words. ARCHITECTURE.md's table of rooms is [`ROOMS`].
 
+mod circles;
 mod deploy;
 mod documents;
 mod source;

@@ -1,0 +1,135 @@
+//! Modules import one another in no circle: of those with one parent none leads back to itself, with what is below each counted as it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::{SourceFile, read_sources};
+use super::{expect_none, is_word};
+
+/// A module, by the names that lead to it from the crate's root.
+type Module = Vec<String>;
+
+/// Which modules of one parent import which others, each with one import that does.
+type Imports = BTreeMap<Module, BTreeMap<Module, String>>;
+
+#[test]
+fn modules_of_a_room_import_one_another_in_no_circle() {
+    let files = read_sources("src");
+    let files: Vec<&SourceFile> = files.iter().filter(|file| !file.is_test() && !is_root(file)).collect();
+    expect_none(circles(&files));
+}
+
+/// The roots of the library and of the program list rooms; `ROOMS` holds those apart.
+fn is_root(file: &SourceFile) -> bool {
+    ["src/lib.rs", "src/main.rs"].contains(&file.path.as_str())
+}
+
+/// The imports that make circles.
+fn circles(files: &[&SourceFile]) -> Vec<String> {
+    let modules: BTreeSet<Module> = files.iter().map(|file| module_of(&file.path)).collect();
+    let mut imports = Imports::new();
+    for file in files {
+        let from = module_of(&file.path);
+        for path in paths(&file.code) {
+            let Some(to) = resolved(&from, &path, &modules) else { continue };
+            let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+            // rooms are held apart by their table, and a parent is no circle with what is below it
+            if common > 0 && common < from.len() && common < to.len() {
+                let import = format!("{}: {}", file.path, path.join("::"));
+                imports.entry(from[..=common].to_vec()).or_default().entry(to[..=common].to_vec()).or_insert(import);
+            }
+        }
+    }
+    // what imports nothing that is left is in no circle, nor is what nothing that is left imports
+    loop {
+        let sources: BTreeSet<Module> = imports.keys().cloned().collect();
+        let targets: BTreeSet<Module> = imports.values().flat_map(BTreeMap::keys).cloned().collect();
+        let before = imports.values().map(BTreeMap::len).sum::<usize>();
+        imports.values_mut().for_each(|imported| imported.retain(|to, _| sources.contains(to)));
+        imports.retain(|from, imported| targets.contains(from) && !imported.is_empty());
+        if imports.values().map(BTreeMap::len).sum::<usize>() == before {
+            break;
+        }
+    }
+    imports.into_values().flat_map(BTreeMap::into_values).map(|import| format!("in a circle of imports: {import}")).collect()
+}
+
+/// The module that a file of `src/` is.
+fn module_of(path: &str) -> Module {
+    let below = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    below.split('/').map(str::to_owned).collect()
+}
+
+/// The module that a path in another leads to, or into.
+fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
+    let mut at: Module = if path[0] == "crate" { Vec::new() } else { from.clone() };
+    for name in path {
+        match name.as_str() {
+            "crate" | "self" => {}
+            "super" => drop(at.pop()),
+            _ => {
+                at.push(name.clone());
+                if !modules.contains(&at) {
+                    at.pop();
+                    break;
+                }
+            }
+        }
+    }
+    modules.contains(&at).then_some(at)
+}
+
+/// The paths that begin with `crate`, `super` or `self`, each end of a group one.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let starts = ["crate::", "super::", "self::"].into_iter().flat_map(|start| code.match_indices(start));
+    let begins = |at: usize| !code[..at].ends_with(|before| is_word(before) || before == ':');
+    starts.filter(|(at, _)| begins(*at)).flat_map(|(at, _)| tree(&code[at..]).0).collect()
+}
+
+/// Each path of the tree that begins here, and how long the tree is.
+fn tree(text: &str) -> (Vec<Vec<String>>, usize) {
+    if let Some(group) = text.strip_prefix('{') {
+        let (mut all, mut at) = (Vec::new(), 0);
+        while let Some(next) = group[at..].chars().next().filter(|next| *next != '}') {
+            let (paths, length) = tree(&group[at..]);
+            all.extend(paths);
+            // a comma, a space or a star
+            at += if length == 0 { next.len_utf8() } else { length };
+        }
+        return (all, at + 2);
+    }
+    let name: String = text.chars().take_while(|character| is_word(*character)).collect();
+    if name.is_empty() {
+        return (Vec::new(), 0);
+    }
+    let Some(rest) = text[name.len()..].strip_prefix("::") else { return (vec![vec![name.clone()]], name.len()) };
+    let (below, length) = tree(rest);
+    let paths = below.into_iter().map(|path| [vec![name.clone()], path].concat());
+    let paths = if length == 0 { vec![vec![name.clone()]] } else { paths.collect() };
+    (paths, name.len() + 2 + length)
+}
+
+#[test]
+fn circles_are_seen_whatever_form_their_imports_have() {
+    let file = |path: &str, code: &str| SourceFile::new(path, code);
+    let seen = |files: &[SourceFile]| circles(&files.iter().collect::<Vec<_>>());
+    let parent = file("src/a/mod.rs", "mod b;\nmod c;\nuse b::X;\nuse c::Y;");
+    for (b, c, count) in [
+        ("use super::c::Y;", "use super::b::X;", 2),
+        ("use super::{c::{Y, Z}, d};", "fn f() { crate::a::b::x(); }", 2),
+        ("use super::c;", "pub(in crate::a) fn f() -> super::Thing { super::g() }", 0),
+        ("use super::Thing;", "use super::b::*;", 0),
+    ] {
+        let files = [&parent, &file("src/a/b.rs", b), &file("src/a/c.rs", c)].map(|file| SourceFile::new(&file.path, &file.text));
+        assert_eq!(seen(&files).len(), count, "{b} {c}");
+    }
+    // what is below a module counts as it, and what imports a circle is in none
+    let below = [
+        file("src/a/b.rs", "mod e;"),
+        file("src/a/b/e.rs", "use super::super::c::Y;\nuse super::X;"),
+        file("src/a/c.rs", "use super::d::W;"),
+        file("src/a/d.rs", "use super::b::X;"),
+        file("src/a/f.rs", "use super::b::X;"),
+        file("src/g.rs", "use crate::a::b::X;"),
+    ];
+    assert_eq!(seen(&below).len(), 3, "{:?}", seen(&below));
+}
