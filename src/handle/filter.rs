@@ -37,50 +37,56 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// The kinds that each test applies to, and whether it is set.
+    fn tests(&self) -> [(bool, &'static [Kind]); 10] {
+        use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
+        [
+            (self.namespace.is_some(), &[EndpointSlice, Ip, ServiceExport, Service]),
+            (self.name.is_some(), &[EndpointSlice, Node, ServiceExport, Service]),
+            (self.labels.is_some(), &[EndpointSlice, Identity, Node, ServiceExport, Service]),
+            (self.shared.is_some(), &[Service]),
+            (self.ip.is_some(), &[Node]),
+            (self.scope.is_some(), &[Identity]),
+            (self.cidr.is_some(), &[Ip]),
+            (self.identity.is_some(), &[Ip]),
+            (self.hosts.is_some(), &[Ip]),
+            (self.pod.is_some(), &[Ip]),
+        ]
+    }
+
+    /// Whether objects of a kind can pass: it is asked for, and each test that is set applies to it. What looks wrong is told only where it is asked
+    /// for, and notices to nobody.
+    fn is_about(&self, kind: Kind) -> bool {
+        let kind = kind.listed_as();
+        let is_wanted = if self.kinds.is_empty() { kind != Kind::Problem } else { self.kinds.contains(&kind) };
+        kind != Kind::Notice && is_wanted && self.tests().iter().all(|(is_set, kinds)| !is_set || kinds.contains(&kind))
+    }
+
     /// Whether an object passes.
     #[must_use]
     pub fn matches(&self, key: &EntryKey, object: &Object) -> bool {
         if !self.may_match(key) {
             return false;
         }
+        let labels = |matches: &dyn Fn(&LabelSelector) -> bool| self.labels.as_ref().is_none_or(matches);
         match object {
             Object::Node(node) => {
-                self.namespace.is_none()
-                    && self.is_not_about_services()
-                    && self.is_not_about_ips()
-                    && self.scope.is_none()
-                    && self.labels.as_ref().is_none_or(|labels| labels.matches(&node.labels))
+                labels(&|labels| labels.matches(&node.labels))
                     && self.ip.is_none_or(|ip| node.addresses.iter().any(|address| address.ip == ip))
             }
             Object::Service(service) => {
-                self.is_not_about_ips()
-                    && self.scope.is_none()
-                    && self.ip.is_none()
-                    && self.labels.as_ref().is_none_or(|labels| labels.matches(&service.labels))
-                    && self.shared.is_none_or(|shared| shared == service.shared)
+                labels(&|labels| labels.matches(&service.labels)) && self.shared.is_none_or(|shared| shared == service.shared)
             }
-            Object::ServiceExport(export) => self.matches_export(|labels| labels.matches(&export.labels)),
-            Object::EndpointSlice(slice) => self.matches_export(|labels| labels.matches(&slice.decoded().labels)),
+            Object::ServiceExport(export) => labels(&|labels| labels.matches(&export.labels)),
+            Object::EndpointSlice(slice) => labels(&|labels| labels.matches(&slice.decoded().labels)),
             Object::Identity(identity) => {
-                self.namespace.is_none()
-                    && self.name.is_none()
-                    && self.ip.is_none()
-                    && self.is_not_about_services()
-                    && self.is_not_about_ips()
-                    && self.labels.as_ref().is_none_or(|labels| labels.matches_sourced(&identity.labels))
+                labels(&|labels| labels.matches_sourced(&identity.labels))
                     && self.scope.is_none_or(|scope| scope == IdentityScope::of(identity.id))
             }
+            Object::Ip(entry) => self.matches_ip(key, entry),
             // its key is all that there is to ask for
             Object::Cluster(_) => true,
             Object::Finding(finding) => self.clusters.is_empty() || finding.clusters.iter().any(|name| self.names_cluster(name)),
-            Object::Ip(entry) => {
-                self.name.is_none()
-                    && self.labels.is_none()
-                    && self.ip.is_none()
-                    && self.scope.is_none()
-                    && self.is_not_about_services()
-                    && self.matches_ip(key, entry)
-            }
         }
     }
 
@@ -99,22 +105,16 @@ impl Filter {
     #[must_use]
     pub fn may_match(&self, key: &EntryKey) -> bool {
         let part = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
-        let by_name = match key.kind {
+        let by_name = || match key.kind {
             Kind::Node => part(&self.name, &key.name),
             Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => {
                 key.name.split_once('/').is_none_or(|(namespace, name)| part(&self.namespace, namespace) && part(&self.name, name))
             }
-            Kind::Identity | Kind::Ip | Kind::NodeIp => true,
-            Kind::Cluster | Kind::Problem => self.is_only_about_clusters(),
-            Kind::Notice => false,
-        };
-        let by_kind = if self.kinds.is_empty() {
-            !matches!(key.kind, Kind::Problem | Kind::Notice)
-        } else {
-            self.kinds.contains(&key.kind.listed_as())
+            Kind::Identity | Kind::Ip | Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice => true,
         };
         // of several clusters the object alone knows which
-        by_kind && (self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster)) && by_name
+        let by_cluster = self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster);
+        by_cluster && self.is_about(key.kind) && by_name()
     }
 
     /// Whether what looks wrong is asked for, which is told only then.
@@ -125,34 +125,6 @@ impl Filter {
 
     fn names_cluster(&self, name: &str) -> bool {
         self.clusters.iter().any(|cluster| cluster.as_str() == name)
-    }
-
-    /// Nothing but kinds and clusters are asked for: a cluster has nothing else.
-    fn is_only_about_clusters(&self) -> bool {
-        self.namespace.is_none()
-            && self.name.is_none()
-            && self.labels.is_none()
-            && self.ip.is_none()
-            && self.scope.is_none()
-            && self.is_not_about_services()
-            && self.is_not_about_ips()
-    }
-
-    /// Whether an export or an endpoint slice passes, whose labels are asked last: those of a slice have to be decoded.
-    fn matches_export(&self, has_labels: impl Fn(&LabelSelector) -> bool) -> bool {
-        self.is_not_about_ips()
-            && self.is_not_about_services()
-            && self.scope.is_none()
-            && self.ip.is_none()
-            && self.labels.as_ref().is_none_or(has_labels)
-    }
-
-    fn is_not_about_services(&self) -> bool {
-        self.shared.is_none()
-    }
-
-    fn is_not_about_ips(&self) -> bool {
-        self.cidr.is_none() && self.identity.is_none() && self.hosts.is_none() && self.pod.is_none()
     }
 }
 
@@ -171,5 +143,23 @@ mod tests {
         };
         let filters = [of(None, &[]), of(None, &["paris"]), of(None, &["tokyo"]), of(Some("shop"), &[])];
         assert_eq!(filters.map(|filter| filter.may_match(&key)), [true, true, false, false]);
+    }
+
+    /// A test that does not apply to a kind excludes it, deletes of its keys included.
+    #[test]
+    fn a_filter_says_which_kinds_it_is_about() {
+        use Kind::{Cluster, EndpointSlice, Identity, Ip, Node, NodeIp, Notice, Problem, Service, ServiceExport};
+        let about = |filter: Filter| {
+            let kinds = [EndpointSlice, Identity, Ip, NodeIp, Node, ServiceExport, Service, Cluster, Problem, Notice];
+            kinds.into_iter().filter(|kind| filter.is_about(*kind)).collect::<Vec<_>>()
+        };
+        let all = [EndpointSlice, Identity, Ip, NodeIp, Node, ServiceExport, Service, Cluster];
+        assert_eq!(about(Filter::default()), all);
+        assert_eq!(about(Filter { kinds: vec![Problem, Ip], ..Filter::default() }), [Ip, NodeIp, Problem]);
+        let name = || Some("shop".to_owned());
+        assert_eq!(about(Filter { name: name(), ..Filter::default() }), [EndpointSlice, Node, ServiceExport, Service]);
+        assert_eq!(about(Filter { namespace: name(), ..Filter::default() }), [EndpointSlice, Ip, NodeIp, ServiceExport, Service]);
+        assert_eq!(about(Filter { shared: Some(true), ..Filter::default() }), [Service]);
+        assert_eq!(about(Filter { pod: name(), name: name(), ..Filter::default() }), []);
     }
 }

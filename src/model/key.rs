@@ -39,12 +39,65 @@ pub enum Kind {
     Service,
     /// A cluster itself. Not mirrored but made here: it has a key only so that its changes have places among the others.
     Cluster,
-    /// Something that looks wrong. Made here like a cluster, and told only to those who ask for it.
+    /// Something that looks wrong. Made here like a cluster, and told only to readers that ask for it.
     Problem,
-    /// What a KVStoreMesh would write beside the entries: cluster configs, canaries, its heartbeat. Made here for who reads the mirror as an etcd,
+    /// What a KVStoreMesh would write beside the entries: cluster configs, canaries, its heartbeat. Made here for clients that read the mirror as an etcd,
     /// and told to nobody else.
     Notice,
 }
+
+/// What there is to say of a kind.
+#[derive(Debug)]
+struct Row {
+    kind: Kind,
+    place: usize,
+    base: &'static str,
+    api_name: &'static str,
+    infix: &'static str,
+    listed_as: Kind,
+    is_mirrored: bool,
+    is_revocable: bool,
+}
+
+impl Row {
+    /// A kind that is made here.
+    const fn made(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
+        Self { kind, place, base, api_name, infix: "", listed_as: kind, is_mirrored: false, is_revocable: false }
+    }
+
+    /// A kind that is mirrored.
+    const fn mirrored(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
+        Self { is_mirrored: true, ..Self::made(kind, place, base, api_name) }
+    }
+
+    /// A mirrored kind that agents send traffic by.
+    const fn revocable(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
+        Self { is_revocable: true, ..Self::mirrored(kind, place, base, api_name) }
+    }
+}
+
+/// A row for each kind, in their order.
+const ROWS: [Row; 10] = [
+    Row::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice"),
+    Row { infix: "id/", ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity") },
+    Row::mirrored(Kind::Ip, 2, "ip/v1", "ipcache"),
+    Row { listed_as: Kind::Ip, ..Row::made(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
+    Row::mirrored(Kind::Node, 3, "nodes/v1", "node"),
+    Row::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport"),
+    Row::revocable(Kind::Service, 5, "services/v1", "service"),
+    Row::made(Kind::Cluster, 6, "cluster-config", "cluster"),
+    Row::made(Kind::Problem, 7, "problem", "problem"),
+    Row::made(Kind::Notice, 8, "notice", "notice"),
+];
+
+// each row is where its kind looks for it
+const _: () = {
+    let mut at = 0;
+    while at < ROWS.len() {
+        assert!(ROWS[at].kind as usize == at, "rows are in the order of their kinds");
+        at += 1;
+    }
+};
 
 impl Kind {
     /// Every kind that is mirrored, in key order.
@@ -58,104 +111,50 @@ impl Kind {
     pub const STREAMED: [Self; 8] =
         [Self::EndpointSlice, Self::Identity, Self::Ip, Self::Node, Self::ServiceExport, Self::Service, Self::Cluster, Self::Problem];
 
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
     /// The prefix below `cilium/cache/` and `cilium/state/`, as Cilium names it (`pkg/clustermesh/kvstoremesh/reflector`).
     #[must_use]
     pub const fn base(self) -> &'static str {
-        match self {
-            Self::EndpointSlice => "endpointslices/v1",
-            Self::Identity => "identities/v1",
-            Self::Ip => "ip/v1",
-            Self::Node | Self::NodeIp => "nodes/v1",
-            Self::ServiceExport => "serviceexports/v1",
-            Self::Service => "services/v1",
-            Self::Cluster => "cluster-config",
-            Self::Problem => "problem",
-            Self::Notice => "notice",
-        }
+        self.row().base
     }
 
     /// The name that the API and its filters use.
     #[must_use]
     pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::EndpointSlice => "endpointSlice",
-            Self::Identity => "identity",
-            Self::Ip | Self::NodeIp => "ipcache",
-            Self::Node => "node",
-            Self::ServiceExport => "serviceExport",
-            Self::Service => "service",
-            Self::Cluster => "cluster",
-            Self::Problem => "problem",
-            Self::Notice => "notice",
-        }
+        self.row().api_name
     }
 
     /// Whether keys of this kind are copies of a source's, one for one.
     #[must_use]
     pub const fn is_mirrored(self) -> bool {
-        match self {
-            Self::EndpointSlice | Self::Identity | Self::Ip | Self::Node | Self::ServiceExport | Self::Service => true,
-            Self::NodeIp | Self::Cluster | Self::Problem | Self::Notice => false,
-        }
+        self.row().is_mirrored
     }
 
     /// Its place among those that are mirrored, [`Kind::ALL`]; the nodes' for what is derived from them, and past all for what has no records.
     #[must_use]
     pub const fn place(self) -> usize {
-        match self {
-            Self::EndpointSlice => 0,
-            Self::Identity => 1,
-            Self::Ip => 2,
-            Self::NodeIp | Self::Node => 3,
-            Self::ServiceExport => 4,
-            Self::Service => 5,
-            Self::Cluster => 6,
-            Self::Problem => 7,
-            Self::Notice => 8,
-        }
+        self.row().place
     }
 
     /// The kind under which lists, filters and streams know it: the ipcache is one, wherever an entry comes from.
     #[must_use]
     pub const fn listed_as(self) -> Self {
-        match self {
-            Self::NodeIp => Self::Ip,
-            Self::EndpointSlice
-            | Self::Identity
-            | Self::Ip
-            | Self::Node
-            | Self::ServiceExport
-            | Self::Service
-            | Self::Cluster
-            | Self::Problem
-            | Self::Notice => self,
-        }
+        self.row().listed_as
     }
 
     /// Whether keys of this kind are given up where their cluster stays away for too long (`--cache-ttl`): what agents send traffic
     /// by, while nodes, identities and addresses stay (`RevokeCache` in `pkg/clustermesh/remote_cluster.go`).
     #[must_use]
     pub const fn is_revocable(self) -> bool {
-        match self {
-            Self::EndpointSlice | Self::ServiceExport | Self::Service => true,
-            Self::Identity | Self::Ip | Self::NodeIp | Self::Node | Self::Cluster | Self::Problem | Self::Notice => false,
-        }
+        self.row().is_revocable
     }
 
     /// What stands between the cluster's name and the object's own in the cache form: only identities have something there.
     pub(crate) const fn infix(self) -> &'static str {
-        match self {
-            Self::Identity => "id/",
-            Self::EndpointSlice
-            | Self::Ip
-            | Self::NodeIp
-            | Self::Node
-            | Self::ServiceExport
-            | Self::Service
-            | Self::Cluster
-            | Self::Problem
-            | Self::Notice => "",
-        }
+        self.row().infix
     }
 }
 
@@ -325,6 +324,15 @@ impl Ord for EntryKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kind_has_its_row_and_the_lists_of_kinds_follow_from_the_rows() {
+        let those = |test: fn(&Row) -> bool| ROWS.iter().filter(|row| test(row)).map(|row| row.kind).collect::<Vec<_>>();
+        assert_eq!(those(|row| row.is_mirrored), Kind::ALL);
+        assert_eq!(those(|row| row.is_mirrored || row.listed_as != row.kind), Kind::STORED);
+        assert_eq!(those(|row| row.listed_as == row.kind && row.kind != Kind::Notice), Kind::STREAMED);
+        assert!(Kind::ALL.into_iter().enumerate().all(|(at, kind)| kind.place() == at));
+    }
 
     #[test]
     fn cache_forms_read_back() {
