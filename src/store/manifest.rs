@@ -25,6 +25,7 @@ use super::change::Key;
 use super::object::Head;
 use super::slots::{Slot, SlotKind};
 use super::summary::Summary;
+use crate::pack::common_length;
 
 pub(super) use writing::Chunks;
 
@@ -226,7 +227,7 @@ impl Manifest {
 
 /// Appends a text that begins as another does.
 fn write_continued(writer: &mut Writer, before: &[u8], text: &[u8]) {
-    let common = text.iter().zip(before).take_while(|(a, b)| a == b).count();
+    let common = common_length(text, before);
     writer.varint(common as u64);
     writer.bytes(&text[common..]);
 }

@@ -67,6 +67,7 @@ pub(super) fn part_count(head: &Head, body: &[u8]) -> usize {
 
 /// The values of an object's slots, of which there must be [`part_count`].
 pub(super) fn write_parts(head: &Head, body: &[u8], slots: &[Slot]) -> Vec<Vec<u8>> {
+    debug_assert_eq!(slots.len(), part_count(head, body), "each part has a slot");
     let length_max = part_bytes_max(head);
     let share = |number: usize| &body[(number * length_max).min(body.len())..((number + 1) * length_max).min(body.len())];
     slots.iter().enumerate().map(|(number, slot)| write_part(head, number, slots.len(), share(number), *slot)).collect()

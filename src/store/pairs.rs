@@ -9,6 +9,7 @@ use std::ops::Range;
 use zstd::bulk::Decompressor;
 
 use super::bytes::{Malformed, Reader, Writer};
+use crate::pack::common_length;
 
 /// zstd's fastest ordinary level, as measured (docs/measurements.md §1.1).
 const COMPRESSION_LEVEL: i32 = 1;
@@ -26,7 +27,8 @@ pub(super) struct PairsWriter {
 impl PairsWriter {
     /// Adds a key, which must be above the one before.
     pub(super) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let common = key.iter().zip(&self.previous).take_while(|(a, b)| a == b).count();
+        debug_assert!(self.previous.is_empty() || *key > *self.previous, "keys come in order");
+        let common = common_length(key, &self.previous);
         self.writer.varint(common as u64);
         self.writer.bytes(&key[common..]);
         self.writer.byte(u8::from(value.is_some()));

@@ -73,8 +73,11 @@ impl Base {
 
     /// Adds a chunk none of whose rows were confirmed. It must not overlap others.
     pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
+        let first = chunk.first_key();
+        debug_assert!(self.chunk_of(&first).is_none_or(|(_, (_, below))| below.last_key() < first), "it overlaps the chunk below");
+        debug_assert!(self.chunks.from(&first).next().is_none_or(|(above, _)| *above > chunk.last_key()), "it overlaps the chunk above");
         let id = self.free.pop().unwrap_or(ChunkId(self.chunks.len()));
-        self.chunks.insert(chunk.first_key(), (id, chunk));
+        self.chunks.insert(first, (id, chunk));
         id
     }
 
@@ -101,14 +104,17 @@ impl Base {
         }
     }
 
+    /// The delta beside a chunk.
     pub(super) fn side(&self, id: ChunkId) -> Side<'_> {
         self.sides.at(id.0)
     }
 
+    /// The last listing that had a row.
     pub(super) fn generation(&self, at: &PackedRow) -> u64 {
         self.side(at.id).generation(at.row)
     }
 
+    /// Revision and lease that a row came with last.
     pub(super) fn source(&self, at: &PackedRow) -> SourceStamp {
         self.side(at.id).source(at.row).unwrap_or_else(|| at.chunk.source(at.row))
     }
@@ -118,10 +124,12 @@ impl Base {
         self.sides.put_over(before, at.id.0, at.row, change);
     }
 
+    /// Notes that a listing had a row.
     pub(super) fn confirm(&mut self, at: &PackedRow, generation: u64) {
         self.sides.confirm(at.id.0, at.row, generation, at.chunk.len());
     }
 
+    /// Notes revision and lease that equal bytes of a row came with.
     pub(super) fn put_stamp(&mut self, at: &PackedRow, stamp: SourceStamp) {
         if self.source(at) != stamp {
             self.sides.put_source(at.id.0, at.row, stamp, at.chunk.len());
@@ -155,6 +163,7 @@ impl Base {
         range.next().map(|(next, _)| next)
     }
 
+    /// The first key of the lowest chunk.
     pub(super) fn lowest_first(&self) -> Option<&EntryKey> {
         self.chunks.first().map(|(first, _)| first)
     }

@@ -136,6 +136,7 @@ fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
 impl<A: Copy + Ord> PagedSet<A> {
     /// Makes a set of entries in order of address; `holder` maps the numbers of the entries to those of the set.
     pub(super) fn of_sorted(entries: &[(A, u32)], holder: impl Fn(u32) -> u32) -> Self {
+        debug_assert!(entries.is_sorted_by_key(|(address, _)| *address), "entries come in order of address");
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(boundary(rest, PAGE_LENGTH_FILLED));
@@ -162,6 +163,7 @@ impl<A: Copy + Ord> PagedSet<A> {
         }
     }
 
+    /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.length
     }
