@@ -1,36 +1,21 @@
 //! Answers before everything of the store is in memory.
 //!
-//! Owns: which questions can be asked so early, and who waits for what. Deliberately lacks: how the answers come about ([`Early`] is the
+//! Owns: which questions can be asked so early, and what each waits for. Deliberately lacks: how the answers come about ([`Early`] is the
 //! runtime's).
 
 use std::fmt::Debug;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ipnet::IpNet;
 use tokio::sync::watch;
 
 use super::{Handle, LOADING_WAIT_MAX, Loading, Reading};
 use crate::commit::Published;
-use crate::model::EntryKey;
-
-/// What a request needs of the mirror.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
-    /// The entries of the longest prefix that covers an address, with what they name.
-    Lookup(IpAddr),
-    /// The ip entries of a network.
-    Entries(IpNet),
-    /// The identities of a number.
-    Identity(u32),
-    /// One record.
-    Key(EntryKey),
-}
+use crate::model::Question;
 
 /// Something that answers single questions while the store loads.
 pub trait Early: Debug + Send + Sync {
-    /// A snapshot that has all that a question needs, and answers it as the loaded store does; `None` where it has to wait for that.
+    /// A snapshot that has all that a question needs, with what the records that answer it name, and answers it as the loaded store does; `None` where it has to wait for that.
     /// Reads from the disk.
     fn published(&self, question: &Question) -> Option<Published>;
 }
@@ -39,7 +24,7 @@ pub trait Early: Debug + Send + Sync {
 pub type EarlyWatch = watch::Receiver<Option<Arc<dyn Early>>>;
 
 impl Handle {
-    /// The same, with early answers.
+    /// The handle, with early answers while the store loads.
     #[must_use]
     pub fn with_early(self, early: EarlyWatch) -> Self {
         Self { early: Some(early), ..self }

@@ -41,7 +41,7 @@ pub use crate::view::{
     Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RawPlace, SelectionRule, ServiceShare,
     Weakness,
 };
-pub use early::{Early, EarlyWatch, Question};
+pub use early::{Early, EarlyWatch};
 pub use explain::{Merit, Verdict};
 pub(crate) use facet::{Facet, concerns_all, facets_of};
 pub use filter::Filter;
@@ -233,7 +233,7 @@ impl Handle {
         self.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
     }
 
-    /// Waits for the store to load, however long, for whoever follows the mirror; then the signal of [`Handle::signal`]. `None` where it never
+    /// Waits for the store to load, however long, for callers that follow the mirror; then the signal of [`Handle::signal`]. `None` where it never
     /// will.
     pub async fn signal_once_loaded(&self) -> Option<watch::Receiver<crate::model::Sequence>> {
         let mut loaded = self.about.loaded.clone();

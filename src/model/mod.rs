@@ -19,6 +19,7 @@ mod numeric_identity;
 mod object;
 mod packed_slice;
 mod position;
+mod question;
 mod record;
 mod reminders;
 mod secret_url;
@@ -48,6 +49,7 @@ pub use object::{
 };
 pub use packed_slice::PackedSlice;
 pub use position::{Epoch, EpochSpan, LeaseId, Position, ReaderPosition, Revision, Sequence};
+pub use question::Question;
 pub use record::{RawRecord, Record, Rejection, SourceStamp};
 pub use reminders::{REMINDER_INTERVAL, Reminders};
 pub use secret_url::SecretUrl;

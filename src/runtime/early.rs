@@ -9,9 +9,9 @@ use super::plan::{Begun, Plan};
 use super::restore::{Decoder, restore_changed};
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
-use crate::handle::{Early, Question};
-use crate::model::{ClusterName, Epoch, MaxConnectedClusters, Object, Record};
-use crate::store::{Cold, Wanted};
+use crate::handle::Early;
+use crate::model::{ClusterName, Epoch, MaxConnectedClusters, Object, Question, Record};
+use crate::store::Cold;
 use crate::view::{DERIVATION, View};
 
 /// A mirror that is made for each question.
@@ -44,25 +44,20 @@ pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention)
 
 impl Early for EarlyMirror {
     fn published(&self, question: &Question) -> Option<Published> {
-        let mut wanted = match question {
-            Question::Lookup(ip) => vec![Wanted::Covering(*ip)],
-            Question::Entries(net) => vec![Wanted::Net(*net)],
-            Question::Identity(id) => vec![Wanted::Identity(*id)],
-            Question::Key(key) => vec![Wanted::Key(key.clone())],
-        };
-        let mut view = self.read(&wanted)?;
+        let mut questions = vec![question.clone()];
+        let mut view = self.read(&questions)?;
         let named = named(question, &view);
         if !named.is_empty() {
-            wanted.extend(named);
-            view = self.read(&wanted)?;
+            questions.extend(named);
+            view = self.read(&questions)?;
         }
         Some(Published { view, feed: self.feed.clone(), epoch: self.epoch, earlier: self.plan.earlier.clone().into() })
     }
 }
 
 impl EarlyMirror {
-    fn read(&self, wanted: &[Wanted]) -> Option<View> {
-        let mut found = self.cold.read(wanted)?;
+    fn read(&self, questions: &[Question]) -> Option<View> {
+        let mut found = self.cold.read(questions)?;
         self.decoder.decode_all(&mut found.changed);
         let mut view = self.view.clone();
         view.restore_chunks(found.chunks);
@@ -72,28 +67,28 @@ impl EarlyMirror {
 }
 
 /// What the answers name: identities, nodes by their addresses, and the nodes that entries are derived from.
-fn named(question: &Question, view: &View) -> Vec<Wanted> {
+fn named(question: &Question, view: &View) -> Vec<Question> {
     let mut named = Vec::new();
     match question {
-        Question::Lookup(ip) => {
+        Question::Covering(ip) => {
             // all of them: which is the strongest does not matter here
             for found in view.lookup(*ip, None) {
                 if let Some(Object::Ip(entry)) = found.record.object.as_deref() {
-                    named.push(Wanted::Identity(entry.identity));
-                    named.extend(entry.host_ip.map(Wanted::NodeAt));
+                    named.push(Question::Identity(entry.identity));
+                    named.extend(entry.host_ip.map(Question::NodeAt));
                 }
                 named.extend(origin(&found.record));
             }
         }
-        Question::Entries(net) => named.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
-        Question::Identity(_) | Question::Key(_) => {}
+        Question::Network(net) => named.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
+        Question::Identity(_) | Question::NodeAt(_) | Question::Key(_) => {}
     }
     named
 }
 
-fn origin(record: &Record) -> Option<Wanted> {
+fn origin(record: &Record) -> Option<Question> {
     let origin = record.key.origin();
-    (origin != record.key).then_some(Wanted::Key(origin))
+    (origin != record.key).then_some(Question::Key(origin))
 }
 
 #[cfg(test)]

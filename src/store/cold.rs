@@ -23,28 +23,12 @@ use super::object;
 use super::packing::{self, Content};
 use super::recover::Early;
 use super::slots::Slots;
-use super::summary::Element;
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
+use crate::model::{ClusterName, EntryKey, Kind, Question, Record};
 use crate::pack::Chunk;
-
-/// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    /// The ip entries of every prefix that covers an address, derived ones included.
-    Covering(IpAddr),
-    /// The ip entries of exactly this network, hosts and CIDRs.
-    Net(IpNet),
-    /// The identities of a number.
-    Identity(u32),
-    /// The nodes that have an address.
-    NodeAt(IpAddr),
-    /// An entry.
-    Key(EntryKey),
-}
 
 /// What was asked for, and some other entries. As in [`Loaded`].
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct EarlyEntries {
     /// Entries, in key order.
     pub chunks: Vec<Chunk>,
     /// Newer ones; `None` is gone.
@@ -93,11 +77,11 @@ impl Cold {
         &self.clusters
     }
 
-    /// Reads what is wanted. `None` where that cannot be done; then everything has to be read.
+    /// Reads what questions ask for. `None` where that cannot be done; then everything has to be read.
     #[must_use]
-    pub fn read(&self, wanted: &[Wanted]) -> Option<Found> {
+    pub fn read(&self, questions: &[Question]) -> Option<EarlyEntries> {
         let engine = self.engine.upgrade()?;
-        self.early.read(&*engine, wanted)
+        self.early.read(&*engine, questions)
     }
 }
 
@@ -140,17 +124,17 @@ impl Early {
         clusters
     }
 
-    /// Reads what is wanted.
-    pub(super) fn read<S: Slots>(&self, slots: &S, wanted: &[Wanted]) -> Option<Found> {
-        let (elements, mut keys) = asked(wanted);
+    /// Reads what questions ask for.
+    pub(super) fn read<S: Slots>(&self, slots: &S, questions: &[Question]) -> Option<EarlyEntries> {
+        let mut keys: Vec<Vec<u8>> = questions.iter().filter_map(asked_key).collect();
         // what the log has of a key may be older than what its chunk has
-        keys.extend(wanted.iter().flat_map(|wanted| self.changed(wanted)).map(|change| change.key.to_vec()));
+        keys.extend(questions.iter().flat_map(|question| self.changed(question)).map(|change| change.key.to_vec()));
         keys.sort_unstable();
-        let mut found = Found::default();
+        let mut found = EarlyEntries::default();
         for (low, entry) in self.entries.iter().filter(|(low, _)| packing::holds_entries(low)) {
             let first = keys.partition_point(|key| key[..] < **low);
             let has_key = keys.get(first).is_some_and(|key| entry.high.as_ref().is_none_or(|high| key[..] < **high));
-            if has_key || entry.summary.may_hold(&elements) {
+            if has_key || entry.summary.may_hold(questions) {
                 let (folded, body) = read_body(slots, low, entry)?;
                 found.chunks.extend(packing::read_chunks(&body).ok()?);
                 let changes = self.within(low, entry.high.as_deref()).into_iter().filter(|change| change.group > folded);
@@ -177,12 +161,12 @@ impl Early {
         runs.into_iter().flatten().filter(|change| change.value.is_some())
     }
 
-    /// Changes that may have brought what is wanted.
-    fn changed<'a>(&'a self, wanted: &'a Wanted) -> Box<dyn Iterator<Item = Change<'a>> + 'a> {
-        match wanted {
-            Wanted::Covering(ip) => Box::new(self.ips(KeyEnd::of(IpNet::from(*ip)), |name| name_covers(name, *ip))),
-            Wanted::Net(net) => Box::new(self.ips(KeyEnd::of(*net), |name| name_is(name, *net))),
-            Wanted::Identity(id) => {
+    /// Changes that may have brought what is asked for.
+    fn changed<'a>(&'a self, question: &'a Question) -> Box<dyn Iterator<Item = Change<'a>> + 'a> {
+        match question {
+            Question::Covering(ip) => Box::new(self.ips(KeyEnd::of(IpNet::from(*ip)), |name| name_covers(name, *ip))),
+            Question::Network(net) => Box::new(self.ips(KeyEnd::of(*net), |name| name_is(name, *net))),
+            Question::Identity(id) => {
                 let digits = id.to_string().into_bytes();
                 // zeros may lead
                 let is_meant = move |key: &[u8]| {
@@ -191,12 +175,12 @@ impl Early {
                 };
                 Box::new(self.put(Kind::Identity).filter(move |change| is_meant(change.key)))
             }
-            Wanted::NodeAt(ip) => {
+            Question::NodeAt(ip) => {
                 let searched = NodeText::new(*ip);
                 Box::new(self.put(Kind::Node).filter(move |change| change.value.is_some_and(|value| searched.may_be_in(value))))
             }
             // its chunk is read anyway
-            Wanted::Key(_) => Box::new(std::iter::empty()),
+            Question::Key(_) => Box::new(std::iter::empty()),
         }
     }
 
@@ -232,19 +216,9 @@ fn take(changed: &mut BTreeMap<EntryKey, Option<Arc<Record>>>, change: Change<'_
     Some(())
 }
 
-/// What to ask summaries for, and keys whose chunks are needed whatever these say.
-fn asked(wanted: &[Wanted]) -> (Vec<Element>, Vec<Vec<u8>>) {
-    let (mut elements, mut keys) = (Vec::new(), Vec::new());
-    for wanted in wanted {
-        match wanted {
-            Wanted::Covering(ip) => elements.push(Element::Covering(*ip)),
-            Wanted::Net(net) => elements.extend([true, false].map(|host| Element::Prefix(ObjectPrefix { net: *net, host }))),
-            Wanted::Identity(id) => elements.push(Element::Identity(*id)),
-            Wanted::NodeAt(ip) => elements.push(Element::NodeAt(*ip)),
-            Wanted::Key(key) => keys.push(codec::entry_key(key)),
-        }
-    }
-    (elements, keys)
+/// The key whose chunk is needed, whatever its summary says.
+fn asked_key(question: &Question) -> Option<Vec<u8>> {
+    if let Question::Key(key) = question { Some(codec::entry_key(key)) } else { None }
 }
 
 /// How the key of an ip entry may end that is of a network or covers it. The log has a hundred thousand keys, and next to none of them is

@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use cold::{Cold, Wanted};
+pub use cold::Cold;
 pub use disk::disk_bytes;
 pub use error::{EngineError, StoreError};
 pub use group::Group;

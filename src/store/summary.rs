@@ -17,7 +17,7 @@ use ::bytes::Bytes;
 use ipnet::IpNet;
 
 use super::bytes::{Malformed, Reader, Writer};
-use crate::model::{ClusterName, ObjectPrefix};
+use crate::model::{ClusterName, ObjectPrefix, Question};
 use crate::pack::{Chunk, Meaning};
 
 /// Bits for each element: with [`PROBES`] one in some 300 of other elements passes, three chunks in a million keys.
@@ -30,19 +30,6 @@ const UNKNOWN: u8 = 1;
 const PREFIXES: u8 = 1 << 1;
 const IDENTITIES: u8 = 1 << 2;
 const NODES: u8 = 1 << 3;
-
-/// What a lookup asks of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Element {
-    /// An ip entry of this prefix.
-    Prefix(ObjectPrefix),
-    /// An ip entry of any prefix that covers an address.
-    Covering(IpAddr),
-    /// An identity of this number.
-    Identity(u32),
-    /// A node that has this address.
-    NodeAt(IpAddr),
-}
 
 /// A chunk's summary; one that was read shares what it was read from with the others there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,23 +78,24 @@ impl Summary {
         clusters.into_iter().filter_map(|text| ClusterName::parse(text).ok()).collect()
     }
 
-    /// Whether the chunk may hold any of these.
-    pub(super) fn may_hold(&self, elements: &[Element]) -> bool {
+    /// Whether the chunk may hold what answers any of these. Keys are not asked: where one belongs its range says.
+    pub(super) fn may_hold(&self, questions: &[Question]) -> bool {
         let Ok(parts) = parts(&self.0) else { return true };
-        parts.flags & UNKNOWN != 0 && !elements.is_empty() || elements.iter().any(|element| parts.may_hold(element))
+        let mut questions = questions.iter().filter(|question| !matches!(question, Question::Key(_)));
+        questions.any(|question| parts.flags & UNKNOWN != 0 || parts.may_hold(question))
     }
 }
 
 impl Parts<'_> {
-    fn may_hold(&self, element: &Element) -> bool {
+    fn may_hold(&self, question: &Question) -> bool {
         let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(|bit| is_set(self.filter, bit));
-        match element {
-            Element::Prefix(prefix) => has(PREFIXES, prefix_hash(*prefix)),
-            Element::Covering(ip) => {
-                self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(|prefix| has(PREFIXES, prefix_hash(prefix))))
-            }
-            Element::Identity(id) => has(IDENTITIES, identity_hash(*id)),
-            Element::NodeAt(ip) => has(NODES, node_hash(*ip)),
+        let has_prefix = |prefix| has(PREFIXES, prefix_hash(prefix));
+        match question {
+            Question::Covering(ip) => self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(has_prefix)),
+            Question::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
+            Question::Identity(id) => has(IDENTITIES, identity_hash(*id)),
+            Question::NodeAt(ip) => has(NODES, node_hash(*ip)),
+            Question::Key(_) => false,
         }
     }
 }

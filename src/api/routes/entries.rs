@@ -18,8 +18,7 @@ use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::Question;
-use crate::model::{ClusterName, EntryKey, Kind, RefusedKey};
+use crate::model::{ClusterName, EntryKey, Kind, Question, RefusedKey};
 
 /// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
 ///

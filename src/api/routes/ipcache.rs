@@ -18,8 +18,7 @@ use crate::api::problem::{Code, Problem};
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::Question;
-use crate::model::Kind;
+use crate::model::{Kind, Question};
 
 /// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses and pod CIDRs.
 ///
@@ -49,7 +48,7 @@ pub(crate) async fn get_ipcache_entry(
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let net = network(&text).ok_or_else(|| Problem::parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
     let (wanted, terms) = (clusters(&query.values.cluster)?, query.values.terms()?);
-    let reading = state.handle.reading_for(Question::Entries(net)).await?;
+    let reading = state.handle.reading_for(Question::Network(net)).await?;
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
     let mut entries: Vec<_> = found
         .filter_map(|record| {
@@ -78,7 +77,7 @@ pub(crate) async fn get_ipcache_entry(
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
     let (ip, terms) = (&query.values.ip, query.values.terms()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;
-    let reading = state.handle.reading_for(Question::Lookup(ip.to_canonical())).await?;
+    let reading = state.handle.reading_for(Question::Covering(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
     let mut used = Used::default();
     used.add(&found);

@@ -14,8 +14,8 @@ use crate::api::problem::{Code, Problem};
 use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
-use crate::handle::{Filter, Question, Reading};
-use crate::model::{EntryKey, IdentityScope, Kind};
+use crate::handle::{Filter, Reading};
+use crate::model::{EntryKey, IdentityScope, Kind, Question};
 
 /// Nodes of all clusters.
 ///
