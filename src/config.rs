@@ -311,7 +311,7 @@ impl Settings {
         Self::resolve_beside::<()>(command, arguments, environment).map(|(settings, (), in_force)| (settings, in_force))
     }
 
-    /// The same of a command that has other options beside these.
+    /// Resolves the settings of a command that has other options beside these.
     ///
     /// # Errors
     /// [`UsageError`] that names the flag, variable or key.

@@ -1,6 +1,6 @@
 //! Being told that something in a directory may have changed; the only importer of `notify`.
 //!
-//! No event is worth its word (a link's target, a file system without inotify, a queue that overflowed): who asks must look, and look from time
+//! No event is worth its word (a link's target, a file system without inotify, a queue that overflowed): the caller must look, and look from time
 //! to time without having been told.
 
 use std::path::Path;

@@ -149,7 +149,7 @@ pub async fn run(
     let addresses = bound.addresses().into_iter().chain(health).chain(etcd).collect();
     let served = serve(&settings, in_force, bound, early, started, log);
     let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
-    // whoever leaves must see it gone, and with it the unix socket
+    // a process that ends must see it gone, and with it the unix socket
     let leave = async || {
         stop_api.cancel();
         drop(tokio::time::timeout(2 * REQUEST_GRACE, served_no_more.cancelled()).await);

@@ -31,7 +31,7 @@ fn runs() -> u32 {
     data::sized(5, 1)
 }
 
-/// So long changes come before the kill: the log is full after some 4 s.
+/// How long changes come before the kill: the log is full after some 4 s.
 fn churn_time() -> Duration {
     Duration::from_secs(data::sized(10, 1))
 }

@@ -116,7 +116,7 @@ pub(super) fn record(number: u64, version: u64, sequence: u64) -> Record {
     }
 }
 
-/// The same, shared.
+/// A record, shared.
 pub(super) fn shared(number: u64, version: u64, sequence: u64) -> Arc<Record> {
     Arc::new(record(number, version, sequence))
 }

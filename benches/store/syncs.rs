@@ -13,7 +13,7 @@ use super::{Outcome, millis};
 /// What one write and one sync of this size cost, some of a commit at 20,000 changes/s.
 pub(crate) const SYNC_BYTES: usize = 32 << 10;
 
-/// So many blocks are written in turn: the file does not grow, as the store's slots do not.
+/// How many blocks are written in turn: the file does not grow, as the store's slots do not.
 const BLOCKS: u64 = 64;
 
 /// As often as groups come at high rates.

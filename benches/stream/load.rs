@@ -15,7 +15,7 @@ use super::child::{answer, now_us, number, orders};
 /// One reader in so many looks at time stamps.
 const SAMPLED_EVERY: usize = 50;
 
-/// So many readers come from one loopback address: below the limit on streams of one client.
+/// How many readers come from one loopback address: below the limit on streams of one client.
 const READERS_PER_ADDRESS: usize = 900;
 
 /// How much of its end a reader keeps: more than the longest event.

@@ -173,7 +173,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The number of a key that any node uses.
     fn get(&self, key: &AllocatorKey) -> impl Future<Output = Result<Option<Id>, BackendError>> + Send;
 
-    /// The same while the lock of the key is held.
+    /// The number of a key that any node uses, asked while the lock of the key is held.
     fn get_if_locked(&self, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<Option<Id>, BackendError>> + Send;
 
     /// The key of a number.

@@ -102,7 +102,7 @@ impl RemoteCache {
     async fn tell(&self, told: Vec<Event>) {
         if let Some(events) = &self.copy.options.events {
             for event in told {
-                // who does not want to know any more has dropped the other end
+                // a caller that does not want to know any more has dropped the other end
                 let _ = events.send(event).await;
             }
         }

@@ -60,7 +60,7 @@ async fn take_over<B: Backend>(shared: &Arc<Shared<B>>, mutation: Mutation) {
 
 async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
     if let (Some(event), Some(events)) = (event, &shared.options.events) {
-        // who does not want to know any more has dropped the other end
+        // a caller that does not want to know any more has dropped the other end
         let _ = events.send(event).await;
     }
 }

@@ -146,7 +146,7 @@ impl Bound {
         self.etcd.as_ref().map(|listener| listener.url(scheme))
     }
 
-    /// The same, with what answers where the mirror is served as an etcd.
+    /// The bound face, with what answers where the mirror is served as an etcd.
     #[must_use]
     pub fn with_etcd(self, service: EtcdService) -> Self {
         Self { etcd_service: Some(service), ..self }

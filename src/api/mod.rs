@@ -136,11 +136,11 @@ pub enum OpenapiForm {
 /// What the lines of a stream are, which its route cannot say.
 #[derive(OpenApi)]
 #[openapi(components(schemas(events::WatchEvent)))]
-struct Lines;
+struct StreamLines;
 
 /// The routes that the OpenAPI document describes.
 fn documented_routes() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::with_openapi(Lines::openapi()).merge(lookup_routes()).merge(stream_routes())
+    OpenApiRouter::with_openapi(StreamLines::openapi()).merge(lookup_routes()).merge(stream_routes())
 }
 
 /// Those that answer and are done.

@@ -90,7 +90,7 @@ impl Listing {
         self.meta_of(&clusters, kinds)
     }
 
-    /// The same for these clusters alone.
+    /// The `meta` of a list that is about these clusters alone.
     pub(crate) fn meta_of(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
         let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
         let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();

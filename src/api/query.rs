@@ -31,7 +31,7 @@ const NOT_IN_FINGERPRINT: [&str; 10] =
 #[derive(Debug)]
 pub(crate) struct Parameters<T> {
     pub(crate) values: T,
-    /// The same for all pages of one list, different for every other path or filter.
+    /// Equal for all pages of one list, different for every other path or filter.
     pub(crate) fingerprint: String,
     /// The form that the answer is to have.
     pub(crate) form: Form,

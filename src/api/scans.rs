@@ -1,6 +1,6 @@
 //! Where requests and streams do what takes longer than a millisecond: on few blocking threads, in slices, by turns of the clients.
 //!
-//! Owns: who works when. A piece of work is called once for each slice and holds a [`turn`](turns) meanwhile, of which there are as many as
+//! Owns: which work runs when. A piece of work is called once for each slice and holds a [`turn`](turns) meanwhile, of which there are as many as
 //! threads; between two slices it waits behind the slices of others. So a small question waits for a slice of each client, however much one of
 //! them asks for, and a request whose client goes gets no further turn: its future is dropped, and the slice that runs is its last. Deliberately
 //! lacks: what the work is.
@@ -46,7 +46,7 @@ impl Default for Pace {
     }
 }
 
-/// The threads for long work, and who waits for them. Cheap to clone.
+/// The threads for long work, and the queue for them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Scans {
     pace: Pace,
@@ -69,7 +69,7 @@ impl Scans {
         Self { pace, turns: Turns::new(threads.max(1)), answers: Arc::default() }
     }
 
-    /// The same on so many threads.
+    /// Scans on this many threads.
     #[cfg(test)]
     pub(crate) fn on_threads(pace: Pace, threads: usize) -> Self {
         Self { pace, turns: Turns::new(threads), answers: Arc::default() }

@@ -1,4 +1,4 @@
-//! Keeps a [`Survey`] up to date for those who ask what is wrong across keys.
+//! Keeps a [`Survey`] up to date for requests that ask what is wrong across keys.
 //!
 //! One task: it looks at everything once the store is loaded, and takes in what changes from then on. It works in pieces of some milliseconds
 //! on the threads for what blocks, one at a time, so at most on one core. Deliberately lacks: what a survey finds.
@@ -26,7 +26,7 @@ const SPACING: Duration = Duration::from_millis(100);
 /// How long to rest at most after a look that took longer than that: while a million keys come at once, others have half of the core.
 const REST_MAX: Duration = Duration::from_millis(500);
 
-/// The survey and who keeps it. Cheap to clone.
+/// The survey and the thread that keeps it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Surveyor {
     newest: watch::Receiver<Option<Survey>>,

@@ -117,7 +117,7 @@ impl Waiting {
         if io::stderr().is_terminal() {
             self.progress.get_or_insert_with(|| Progress::begin("")).tell(text);
         } else if self.told != text {
-            // who does not listen is not told
+            // a caller that does not listen is not told
             let _ = writeln!(io::stderr(), "{text}");
             text.clone_into(&mut self.told);
         }

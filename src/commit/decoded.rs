@@ -34,7 +34,7 @@ pub struct DecodedRoom(#[expect(dead_code, reason = "held for its end")] Option<
 /// Why there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoDecodedRoom {
-    /// It would not fit, whoever else has room.
+    /// It would not fit, however much room others have.
     #[error(
         "it takes some {bytes} bytes once it is decoded, and all that is decoded at one time may take {bytes_max} (--decoded-max-bytes)"
     )]

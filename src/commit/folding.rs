@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(view.unpacked_count(), 1);
     }
 
-    /// One record, for those who keep it.
+    /// One record, for holders that keep it.
     struct OneRow(Record);
 
     impl Rows for OneRow {

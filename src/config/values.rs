@@ -59,7 +59,7 @@ pub enum KvstoreOption {
 pub struct KvstoreOptions {
     /// Lists and watch creations in a second, for each remote.
     pub qps: u32,
-    /// The same until the remote is in sync; `None`: as `qps`.
+    /// Lists and watch creations in a second until the remote is in sync; `None`: as `qps`.
     pub bootstrap_qps: Option<u32>,
     /// Requests to one remote at one time; `None`: as `qps`.
     pub max_inflight: Option<u32>,

@@ -26,7 +26,7 @@ impl Sidecar {
     pub(super) fn start(listen: SocketAddr, ups: &[Upstream]) -> Result<Self, DemoError> {
         let directory = std::env::temp_dir().join(format!("meshkeep-demo-{}", std::process::id()));
         let clusters = directory.join("clustermesh");
-        // only where nothing is: whoever else made it could read and change what is in it
+        // only where nothing is: another owner could read and change what is in it
         fs::create_dir(&directory).and_then(|()| fs::create_dir(&clusters)).map_err(DemoError::Files)?;
         for up in ups {
             fs::write(clusters.join(up.name()), up.client_file()).map_err(DemoError::Files)?;

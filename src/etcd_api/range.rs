@@ -102,7 +102,7 @@ pub(super) fn answer(moment: &Moment, request: &PbRangeRequest, bounds: &mut Bou
     }
     let (target, order) = sorting(request)?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
-    // one more, to know whether there is more; whoever sorts or filters has to see all
+    // one more, to know whether there is more; to sort or filter, all must be seen
     let read_max = limit.filter(|_| is_default_order(request) && !has_revision_filters(request)).map(|limit| limit.saturating_add(1));
     let values = !request.keys_only || target == Target::Value;
     let mut found: Vec<RawRecord> = Vec::new();

@@ -95,7 +95,7 @@ impl PbWatchService for Watches {
             let stop = face.options.stop.clone();
             let stream = WatchStream { face, answers: answers.clone(), watchers: BTreeMap::new(), next_id: 0, owes_progress: false };
             if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
-                // whoever reads no more is not waited for
+                // a client that reads no more is not waited for
                 drop(answers.try_send(Err(refusal::stopping())));
             }
             drop(counted);

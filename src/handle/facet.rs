@@ -35,7 +35,7 @@ pub(crate) enum Facet {
 }
 
 impl Filter {
-    /// The same filter, written in one way: what `kind=a&kind=b` and `kind=b&kind=a` have in common.
+    /// The filter in its one canonical form: what `kind=a&kind=b` and `kind=b&kind=a` have in common.
     #[must_use]
     pub(crate) fn canonical(mut self) -> Self {
         self.kinds.sort_unstable();

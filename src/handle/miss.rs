@@ -1,4 +1,4 @@
-//! What is known of an address that has no entry of its own: whose range it is in, what it was, and who could not say.
+//! What is known of an address that has no entry of its own: whose range it is in, what it was, and which clusters could not say.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! The mirror as an etcd has it: whole keys and bytes in one order, with our sequences as revisions.
 //!
-//! Owns: what a revision of ours means to who was told of an earlier one. Deliberately lacks: etcd's own interface (`etcd_api`).
+//! Owns: what a revision of ours means to a client that was told of an earlier one. Deliberately lacks: etcd's own interface (`etcd_api`).
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Reading {
         published.earlier.first().map_or(published.epoch, |first| first.epoch).0.max(1)
     }
 
-    /// Whether who has seen everything up to a position can be told all that changed since: its deletes are known, and what was announced up to there
+    /// Whether a client that has seen everything up to a position can be told all that changed since: its deletes are known, and what was announced up to there
     /// was recovered (docs/invariants.md, 6).
     ///
     /// # Errors

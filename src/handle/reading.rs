@@ -166,7 +166,7 @@ impl Reading {
         self.decoded.hold_blocking(self.published.view.decoded_bytes_of(service))
     }
 
-    /// The same, as a sidecar of this cluster in a mesh of this size reads it.
+    /// The reading as a sidecar of this cluster in a mesh of this size reads it.
     pub(super) fn within(self, own_cluster: Option<ClusterName>, max_connected_clusters: MaxConnectedClusters) -> Self {
         Self { own_cluster, max_connected_clusters, ..self }
     }

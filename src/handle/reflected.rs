@@ -1,4 +1,4 @@
-//! The mirror for whoever copies it into another etcd: keys in order, and what changed since, without decoding anything.
+//! The mirror as it is copied into another etcd: keys in order, and what changed since, without decoding anything.
 
 use super::Reading;
 use crate::commit::Changed;

@@ -1,6 +1,6 @@
 //! Work on many items that one reader waits for, spread over the processor's cores.
 //!
-//! Owns: how many threads there are, and that one caller at a time has them: who comes meanwhile does its work alone, so that many readers
+//! Owns: how many threads there are, and that one caller at a time has them: a caller that comes meanwhile does its work alone, so that many readers
 //! that catch up at once cost no more threads than one. Deliberately lacks: the work.
 
 use std::panic::resume_unwind;
@@ -16,7 +16,7 @@ const ITEMS_MIN: usize = 512;
 /// How many there may be. Asked once, since the answer is read from files (cgroups).
 static THREADS: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
 
-/// Held by who has the threads.
+/// Held by the caller that has the threads.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Does some work for pieces of what there is, several at once where that pays. Returns what came of each piece, in order.

@@ -2,7 +2,7 @@
 //!
 //! [`Subscription::next`] looks at the newest snapshot and says what the reader lacks, a bounded piece at a time. A snapshot, a
 //! replay and live reading are three ways to close the same gap: key order, sequence order through the index, and the ring.
-//! Pure but for the threads that share a long look: whoever calls waits for the signal of new snapshots in between.
+//! Pure but for the threads that share a long look: the caller waits for the signal of new snapshots in between.
 
 mod live;
 mod patch;
@@ -180,7 +180,7 @@ impl Subscription {
         check(position, filter, reading).map(|_| ())
     }
 
-    /// The same reader, told of changed backends of a service by patches. Before the first [`Subscription::next`]. A reader that begins
+    /// The reader, told of changed backends of a service by patches. Before the first [`Subscription::next`]. A reader that begins
     /// with what happens from now on holds nothing that a patch could apply to, and gets none.
     #[must_use]
     pub fn with_patches(mut self) -> Self {
@@ -290,7 +290,7 @@ impl Subscription {
         Some(Item::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
-    /// The clusters themselves, behind all that they hold, and behind them what looks wrong, for who asks for it.
+    /// The clusters themselves, behind all that they hold, and behind them what looks wrong, where that is asked for.
     fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems().then(|| view.findings_from(start));
@@ -442,7 +442,7 @@ fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -
     servable(position, filter, reading)
 }
 
-/// The same of a position that was read.
+/// From which sequence on a position that was read can be served.
 fn servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let head = reading.position();
     let newest = if position.epoch == head.epoch {

@@ -1,8 +1,8 @@
-//! What shows only across keys: who names what is not there, what two clusters claim, and which services an address backs.
+//! What shows only across keys: which keys name what is not there, what two clusters claim, and which services an address backs.
 //!
 //! A reader of the mirror like any other, kept up to date by the changes: it takes in a snapshot once, then what changed from one to the
 //! next, of each key only what matters beside others ([`Gist`]), piece by piece ([`Look`]). Owns counts and sets of what is wrong, not the
-//! words for it; [`Finding`] names one, whoever tells of it reads the rest from the [`Reading`]. Pure. Deliberately lacks: what is wrong with
+//! words for it; [`Finding`] names one, a caller that tells of it reads the rest from the [`Reading`]. Pure. Deliberately lacks: what is wrong with
 //! one cluster as a whole, which is read from its status when asked.
 
 mod backends;

@@ -30,10 +30,10 @@ const HEARTBEAT_END: &[u8] = b"cilium/.heartbeau";
 /// One connection to one etcd process. Clones share it. Once broken it stays so, and every call fails.
 #[derive(Clone)]
 pub struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionState>,
 }
 
-struct Shared {
+struct ConnectionState {
     client: Client,
     kv: KvClient,
     watch: WatchClient,
@@ -78,7 +78,7 @@ impl Connection {
         let (client, has_user) = timeout(limit, Box::pin(log_in(channel, file, options)))
             .await
             .unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "logging in".into(), limit }))?;
-        let mut connection = Shared {
+        let mut connection = ConnectionState {
             kv: client.kv_client().max_decoding_message_size(options.message_bytes_max),
             watch: client.watch_client().max_decoding_message_size(options.message_bytes_max),
             watch_stream: Mutex::new(None),
@@ -261,7 +261,7 @@ impl Connection {
     }
 }
 
-impl Shared {
+impl ConnectionState {
     async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.kv.clone();
         let what = || format!("reading {}", printable(key));
@@ -282,7 +282,7 @@ impl Shared {
         self.vital(what, call, header).await
     }
 
-    /// The same behind no queue of other calls: what leases and locks live by.
+    /// Calls the server behind no queue of other calls: what leases and locks live by.
     async fn vital<T>(
         &self,
         what: impl Fn() -> String,

@@ -1,6 +1,6 @@
 //! A short range that is read and then watched for as long as its connection lasts: heartbeat, cluster config, canaries.
 //!
-//! Where etcd compacts the history that its watch needs, it is read anew and watched from there, over the same connection: whoever follows it
+//! Where etcd compacts the history that its watch needs, it is read anew and watched from there, over the same connection: a caller that follows it
 //! hears of what changed meanwhile as of any change. Deliberately lacks: ranges of entries, whose reading anew is a matter of the resync.
 
 use std::collections::BTreeMap;

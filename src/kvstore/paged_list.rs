@@ -110,7 +110,7 @@ impl PagedList {
         }
     }
 
-    /// The same without values, as of a revision that is known to have this many keys.
+    /// A list of keys without values, as of a revision that is known to have this many keys.
     pub(super) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
         let list = Self::new(connection, prefix);
         let tally = Tally::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);

@@ -84,7 +84,7 @@ impl Connection {
         self.watch_at_once(key, range_end, after).await
     }
 
-    /// The same without waiting for a turn, as locks do.
+    /// Watches a key or range without waiting for a turn, as locks do.
     pub(super) async fn watch_at_once(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         let started = Instant::now();
         match self.try_watch(key, range_end, after).await {
@@ -146,7 +146,7 @@ impl Watch {
         self.subscription.listened()
     }
 
-    /// How often that stream was held up for so long that changes may be lost on their way, whoever held it up (etcd #17529).
+    /// How often that stream was held up for so long that changes may be lost on their way, whatever held it up (etcd #17529).
     #[must_use]
     pub fn stalls(&self) -> u64 {
         self.subscription.stalls()

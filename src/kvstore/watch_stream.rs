@@ -46,9 +46,9 @@ pub(super) struct CreateRequest {
     pub(super) options: WatchOptions,
 }
 
-/// One watch stream. It ends, at the server too, with the last one who holds it.
+/// One watch stream. It ends, at the server too, with the last watch that holds it.
 pub(super) struct SharedStream {
-    shared: Arc<Shared>,
+    shared: Arc<StreamShared>,
     /// The one task that reads it; dropping this ends it.
     _reader: JoinSet<()>,
 }
@@ -61,8 +61,8 @@ pub(super) struct Subscription {
 
 /// What the watches of a stream and its reader share.
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct StreamShared {
+    state: Mutex<StreamState>,
     /// Something was left for the reader.
     notice: Notify,
     /// Why the stream ended; `None` if etcd gave no reason.
@@ -70,7 +70,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     /// Whether no more watches are taken: the stream has ended, or its token has.
     closed: bool,
     requests: VecDeque<(CreateRequest, ResponseSender)>,
@@ -96,7 +96,7 @@ impl SharedStream {
         let stream = client.watch(first.key, Some(first.options.with_watch_id(FIRST_WATCH_ID))).await?;
         let (requests, response_stream) = stream.split();
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(StreamShared::default());
         let next_watch_id = FIRST_WATCH_ID + 1;
         let reader = Reader { shared: Arc::clone(&shared), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
         let mut task = JoinSet::new();
@@ -130,7 +130,7 @@ impl Subscription {
         self.responses.recv().await.map(|response| *response)
     }
 
-    /// The same, unless the stream is listened to for so long without it. What watches that are not read hold up does not count.
+    /// The next response, unless the stream is listened to for so long without it. What watches that are not read hold up does not count.
     pub(super) async fn next_within(&mut self, limit: Duration) -> Result<Option<PbWatchResponse>, Elapsed> {
         let begun = self.listened();
         loop {
@@ -177,8 +177,8 @@ impl Drop for Subscription {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl StreamShared {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,7 +201,7 @@ impl Shared {
 
 /// Reads the stream, and is the only one to write to it.
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<StreamShared>,
     requests: WatchRequestSender,
     /// Who waits for the creation that was sent last. The next is sent after its answer, because newer etcds refuse without an id.
     creating: Option<ResponseSender>,
@@ -293,7 +293,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_response_that_is_not_taken_for_long_is_a_stall_and_silence_is_none() {
-        let shared = Shared::default();
+        let shared = StreamShared::default();
         shared.listens(true);
         for (held_up, stalls) in [(STALL_MIN / 2, 0), (STALL_MIN / 2, 0), (STALL_MIN, 1), (STALL_MIN / 2, 1), (2 * STALL_MIN, 2)] {
             tokio::time::advance(10 * STALL_MIN).await;

@@ -99,7 +99,7 @@ impl Version {
         Self::whole(VersionBytes::of(record), decode, decoded)
     }
 
-    /// A packed record of so many bytes at most, whose rows are kept until somebody asks: whoever keeps it for long should.
+    /// A packed record of so many bytes at most, whose rows are kept until its bytes are asked for: a holder that keeps it for long should ask.
     #[must_use]
     pub fn packed(rows: Arc<dyn Rows>, row: usize, byte_count: usize, decode: Decode) -> Self {
         let (packed, decoded) = (Mutex::new(Some((rows, row))), Mutex::new(Decoded::Seen(Weak::new())));

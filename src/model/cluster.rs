@@ -157,7 +157,7 @@ pub struct ClusterRecord {
     pub config: Option<ClusterConfig>,
     /// When its source last said anything, to within half a minute.
     pub last_contact: Option<SystemTime>,
-    /// What was told of it to who reads the mirror as an etcd, in key order. The view alone changes it.
+    /// What clients that read the mirror as an etcd were told of it, in key order. The view alone changes it.
     pub notices: Vec<RawRecord>,
 }
 

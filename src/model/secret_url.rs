@@ -16,7 +16,7 @@ impl SecretUrl {
         Self(text.trim().to_owned())
     }
 
-    /// All of it, for who connects.
+    /// All of it, for connecting.
     #[must_use]
     pub fn whole(&self) -> &str {
         &self.0

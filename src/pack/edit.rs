@@ -93,7 +93,7 @@ struct New<'a> {
 struct Layout {
     /// Every row that is not the old one.
     rows: Plan,
-    /// The same where the key is another: a record that is replaced keeps its name.
+    /// Every row whose key is another: a record that is replaced keeps its name.
     names: Plan,
     /// Rows of the new chunk with another source.
     stamps: Vec<(usize, SourceStamp)>,

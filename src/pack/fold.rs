@@ -15,17 +15,17 @@ const WHOLE_MIN: usize = if cfg!(test) { 8 } else { RECORDS_TARGET / 2 };
 const BETWEEN_MIN: usize = if cfg!(test) { 4 } else { RECORDS_TARGET / 4 };
 
 /// A record, and what it means.
-type Row = (Arc<Record>, Meaning);
+type MeantRecord = (Arc<Record>, Meaning);
 
 /// What changed, by key: the newest record and what it means, or `None` where it is gone.
-type Changes = BTreeMap<EntryKey, Option<Row>>;
+type Changes = BTreeMap<EntryKey, Option<MeantRecord>>;
 
 /// Some of what is folded, in key order.
 enum Run {
     /// Stays as it is.
     Whole(Chunk),
     /// Is packed.
-    Loose(Vec<Row>),
+    Loose(Vec<MeantRecord>),
 }
 
 /// Packs anew what chunks hold, with what changed since. The chunks must be in key order. `newer` are further ones, in any order of keys: each
@@ -77,13 +77,13 @@ pub(super) fn all_changes(newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<A
     all
 }
 
-fn row_of(chunk: &Chunk, row: usize) -> Row {
+fn row_of(chunk: &Chunk, row: usize) -> MeantRecord {
     (chunk.record(row).into(), chunk.meaning(row))
 }
 
 /// Changes as edits of a chunk.
 pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
-    let edit = |(key, change): (&EntryKey, &'a Option<Row>)| match (chunk.find(key), change) {
+    let edit = |(key, change): (&EntryKey, &'a Option<MeantRecord>)| match (chunk.find(key), change) {
         (Ok(row), Some((record, meaning))) => Some(Edit::Replace { row, record, meaning: meaning.clone() }),
         (Ok(row), None) => Some(Edit::Remove { row }),
         (Err(before), Some((record, meaning))) => Some(Edit::Insert { before, record, meaning: meaning.clone() }),
@@ -93,16 +93,16 @@ pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
 }
 
 /// A record of every row, in key order.
-fn merged(chunks: &[Chunk], changes: Changes) -> Vec<Row> {
+fn merged(chunks: &[Chunk], changes: Changes) -> Vec<MeantRecord> {
     let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| row_of(chunk, row)));
-    let mut merged: Vec<Row> = rows.filter(|(record, _)| !changes.contains_key(&record.key)).collect();
+    let mut merged: Vec<MeantRecord> = rows.filter(|(record, _)| !changes.contains_key(&record.key)).collect();
     merged.extend(changes.into_values().flatten());
     merged.sort_by(|left, right| left.0.key.cmp(&right.0.key));
     merged
 }
 
 /// What is to be packed, with the chunks that stay whole where they belong, but for those that take in the few rows beside them.
-fn runs(whole: Vec<Chunk>, rows: Vec<Row>) -> Vec<Run> {
+fn runs(whole: Vec<Chunk>, rows: Vec<MeantRecord>) -> Vec<Run> {
     let mut rows = rows.into_iter().peekable();
     let mut runs = Vec::new();
     for chunk in whole {
@@ -135,7 +135,7 @@ fn push(runs: &mut Vec<Run>, next: Run) {
 }
 
 impl Run {
-    fn into_rows(self) -> Vec<Row> {
+    fn into_rows(self) -> Vec<MeantRecord> {
         match self {
             Self::Whole(chunk) => (0..chunk.len()).map(|row| row_of(&chunk, row)).collect(),
             Self::Loose(rows) => rows,

@@ -45,7 +45,7 @@ pub struct ReflectOptions {
 
 /// Reflects until it is stopped. Stopping takes nothing away: what was written stays for as long as its leases.
 pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToken) {
-    // whoever waits for a mirror that never loads waits for the stop
+    // a task that waits for a mirror that never loads waits for the stop
     let Some(signal) = handle.signal_once_loaded().await else { return stop.cancelled().await };
     let session = Session::start(options.file.clone(), options.session.clone(), CancellationToken::new());
     let target = Arc::new(Target::new(handle, session.clone(), options.session.client.requests_in_flight_max));

@@ -138,7 +138,7 @@ impl Term {
         cluster.kinds.get(&key.kind).filter(|progress| progress.followed).map(|progress| progress.group)
     }
 
-    /// Looks at every cluster: what is to be compared, which canaries are due, who is to be withdrawn.
+    /// Looks at every cluster: what is to be compared, which canaries are due, which cluster is to be withdrawn.
     async fn look(&mut self) {
         if Instant::now() < self.ask_again_at {
             return;

@@ -140,7 +140,7 @@ impl Files for Directory {
 mod tests {
     use super::*;
 
-    /// A device has nothing to sync, and says so (EINVAL, fdatasync(2)): who asks it hears that.
+    /// A device has nothing to sync, and says so (EINVAL, fdatasync(2)): a call that reaches it fails so.
     #[test]
     fn a_file_is_synced_by_the_kernel() {
         let directory = tempfile::tempdir().unwrap();

@@ -37,7 +37,7 @@ const RUN_STORED_BYTES: usize = 64 << 10;
 
 /// The beginning of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FileHead {
     pub(super) id: u64,
     pub(super) epoch: Epoch,
     /// The number of the first group that it is for.
@@ -62,7 +62,7 @@ struct Frame {
 pub(super) struct FileRead {
     file: u64,
     /// `None` where not even that can be read.
-    head: Option<(Head, u64)>,
+    head: Option<(FileHead, u64)>,
     frames: Vec<Frame>,
     length: u64,
 }
@@ -97,7 +97,7 @@ pub(super) struct LogRun {
     pub(super) pairs: Arc<Pairs>,
 }
 
-impl Head {
+impl FileHead {
     pub(super) fn write(self) -> Vec<u8> {
         let mut writer = Writer::new(FORM);
         writer.fixed(self.id);
@@ -164,7 +164,7 @@ pub(super) fn read_all(files: &dyn Files) -> io::Result<Vec<FileRead>> {
 fn read_file(file: u64, bytes: &[u8]) -> FileRead {
     let length = bytes.len() as u64;
     let mut rest = Reader::over(bytes);
-    let head = rest.bytes().and_then(Head::read).ok();
+    let head = rest.bytes().and_then(FileHead::read).ok();
     let at = |rest: &Reader<'_>| length - rest.left() as u64;
     let mut read = FileRead { file, head: head.map(|head| (head, at(&rest))), frames: Vec::new(), length };
     let Some(head) = head else { return read };
@@ -213,7 +213,7 @@ impl Run {
     }
 
     /// Takes a file that goes on from there. Returns whether there is a gap in it.
-    fn take(&mut self, read: FileRead, head: Head, end: u64) -> bool {
+    fn take(&mut self, read: FileRead, head: FileHead, end: u64) -> bool {
         if self.first == 0 {
             (self.first, self.last) = (head.first, head.first - 1);
         }
@@ -262,7 +262,7 @@ impl Run {
     pub(super) fn begin(id: u64, first: u64, files: &dyn Files) -> io::Result<Self> {
         let old = files.numbers()?;
         let file = old.last().map_or(1, |last| last + 1);
-        let head = Head { id, epoch: Epoch(rand::random()), first, folded: first - 1 };
+        let head = FileHead { id, epoch: Epoch(rand::random()), first, folded: first - 1 };
         files.create(file)?;
         files.append(file, &head.write())?;
         files.sync(file)?;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::files::{Files, Piece};
-use super::frames::{self, Head, Run};
+use super::frames::{self, FileHead, Run};
 use super::group::{Changes, Group};
 use crate::model::{Causes, Due, Epoch};
 
@@ -27,7 +27,7 @@ const TOTAL_BYTES_MAX: u64 = 256 << 20;
 /// Why the log could not be written, as far as it was told lately.
 static UNWRITTEN: Causes = Causes::new();
 
-/// The log of an open store. Shared by the writer, who appends, and the thread that stores, who does everything else.
+/// The log of an open store. Shared by the writer, which appends, and the thread that stores, which does everything else.
 #[derive(Debug)]
 pub struct Log {
     files: Arc<dyn Files>,
@@ -232,7 +232,7 @@ impl Log {
 
     fn begin_file(&self, state: &mut State) -> io::Result<()> {
         let (file, first) = (state.next_file, state.written + 1);
-        let head = Head { id: state.id, epoch: state.epoch.unwrap_or(Epoch(0)), first, folded: state.folded }.write();
+        let head = FileHead { id: state.id, epoch: state.epoch.unwrap_or(Epoch(0)), first, folded: state.folded }.write();
         state.next_file += 1;
         if let Err(error) = self.files.create(file).and_then(|()| self.files.append(file, &head)) {
             // or a full disk would fill with empty files, one for each try

@@ -231,7 +231,7 @@ fn pack_chunks(chunks: &[Chunk]) -> Vec<Packed> {
 }
 
 fn pack_items(items: &BTreeMap<Key, Arc<[u8]>>) -> Vec<Packed> {
-    let (mut pieces, mut piece) = (Vec::new(), Piece::default());
+    let (mut pieces, mut piece) = (Vec::new(), ItemsWriter::default());
     for (key, body) in items {
         let length = (key.len() + body.len()) as u64;
         if piece.count >= ITEM_COUNT_MAX || (piece.count > 0 && piece.raw_bytes + length > ITEM_RAW_BYTES_MAX) {
@@ -250,7 +250,7 @@ fn pack_items(items: &BTreeMap<Key, Arc<[u8]>>) -> Vec<Packed> {
 }
 
 #[derive(Default)]
-struct Piece {
+struct ItemsWriter {
     writer: PairsWriter,
     lowest: Option<Vec<u8>>,
     highest: Vec<u8>,
@@ -258,7 +258,7 @@ struct Piece {
     raw_bytes: u64,
 }
 
-impl Piece {
+impl ItemsWriter {
     fn finish(self) -> Packed {
         let (lowest, count) = (self.lowest.unwrap_or_default(), self.count as u64);
         Packed { lowest, highest: self.highest, count, raw_bytes: self.raw_bytes, body: self.writer.finish(), summary: Summary::empty() }

@@ -146,7 +146,7 @@ impl End {
 }
 
 /// A range and the stamp of the chunk that counts there; `None`: no chunk is known of.
-type Piece = (Key, End, Option<u64>);
+type KeyRange = (Key, End, Option<u64>);
 
 /// What the mark says.
 #[derive(Debug, Clone, Copy, Default)]
@@ -408,7 +408,7 @@ impl<S: Slots> Reading<S> {
     }
 
     /// All keys, by the chunk that counts for them.
-    fn pieces(&self) -> Vec<Piece> {
+    fn pieces(&self) -> Vec<KeyRange> {
         let mut taken: BTreeMap<Key, (End, Option<u64>)> = BTreeMap::new();
         for (stamp, object) in self.chunks.iter().rev() {
             let (low, end) = (Key::from(object.head.low.as_slice()), End::new(object.head.high.as_deref()));

@@ -29,7 +29,7 @@ const FIRST_FORMAT: u64 = 1;
 /// A new store has a chunk for each range, the mark, and the manifest.
 const BEGUN_SLOTS: usize = RANGES.len() + 2;
 
-/// Names the layout for those who must not open the engine to learn it. The record inside the engine has the same number.
+/// Names the layout for programs that must not open the engine to learn it. The record inside the engine has the same number.
 const FORMAT_FILE: &str = "format";
 
 /// What stands before the number in the format file.

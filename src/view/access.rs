@@ -67,10 +67,12 @@ impl View {
         record
     }
 
+    /// The last listing that had the record at a place.
     pub(super) fn generation_at(&self, place: &Place) -> u64 {
         place.record().map_or_else(|at| self.base.generation(at), |record| record.generation)
     }
 
+    /// Revision and lease that the record at a place came with.
     pub(super) fn source_at(&self, place: &Place) -> SourceStamp {
         place.record().map_or_else(|at| self.base.source(at), |record| record.source)
     }

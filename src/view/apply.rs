@@ -260,6 +260,7 @@ impl View {
         }
     }
 
+    /// Deletes a key, and leaves a tombstone with the reason.
     pub(super) fn delete(&mut self, key: &EntryKey, reason: DeleteReason, effects: &mut Effects) {
         self.delete_at(self.place(key), key, reason, effects);
     }
@@ -310,6 +311,7 @@ impl View {
         self.scopes.at(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION).into()
     }
 
+    /// The state of the scope that a key is in, to be changed.
     pub(super) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
         self.scopes.entry(scope_of(key))
     }

@@ -57,6 +57,7 @@ impl Indices {
         }
     }
 
+    /// Enters a key under all that it means.
     pub(super) fn add(&mut self, key: &EntryKey, meaning: &Meaning, rejected: bool) {
         if rejected {
             self.rejected.insert(key.clone());
@@ -83,6 +84,7 @@ impl Indices {
         self.object_counts[key.kind as usize] += 1;
     }
 
+    /// Takes a key out of all that it meant.
     pub(super) fn remove(&mut self, key: &EntryKey, meaning: &Meaning, rejected: bool) {
         if rejected {
             self.rejected.remove(key);
@@ -140,18 +142,22 @@ impl Indices {
         }
     }
 
+    /// How many usable objects of a kind there are.
     pub(super) fn object_count(&self, kind: Kind) -> u64 {
         self.object_counts[kind as usize]
     }
 
+    /// The keys from one on whose newest bytes cannot be used.
     pub(super) fn rejected_from<'a>(&'a self, start: &EntryKey) -> impl Iterator<Item = &'a EntryKey> + use<'a> {
         self.rejected.range(start.clone()..)
     }
 
+    /// Whether the newest bytes of a key cannot be used.
     pub(super) fn is_rejected(&self, key: &EntryKey) -> bool {
         self.rejected.contains(key)
     }
 
+    /// How many keys have newest bytes that cannot be used.
     pub(super) fn rejected_count(&self) -> usize {
         self.rejected.len()
     }

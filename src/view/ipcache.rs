@@ -35,15 +35,15 @@ pub(super) struct HostEntries {
 }
 
 /// One set for each prefix length that exists, hosts apart, most specific first.
-type Family<A> = Arc<Vec<(Rank, PagedSet<A>)>>;
+type Family<A> = Arc<Vec<(Specificity, PagedSet<A>)>>;
 
 /// A prefix length and whether it is of hosts, as a number that grows with precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank(u16);
+struct Specificity(u16);
 
 /// The entries of one prefix.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held<'a> {
+pub(super) struct PrefixHolders<'a> {
     pub(super) prefix: ObjectPrefix,
     /// The numbers of those that have them.
     holders: &'a [u32],
@@ -83,7 +83,7 @@ impl Address for u128 {
     }
 }
 
-impl Rank {
+impl Specificity {
     fn of(prefix: ObjectPrefix) -> Self {
         Self(u16::from(prefix.net.prefix_len()) * 2 + u16::from(prefix.host))
     }
@@ -101,14 +101,14 @@ impl Rank {
     }
 }
 
-impl<'a> Held<'a> {
+impl<'a> PrefixHolders<'a> {
     /// The numbers of those that have the entry, in no particular order.
     pub(super) fn into_holders(self) -> impl Iterator<Item = u32> + use<'a> {
         self.holders.iter().copied()
     }
 }
 
-fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Rank) -> &mut PagedSet<A> {
+fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity) -> &mut PagedSet<A> {
     let sets = Arc::make_mut(family);
     let at = sets.partition_point(|(other, _)| *other > rank);
     if sets.get(at).is_none_or(|(other, _)| *other != rank) {
@@ -117,7 +117,7 @@ fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Rank) -> &mut PagedSet<
     &mut sets[at].1
 }
 
-fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entry: (A, u32)) -> bool {
+fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity, entry: (A, u32)) -> bool {
     let set = sets_mut(family, rank);
     let removed = set.remove(&entry);
     if set.len() == 0 {
@@ -126,20 +126,20 @@ fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entry: (A, u32)) ->
     removed
 }
 
-fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> Option<Held<'_>> {
-    let rank = Rank::of(prefix);
+fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> Option<PrefixHolders<'_>> {
+    let rank = Specificity::of(prefix);
     let (_, set) = family.iter().find(|(other, _)| *other == rank)?;
     let found = set.at(address);
-    (!found.is_empty()).then_some(Held { prefix, holders: found })
+    (!found.is_empty()).then_some(PrefixHolders { prefix, holders: found })
 }
 
-fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
+fn longest<A: Address>(family: &Family<A>, address: A) -> Option<PrefixHolders<'_>> {
     for (rank, set) in family.iter() {
         let network = address.network(rank.length());
         let found = set.at(network);
         if !found.is_empty() {
             let net = IpNet::new(network.to_ip(), rank.length()).ok()?;
-            return Some(Held { prefix: ObjectPrefix { net, host: rank.host() }, holders: found });
+            return Some(PrefixHolders { prefix: ObjectPrefix { net, host: rank.host() }, holders: found });
         }
     }
     None
@@ -147,8 +147,9 @@ fn longest<A: Address>(family: &Family<A>, address: A) -> Option<Held<'_>> {
 
 /// The prefixes that have several entries, those of hosts together with other entries for addresses, in order.
 fn several<A: Address>(family: &Family<A>, hosts: impl Iterator<Item = A>, found: &mut Vec<ObjectPrefix>) {
-    let prefix = |rank: Rank, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length()).ok()?, host: rank.host() });
-    let of_hosts = Rank::of_hosts(A::BITS);
+    let prefix =
+        |rank: Specificity, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length()).ok()?, host: rank.host() });
+    let of_hosts = Specificity::of_hosts(A::BITS);
     let announced = family.iter().filter(|(rank, _)| *rank == of_hosts).flat_map(|(_, set)| set.addresses());
     found.extend(repeated(merged(announced, hosts)).filter_map(|address| prefix(of_hosts, address)));
     for (rank, set) in family.iter().filter(|(rank, _)| *rank != of_hosts) {
@@ -208,12 +209,12 @@ impl IpIndex {
 
     /// Takes in many host entries at once whose keys are the addresses.
     pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
-        fill(&mut self.usual.ipv4, Rank::of_hosts(32), hosts.ipv4);
-        fill(&mut self.usual.ipv6, Rank::of_hosts(128), hosts.ipv6);
+        fill(&mut self.usual.ipv4, Specificity::of_hosts(32), hosts.ipv4);
+        fill(&mut self.usual.ipv6, Specificity::of_hosts(128), hosts.ipv6);
     }
 
     /// The entries for exactly this prefix that have the usual key.
-    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<Held<'_>> {
+    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<PrefixHolders<'_>> {
         self.usual.exact(prefix)
     }
 
@@ -254,7 +255,7 @@ impl IpIndex {
     }
 
     /// The longest prefix with an entry whose key is written in the usual way: all are, but in strange meshes. Allocates nothing.
-    pub(super) fn longest_usual(&self, ip: IpAddr) -> Option<Held<'_>> {
+    pub(super) fn longest_usual(&self, ip: IpAddr) -> Option<PrefixHolders<'_>> {
         self.usual.longest(ip)
     }
 }
@@ -262,7 +263,7 @@ impl IpIndex {
 impl Prefixes {
     /// Adds one; false where it was there.
     pub(super) fn insert(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
-        let rank = Rank::of(prefix);
+        let rank = Specificity::of(prefix);
         match prefix.net.addr() {
             IpAddr::V4(ip) => sets_mut(&mut self.ipv4, rank).insert((ip.to_bits(), holder)),
             IpAddr::V6(ip) => sets_mut(&mut self.ipv6, rank).insert((ip.to_bits(), holder)),
@@ -271,7 +272,7 @@ impl Prefixes {
 
     /// Removes one; false where it was not there.
     pub(super) fn remove(&mut self, prefix: ObjectPrefix, holder: u32) -> bool {
-        let rank = Rank::of(prefix);
+        let rank = Specificity::of(prefix);
         match prefix.net.addr() {
             IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), holder)),
             IpAddr::V6(ip) => remove(&mut self.ipv6, rank, (ip.to_bits(), holder)),
@@ -281,9 +282,9 @@ impl Prefixes {
     /// Takes in many at once: quickly where there are few.
     pub(super) fn take(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
         // the addresses of a length in order, those of IPv4 first
-        entries.sort_unstable_by_key(|(prefix, _)| (Rank::of(*prefix), prefix.net.addr()));
-        for of_length in entries.chunk_by(|(left, _), (right, _)| Rank::of(*left) == Rank::of(*right)) {
-            let rank = Rank::of(of_length[0].0);
+        entries.sort_unstable_by_key(|(prefix, _)| (Specificity::of(*prefix), prefix.net.addr()));
+        for of_length in entries.chunk_by(|(left, _), (right, _)| Specificity::of(*left) == Specificity::of(*right)) {
+            let rank = Specificity::of(of_length[0].0);
             let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
             for (prefix, holder) in of_length {
                 match prefix.net.addr() {
@@ -296,12 +297,13 @@ impl Prefixes {
         }
     }
 
+    /// Whether there is no entry.
     pub(super) fn is_empty(&self) -> bool {
         self.ipv4.is_empty() && self.ipv6.is_empty()
     }
 
     /// The holders of exactly this prefix.
-    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<Held<'_>> {
+    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<PrefixHolders<'_>> {
         match prefix.net.addr() {
             IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
             IpAddr::V6(ip) => exact(&self.ipv6, prefix, ip.to_bits()),
@@ -317,7 +319,7 @@ impl Prefixes {
     }
 
     /// The longest prefix that covers an address. Allocates nothing.
-    pub(super) fn longest(&self, ip: IpAddr) -> Option<Held<'_>> {
+    pub(super) fn longest(&self, ip: IpAddr) -> Option<PrefixHolders<'_>> {
         match ip {
             IpAddr::V4(ip) => longest(&self.ipv4, ip.to_bits()),
             IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),
@@ -335,7 +337,7 @@ fn within<A: Address>(family: &Family<A>, length: u8, (first, last): (A, A)) -> 
     })
 }
 
-fn fill<A: Copy + Ord>(family: &mut Family<A>, rank: Rank, entries: PagedSet<A>) {
+fn fill<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity, entries: PagedSet<A>) {
     if entries.len() > 0 {
         sets_mut(family, rank).absorb(entries);
     }

@@ -60,6 +60,7 @@ impl Live {
         }
     }
 
+    /// The place of a record; `None` of what is no record.
     pub(super) fn place(&self) -> Option<&Place> {
         match &self.0 {
             Alive::Entry(place) => Some(place),
@@ -130,6 +131,7 @@ impl View {
         })
     }
 
+    /// The records of a scope in key order, none decoded.
     pub(super) fn places_in(&self, scope: &Scope) -> impl Iterator<Item = Place> {
         let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
         self.places_from(&start).take_while(move |place| place.is_in(scope))
@@ -240,7 +242,7 @@ impl View {
         Some(LookupMatch { record: Arc::clone(record), labels, node_name })
     }
 
-    /// The labels of an identity: of the same cluster if it is there. They are decoded for the first who asks and kept for others, unless they
+    /// The labels of an identity: of the same cluster if it is there. They are decoded for the first caller and kept for others, unless they
     /// are large: some 400 B each, 16 MB where every one of 40,000 identities was asked for.
     fn labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
         let Some(kept) = self.indices.labels(identity, cluster) else { return self.labels_elsewhere(identity, cluster) };
@@ -256,7 +258,7 @@ impl View {
         Some(labels)
     }
 
-    /// The same where the cluster has none, or several keys of one number.
+    /// The labels of an identity where the cluster has none of that number, or several keys of it.
     fn labels_elsewhere(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
         let keys = self.indices.identities(identity);
         let cluster = &keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?.cluster;

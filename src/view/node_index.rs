@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::ipcache::{Held, Prefixes};
+use super::ipcache::{PrefixHolders, Prefixes};
 use super::node_names::{NodeName, NodeNames};
 use super::paged::PagedSet;
 use crate::model::ObjectPrefix;
@@ -174,7 +174,7 @@ impl NodeIndex {
 
     /// The nodes that have exactly this pod CIDR.
     pub(super) fn with_pod_cidr(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
-        let numbers = self.pod_cidrs.exact(prefix).into_iter().flat_map(Held::into_holders);
+        let numbers = self.pod_cidrs.exact(prefix).into_iter().flat_map(PrefixHolders::into_holders);
         numbers.filter_map(|number| self.names.get(number))
     }
 

@@ -31,6 +31,7 @@ pub(super) struct NodeNames {
 }
 
 impl NodeNames {
+    /// The name of a number.
     pub(super) fn get(&self, number: u32) -> Option<&NodeName> {
         self.names.get(number as usize)
     }

@@ -1,4 +1,4 @@
-//! What a KVStoreMesh would write beside the entries, for who reads the mirror as an etcd: each cluster's config, a canary for each of its
+//! What a KVStoreMesh would write beside the entries, for clients that read the mirror as an etcd: each cluster's config, a canary for each of its
 //! resources that was complete once, and the heartbeat. Each has a place in our order like every other key.
 //!
 //! They are made only once there are such readers, which the first heartbeat says; those of clusters are stored with them, so that after a
@@ -78,7 +78,7 @@ impl View {
         self.remember_notices(cluster, effects);
     }
 
-    /// The same where one resource is complete. Its canary stands from then on, also while it is listed again: what agents have of it is
+    /// Writes the notices of a cluster of which one resource is complete. Its canary stands from then on, also while it is listed again: what agents have of it is
     /// what they would find.
     pub(super) fn notify_of_scope(&mut self, scope: &Scope, now: SystemTime, effects: &mut Effects) {
         if self.notices.are_wanted && self.notice(&canary_key(scope.kind, &scope.cluster, true)).is_none() {

@@ -55,6 +55,7 @@ impl Borrow<EntryKey> for ByKey {
 }
 
 impl Overlay {
+    /// The record of a key.
     pub(super) fn get(&self, key: &EntryKey) -> Option<&Arc<Record>> {
         self.records.get(key).map(|found| &found.0)
     }
@@ -71,6 +72,7 @@ impl Overlay {
         }
     }
 
+    /// Takes the record of a key out.
     pub(super) fn remove(&mut self, key: &EntryKey) -> Option<Arc<Record>> {
         let ByKey(record) = self.records.remove(key)?;
         self.by_sequence.remove(&record.last_sequence);
@@ -98,6 +100,7 @@ impl Overlay {
         self.from(start).map(|found| &found.0).filter(move |record| names(record, identity))
     }
 
+    /// How many records there are.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }

@@ -35,6 +35,7 @@ pub(super) enum Place {
 }
 
 impl PackedRow {
+    /// The key of the row.
     pub(super) fn key(&self) -> EntryKey {
         self.chunk.key(self.row)
     }
@@ -57,18 +58,22 @@ impl Place {
         }
     }
 
+    /// Its key.
     pub(super) fn key(&self) -> EntryKey {
         self.record().map_or_else(PackedRow::key, |record| record.key.clone())
     }
 
+    /// The kind of its key.
     pub(super) fn kind(&self) -> Kind {
         self.record().map_or_else(|at| at.chunk.scope(at.row).0, |record| record.key.kind)
     }
 
+    /// The cluster of its key.
     pub(super) fn cluster(&self) -> &ClusterName {
         self.record().map_or_else(|at| at.chunk.scope(at.row).1, |record| &record.key.cluster)
     }
 
+    /// Whether its newest bytes cannot be used.
     pub(super) fn is_rejected(&self) -> bool {
         self.record().map_or_else(|at| at.chunk.is_rejected(at.row), |record| record.rejection.is_some())
     }
@@ -104,6 +109,7 @@ impl Place {
         kind == scope.kind && *cluster == scope.cluster
     }
 
+    /// Whether its bytes are these.
     pub(super) fn has_value(&self, value: &[u8]) -> bool {
         self.record().map_or_else(|at| at.chunk.has_value(at.row, value), |record| *record.value == *value)
     }

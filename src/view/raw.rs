@@ -12,7 +12,7 @@ use crate::pack::History;
 /// What all mirrored keys begin with. Notices stand on both sides of them.
 const ENTRIES: &str = "cilium/cache/";
 
-/// A key that exists. Its bytes are unpacked for who asks for them.
+/// A key that exists. Its bytes are unpacked where they are asked for.
 #[derive(Debug)]
 pub struct RawPlace<'a>(Raw<'a>);
 
@@ -152,7 +152,7 @@ impl View {
         None
     }
 
-    /// The same among those of a kind, by the bytes behind what all of these begin with.
+    /// The first key of a kind from some bytes on, by those behind what all keys of the kind begin with.
     fn first_of_kind_from(&self, kind: Kind, below: &[u8]) -> Option<EntryKey> {
         let text = below.utf8_chunks().next().map_or("", |chunk| chunk.valid());
         let whole = text.split_once('/').and_then(|(cluster, rest)| {

@@ -38,6 +38,7 @@ struct Current<'a> {
 }
 
 impl<'a> Scan<'a> {
+    /// All records from a key on.
     pub(super) fn new(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey) -> Self {
         Self::on(base, fresh, start, Vec::new())
     }

@@ -66,6 +66,7 @@ impl Scopes {
         self.clusters.get(&scope.cluster).map(|place| ScopeNumber(place * KINDS + scope.kind as usize))
     }
 
+    /// The state of the scope of a number.
     pub(super) fn at(&self, number: ScopeNumber) -> Option<ScopeState> {
         self.states.get(number.0).copied().flatten()
     }
@@ -75,6 +76,7 @@ impl Scopes {
         self.states.change(number.0).get_or_insert_default()
     }
 
+    /// The state of a scope, if anything is known of it.
     pub(super) fn get(&self, scope: &Scope) -> Option<ScopeState> {
         self.at(self.known(scope)?)
     }
@@ -85,6 +87,7 @@ impl Scopes {
         self.change(number)
     }
 
+    /// How far the source of a scope was read.
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
         self.cursors.shared(self.known(scope)?.0)
     }

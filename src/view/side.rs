@@ -100,6 +100,7 @@ fn number(row: usize) -> u16 {
 }
 
 impl<C: Borrow<Change>> Changes<C> {
+    /// What a row is now.
     pub(super) fn at(&self, row: usize) -> Row<'_> {
         if self.0.is_empty() {
             return Row::Packed;
@@ -129,6 +130,7 @@ impl Removed {
 }
 
 impl<'a> Side<'a> {
+    /// What a row is now.
     pub(super) fn at(self, row: usize) -> Row<'a> {
         let row = number(row);
         if self.tally.touched & bit(row) == 0 {
@@ -137,6 +139,7 @@ impl<'a> Side<'a> {
         self.log.and_then(|log| log.latest(self.tally.length, row)).into()
     }
 
+    /// The last change of each row that has one.
     pub(super) fn changes(self) -> Changes<&'a Change> {
         Changes(self.log.map(|log| log.by_row(self.tally.length)).unwrap_or_default())
     }
@@ -156,6 +159,7 @@ impl<'a> Side<'a> {
         self.tally.shadowed == 0 && self.stamps.is_none()
     }
 
+    /// The last listing that had a row.
     pub(super) fn generation(self, row: usize) -> u64 {
         self.stamps.map_or(0, |stamps| stamps.generation(row))
     }

@@ -81,10 +81,12 @@ impl Stamps {
         (stamps.generations.newest > 0 || stamps.source_count > 0).then_some(stamps)
     }
 
+    /// The last listing that had a row.
     pub(super) fn generation(&self, row: usize) -> u64 {
         u64::from(self.generations.at(row))
     }
 
+    /// Revision and lease that equal bytes of a row came with.
     pub(super) fn source(&self, row: usize) -> Option<SourceStamp> {
         self.sources.get(row).copied().flatten()
     }
@@ -99,6 +101,7 @@ impl Stamps {
         self.generations.set(row, u32::try_from(generation).unwrap_or(u32::MAX), rows, live);
     }
 
+    /// Notes revision and lease that equal bytes of a row came with; the chunk has so many rows.
     pub(super) fn put_source(&mut self, row: usize, stamp: SourceStamp, rows: usize) {
         if self.sources.is_empty() {
             self.sources = Arc::new(vec![None; rows]);

@@ -57,6 +57,7 @@ impl<K: Ord + Clone, V: Clone> WideMap<K, V> {
         map
     }
 
+    /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.length
     }

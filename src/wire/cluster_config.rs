@@ -7,7 +7,7 @@ use crate::model::{ClusterConfig, ClusterId, Kind, MaxConnectedClusters};
 
 /// `endpointSlicesExportMode` of a cluster that publishes no services any more (T-clusterconfig-endpointslices-only).
 const ENDPOINT_SLICES_ONLY: &str = "endpointslices-only";
-/// The same of one that publishes no endpoint slices; an absent mode means it too.
+/// `endpointSlicesExportMode` of a cluster that publishes no endpoint slices; an absent mode means it too.
 const SERVICES_ONLY: &str = "services-only";
 
 go_struct! {

@@ -10,7 +10,7 @@ pub const HEARTBEAT: &str = "cilium/.heartbeat";
 /// Every prefix that some release of Cilium writes below `cilium/cache/`, in order.
 const KNOWN_CACHED: [&str; 6] = ["endpointslices/v1/", "identities/v1/", "ip/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
 
-/// The same below `cilium/state/`, where releases up to 1.15 also register external workloads.
+/// Every prefix that some release writes below `cilium/state/`, in order, where releases up to 1.15 also register external workloads.
 const KNOWN_STATE: [&str; 7] =
     ["endpointslices/v1/", "identities/v1/", "ip/v1/", "noderegister/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
 

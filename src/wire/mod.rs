@@ -183,7 +183,7 @@ impl Context<'_> {
         if self.cluster_id == ClusterId(0) { None } else { self.max_connected_clusters.identities_of(self.cluster_id) }
     }
 
-    /// The same, if an identity that is allocated is not in it.
+    /// The identities that the cluster allocates from, if an identity that is allocated is not among them.
     fn range_without(&self, identity: u32) -> Option<RangeInclusive<u32>> {
         self.identity_range().filter(|range| identity >= ALLOCATED_IDENTITY_MIN && !range.contains(&identity))
     }

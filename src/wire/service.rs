@@ -69,7 +69,7 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    /// The same ports, in the list that is kept already where there is one.
+    /// Equal ports share the list that is kept already, where there is one.
     fn share(&mut self, text: &'a str, ports: Vec<Port>) -> Arc<[Port]> {
         if let Some((known, kept)) = self.recent.iter_mut().find(|(_, kept)| **kept == *ports) {
             *known = text;

@@ -180,7 +180,7 @@ async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
     assert_eq!(meshkeep.stop().await.status.code(), Some(0));
 }
 
-/// So long a stop is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and a second.
+/// A stop of this length is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and a second.
 const STALL: Duration = Duration::from_secs(6);
 
 /// Releases of etcd before 3.4.31 and 3.5.13 may leave something out then (docs/protocol.md, trap 32).

@@ -24,7 +24,7 @@ const TOKEN: &str = "hunter2-bearer";
 /// How bytes are shown that nobody meant to show: `{:?}` of [`SECRET`].
 const SECRET_BYTES: &str = "104, 117, 110, 116, 101, 114, 50";
 
-/// The same in base64, at each of its three places in a group.
+/// [`SECRET`] in base64, at each of its three places in a group.
 const SECRET_BASE64: [&str; 3] = ["aHVudGVyM", "h1bnRlcj", "odW50ZXIy"];
 
 fn assert_clean(what: &str, text: &str) {

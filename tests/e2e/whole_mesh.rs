@@ -99,7 +99,7 @@ async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) 
     scene.only_real_changes_were_announced(seen, &before, "a reload in the same order with one early key changed");
 }
 
-/// The same while no sidecar runs.
+/// Wiped, and filled in its order with one early key changed, while no sidecar runs.
 async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
     let stamp = scene.next_stamp();
     scene.kill_meshkeep();
@@ -114,7 +114,7 @@ async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
     scene.settles("a reload in the same order while no sidecar ran").await;
 }
 
-/// The same, but etcd is empty for a while: nothing may go before the canaries are back.
+/// Wiped and filled again, but empty for a while in between: nothing may go before the canaries are back.
 async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
     let seen = scene.seen();
     let before = scene.truth().expected();

@@ -1,4 +1,4 @@
-//! The same questions to a real etcd and to the face, which hold the same history: every field of every answer must be the same, but ids, leases, and
+//! Equal questions to a real etcd and to the face, which hold the same history: every field of every answer must be the same, but ids, leases, and
 //! revisions, which are compared by what they mean.
 //!
 //! The etcd is made to hold what the face holds by doing there what a watch of the face tells, change by change.

@@ -170,7 +170,7 @@ fn no_bytes_break_the_unpacking_of_endpoint_slices() {
     fuzz("packed endpoint slices", values("/endpointslices/v1/"), |bytes| decode(Kind::EndpointSlice, "shop/cart-kvlm2", bytes));
 }
 
-/// The same with the damage inside, so that it gets past zstd; what is huge outside is a bomb here.
+/// Endpoint slices with the damage inside, so that it gets past zstd; what is huge outside is a bomb here.
 #[test]
 fn no_bytes_break_the_reader_of_endpoint_slices() {
     let messages = values("/endpointslices/v1/").iter().filter_map(|packed| zstd::decode_all(&packed[..]).ok()).collect();

@@ -56,7 +56,7 @@ impl Authority {
         self.client_until(common_name, EXPIRY_YEAR)
     }
 
-    /// The same, running out at the beginning of a year.
+    /// A client's pair that runs out at the beginning of a year.
     pub(crate) fn client_until(&self, common_name: &str, expiry_year: i32) -> Pair {
         let mut parameters = parameters(&[], Some(common_name), expiry_year);
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -50,7 +50,7 @@ pub(crate) const FULL: Shape = Shape { nodes: 20, identities: 100, endpoints: 25
 /// Enough to have something of everything that every release has.
 pub(crate) const SMALL: Shape = Shape { nodes: 4, identities: 10, endpoints: 24, services: 5, exports: 0 };
 
-/// The same with what newer ones have beside it.
+/// Something of everything that the newest release has.
 pub(crate) const EVERY_KIND: Shape = Shape { exports: 3, ..SMALL };
 
 /// What a key stands for, so that it can be written anew with another version.
@@ -84,12 +84,12 @@ impl MeshCluster {
         Self::generate_named(&format!("c{id:02}"), id, shape)
     }
 
-    /// The same with a name of its own.
+    /// A cluster with a name of its own.
     pub(crate) fn generate_named(name: &str, id: u32, shape: Shape) -> Self {
         Self::generate_in_mesh_of(255, name, id, shape)
     }
 
-    /// The same in a mesh of that size, 255 or 511.
+    /// A cluster in a mesh of that size, 255 or 511.
     pub(crate) fn generate_in_mesh_of(max_connected_clusters: u32, name: &str, id: u32, shape: Shape) -> Self {
         let (entries, items, next_endpoint) = (BTreeMap::new(), BTreeMap::new(), shape.endpoints);
         let mut cluster = Self { name: name.into(), id, max_connected_clusters, shape, entries, items, next_endpoint };

@@ -48,7 +48,7 @@ impl Follower {
         Self::open_at(meshkeep.url(), query).await
     }
 
-    /// The same by URL, for streams through a proxy.
+    /// Opens a stream by URL, for those through a proxy.
     pub(crate) async fn open_at(url: &str, query: &str) -> Self {
         let url = format!("{url}/v1/events?{query}");
         let response = http().get(&url).header("accept", "text/event-stream").send().await.unwrap();

@@ -446,7 +446,7 @@ fn as_text(raw: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Value> {
     raw.iter().map(|(key, value)| (key.clone(), String::from_utf8_lossy(value).into())).collect()
 }
 
-/// The same of two sets of objects.
+/// What differs between two sets of objects, in words; `None` where nothing does.
 pub(crate) fn difference_of(what: &str, expected: &Objects, actual: &Objects) -> Option<String> {
     let keys: BTreeSet<&String> = expected.keys().chain(actual.keys()).collect();
     let mut text = String::new();

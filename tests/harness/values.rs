@@ -74,7 +74,7 @@ impl Owner<'_> {
         (self.id << self.identity_shift) | (256 + index)
     }
 
-    /// The same of an identity.
+    /// Name and value of an identity.
     pub(crate) fn identity(&self, index: u32, version: u32) -> (String, String) {
         let mut labels = format!("k8s:app=app-{index};");
         if index.is_multiple_of(3) {
@@ -85,7 +85,7 @@ impl Owner<'_> {
         (self.identity_id(index).to_string(), labels)
     }
 
-    /// The same of an address or a range.
+    /// Name and value of an address or a range.
     pub(crate) fn endpoint(&self, index: u32, version: u32) -> (String, String) {
         let host = format!(r#""HostIP":"172.18.{}.{}""#, self.net(), index % self.nodes % 250 + 1);
         let identity = match index % 10 {
@@ -136,7 +136,7 @@ impl Owner<'_> {
         }
     }
 
-    /// The same of a service.
+    /// Name and value of a service.
     pub(crate) fn service(&self, index: u32, version: u32) -> (String, String) {
         let Self { cluster, id, .. } = self;
         let net = self.net();
@@ -179,7 +179,7 @@ impl Owner<'_> {
         (format!("{namespace}/{name}"), value)
     }
 
-    /// The same of a service export.
+    /// Name and value of a service export.
     pub(crate) fn export(&self, index: u32, version: u32) -> (String, String) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}"));
         let value = fill(
@@ -196,7 +196,7 @@ impl Owner<'_> {
         (format!("{namespace}/{name}"), value)
     }
 
-    /// The same of an endpoint slice.
+    /// Name and value of an endpoint slice.
     pub(crate) fn slice(&self, index: u32, version: u32) -> (String, Vec<u8>) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}-x2k4v"));
         let address = format!("10.{}.0.{}", self.net(), index % 200 + 30);

@@ -297,7 +297,7 @@ fn after(text: &str, mark: &str, replaced: usize, new: &str) -> String {
     format!("{}{new}{}", &text[..at], &text[at + replaced..])
 }
 
-/// The same in the place of a string, up to its end.
+/// Puts a text behind a mark in the place of the string there, up to its end.
 fn named(text: &str, mark: &str, new: &str) -> String {
     let length = text.find(mark).and_then(|at| text[at + mark.len()..].find('"')).unwrap_or(0);
     after(text, mark, length, new)

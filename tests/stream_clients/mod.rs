@@ -25,7 +25,7 @@ use crate::harness::{PATIENCE, eventually};
 /// Ends inside the first snapshot, which holds some 20 KB: the wire passes at most 4 KiB at once.
 const PART_OF_SNAPSHOT_BYTES: u64 = 6_000;
 
-/// The same for a snapshot of [`FULL`], some 200 KB, over TLS, which shows nothing before a record of 16 KiB is complete.
+/// Ends inside a snapshot of [`FULL`], some 200 KB, over TLS, which shows nothing before a record of 16 KiB is complete.
 const PART_OF_SNAPSHOT_TLS_BYTES: u64 = 60_000;
 
 /// Ends inside the event of a service with a label of [`LABEL_CHARACTERS`], behind the first record of TLS.
@@ -135,7 +135,7 @@ async fn survives(scene: &mut Scene, client: &impl Following, wire: &mut Proxy) 
     state
 }
 
-/// The same for a client that is given the wire's address, directly before a sidecar; the lists say the same in the end.
+/// Breaks the stream of a client that is given the wire's address, directly before a sidecar; the lists say the same in the end.
 async fn client_survives(command: impl FnOnce(&str, &std::path::Path) -> Command) -> Client {
     installed();
     let mut scene = settled(SMALL).await;

@@ -188,6 +188,25 @@ fn banned_words_stand_nowhere() {
     expect_none(complaints);
 }
 
+/// How a doc begins that needs the item above it, or the value below, to be understood.
+const DEPENDENT_BEGINNINGS: [&str; 6] = ["The same ", "So many ", "So much ", "So long ", "So few ", "So often "];
+
+#[test]
+fn docs_are_understood_without_the_item_above_them() {
+    let mut complaints = Vec::new();
+    for file in ["src", "tests", "benches"].into_iter().flat_map(read_sources) {
+        let mut before = "";
+        for (number, line) in file.text.lines().map(str::trim_start).enumerate() {
+            let doc = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! ")).filter(|_| !before.starts_with(&line[..3]));
+            if doc.is_some_and(|doc| DEPENDENT_BEGINNINGS.iter().any(|beginning| doc.starts_with(beginning))) {
+                complaints.push(format!("{}:{}: say what it is: {line}", file.path, number + 1));
+            }
+            before = line;
+        }
+    }
+    expect_none(complaints);
+}
+
 #[test]
 fn the_checks_see_what_they_look_for() {
     let code = strip("use crate::{model::Node, wire};\nfn f() { crate::store::open(); let s = \"crate::api\"; } // crate::feed\n");

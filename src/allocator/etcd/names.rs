@@ -45,12 +45,12 @@ impl Names {
         below(join(&[&self.base, b"value"]))
     }
 
-    /// `locks/<labels>`: the lock of who allocates a key.
+    /// `locks/<labels>`: the lock for allocating a key.
     pub(super) fn lock_of(&self, key: &AllocatorKey) -> Vec<u8> {
         join(&[&self.base, b"locks", key.as_str().as_bytes()])
     }
 
-    /// `locks/id/<number>`: the lock of who collects a number.
+    /// `locks/id/<number>`: the lock for collecting a number.
     pub(super) fn lock_of_entry(&self, id: Id) -> Vec<u8> {
         join(&[&self.base, b"locks/id", id.to_string().as_bytes()])
     }

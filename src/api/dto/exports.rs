@@ -107,7 +107,7 @@ pub(crate) struct SliceEndpoint {
     /// Whether it takes new connections; left out where that is unknown, which counts as yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<bool>,
-    /// The same, also while it is being ended.
+    /// Whether it takes connections, also while it is being ended; left out where that is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     serving: Option<bool>,
     /// Whether it is being ended.

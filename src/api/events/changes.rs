@@ -97,7 +97,7 @@ struct Poll {
 
 /// The change stream in single answers.
 ///
-/// The same filters, positions and events as `/v1/events`. Answers as soon as there is something to tell, at the latest after `waitSeconds`.
+/// Filters, positions and events are those of `/v1/events`. Answers as soon as there is something to tell, at the latest after `waitSeconds`.
 /// Begin with `snapshot=true`, then give each `nextPosition` as `after`: whoever applies all events has, at each answer with `more` false,
 /// exactly what the lists answer at that position.
 #[utoipa::path(get, path = "/v1/changes", operation_id = "listChanges", tag = "events", params(ChangesQuery),
@@ -155,7 +155,7 @@ impl Poll {
                 });
             }
             if current {
-                // who waits keeps nobody from what takes long
+                // a poll that waits keeps none from what takes long
                 self.long = None;
                 self.wait().await;
             }

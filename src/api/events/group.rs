@@ -3,7 +3,7 @@
 //! A group owns what was routed to it and is not encoded yet, and the encoded chunks that some reader still lacks. Whoever is first to
 //! need what lies behind the last chunk encodes the next one, under a short lock; the others take the same bytes. A reader is a
 //! position: a chunk is let go once each reader that was there took it. Deliberately lacks: a task, a queue for each reader, and
-//! waiting for any of them: whoever falls too far behind is [`Taken::Lost`] and replays through the index.
+//! waiting for any of them: one that falls too far behind is [`Taken::Lost`] and replays through the index.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -265,7 +265,7 @@ impl Group {
                 self.common.taken.fetch_add(1, Ordering::Relaxed);
                 let bytes = chunk.bytes.clone();
                 ring.let_go(&self.common);
-                // who encodes has what it needs; where there is no room, who is slower has to replay, however few chunks its group keeps
+                // the reader that encodes has what it needs; where there is no room, slower ones have to replay, however few chunks its group keeps
                 while self.common.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX
                     && ring.chunks.front().is_some_and(|one| one.to <= seat.position)
                 {

@@ -53,7 +53,7 @@ pub(crate) struct Patience {
 
 impl Default for Patience {
     /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 pieces of 64 KiB, some 100 µs each on a busy machine, are half of one core,
-    /// and readers who are not too many have taken all that they lack long before the tick is over. After 2 s a reader is sent each key
+    /// and readers that are not too many have taken all that they lack long before the tick is over. After 2 s a reader is sent each key
     /// once in that time.
     fn default() -> Self {
         Self { deliveries_min: 1_000, busy_takers_min: 25, late_max: Duration::from_secs(2) }
@@ -69,13 +69,13 @@ const LATE_COUNT_MAX: u64 = 8_192;
 /// All groups of one face. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
     /// The ticking task; ends with the last clone.
     ticker: Arc<Mutex<JoinSet<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HubState {
     handle: Handle,
     stop: CancellationToken,
     patience: Patience,
@@ -102,7 +102,7 @@ pub(super) struct Member {
 impl Hub {
     /// A hub without groups. Ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken, patience: Patience) -> Self {
-        let shared = Shared { handle, stop, patience, common: Arc::default(), routes: Mutex::default() };
+        let shared = HubState { handle, stop, patience, common: Arc::default(), routes: Mutex::default() };
         Self { shared: Arc::new(shared), ticker: Arc::default() }
     }
 
@@ -163,7 +163,7 @@ impl Hub {
     }
 }
 
-impl Shared {
+impl HubState {
     fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }

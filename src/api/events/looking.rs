@@ -1,7 +1,7 @@
 //! What a stream that is behind does: one look at the newest snapshot, on the spot where it lacks little, else when it is its client's turn
 //! among [scans](crate::api::scans).
 //!
-//! Owns: who waits and works. A stream that is closed meanwhile gets no turn, and a look that works then is its last. Deliberately lacks: what
+//! Owns: when a stream waits and when it looks. A stream that is closed meanwhile gets no turn, and a look that works then is its last. Deliberately lacks: what
 //! becomes of the bytes (`reader`).
 
 use std::fmt;

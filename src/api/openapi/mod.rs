@@ -61,7 +61,7 @@ pub(crate) fn document() -> &'static str {
     DOCUMENT.get_or_init(|| pretty(&build()))
 }
 
-/// The same in OpenAPI 3.0.3.
+/// The document in OpenAPI 3.0.3.
 pub(crate) fn document_30() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     DOCUMENT.get_or_init(|| pretty(&older::converted(build())))

@@ -75,7 +75,7 @@ pub(crate) async fn list_clusters(
 
 /// One cluster.
 ///
-/// The same as in the list, with `meta`. A cluster that has neither a file nor anything held is not there.
+/// As in the list, with `meta`. A cluster that has neither a file nor anything held is not there.
 #[utoipa::path(get, path = "/v1/clusters/{cluster}", operation_id = "getCluster", tag = "clusters",
     params(("cluster" = String, Path, description = "Its name."), ItemQuery),
     responses((status = 200, description = "The cluster.", body = Cluster)))]

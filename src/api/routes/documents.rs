@@ -13,7 +13,7 @@ pub(crate) async fn openapi_31() -> Response {
     ([(CONTENT_TYPE, "application/json")], openapi::document()).into_response()
 }
 
-/// The same in OpenAPI 3.0, for tools that know nothing newer.
+/// The document in OpenAPI 3.0, for tools that know nothing newer.
 pub(crate) async fn openapi_30() -> Response {
     ([(CONTENT_TYPE, "application/json")], openapi::document_30()).into_response()
 }

@@ -66,7 +66,7 @@ pub(crate) async fn readyz(State(state): State<ApiState>, query: Pairs) -> Respo
     report("readyz", &checks(&state, asked.synced), asked)
 }
 
-/// The same as `/readyz`, for tools that know only this name.
+/// `/readyz` under another name, for tools that know only this one.
 ///
 /// A line for each check with `?verbose`.
 #[utoipa::path(get, path = "/healthz", operation_id = "getHealthz", tag = "probes",

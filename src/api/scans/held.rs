@@ -141,7 +141,7 @@ mod tests {
             }
             assert!(others.iter().any(|held| held.client == client(number)) || others.len() >= 62, "{number} finds room");
         }
-        // who waits gets what becomes free
+        // a request that waits gets what becomes free
         let waiting = Answers::hold(&answers, client(30));
         tokio::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());

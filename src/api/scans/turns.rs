@@ -15,7 +15,7 @@ pub(super) const PLACES_MAX: usize = 1_024;
 /// How many of them one client may have: half, so that another one finds a place beside it.
 pub(super) const PLACES_PER_CLIENT_MAX: usize = PLACES_MAX / 2;
 
-/// Who works, and who waits.
+/// Which clients' work runs, and which waits.
 #[derive(Debug)]
 pub(super) struct Turns {
     state: Mutex<State>,
@@ -104,7 +104,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a turn back: of whoever is next, what waits longest gets it.
+    /// Takes a turn back: of the client that is next, what waits longest gets it.
     fn pass_on(turns: Arc<Self>) {
         let mut turn = Turn(Some(Arc::clone(&turns)));
         loop {
@@ -112,7 +112,7 @@ impl Turns {
             let Some(next) = next else { break };
             match next.send(turn) {
                 Ok(()) => return,
-                // who waited is gone
+                // the request that waited is gone
                 Err(back) => turn = back,
             }
         }
@@ -134,7 +134,7 @@ impl State {
             self.waiting.insert(first, queue);
             self.order.push_back(first);
         }
-        // who is in the order waits, so there is one
+        // a client in the order has work that waits, so there is one
         next
     }
 }

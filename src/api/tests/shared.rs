@@ -96,7 +96,7 @@ async fn readers_that_share_come_and_go_and_end_with_the_truth() {
     end_with_the_truth(&Fixture::new(), 0).await;
 }
 
-/// The same where changes are merged by key because readers are too many.
+/// Where readers are too many, changes are merged by key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_waves_come_and_go_and_end_with_the_truth() {
     // 4,000 changes had 21 to 822 merged as a rule, and none in a run in which many other tests had the processors

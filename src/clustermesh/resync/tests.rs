@@ -22,7 +22,7 @@ const CANARY: &[u8] = b"cilium/synced/paris/cilium/state/identities/v1";
 const PREFIX: &str = "cilium/state/identities/v1/id/";
 const CONFIG: &[u8] = b"cilium/cluster-config/paris";
 
-/// The same as KVStoreMesh writes them.
+/// Canary and prefix as KVStoreMesh writes them.
 const CACHED_CANARY: &[u8] = b"cilium/synced/paris/cilium/cache/identities/v1";
 const CACHED_PREFIX: &str = "cilium/cache/identities/v1/paris/id/";
 
@@ -68,7 +68,7 @@ fn source_key(random: &mut StdRng) -> Vec<u8> {
     format!("{PREFIX}{}", FIRST_IDENTITY + random.random_range(0..12_u32)).into_bytes()
 }
 
-/// The same keys in the same order after a wipe, the first of them changed: the hardest reload to notice.
+/// Fills an etcd with its keys in their order again after a wipe, the first of them changed: the hardest reload to notice.
 fn reload(etcd: &mut Etcd, before: &[(i64, Event)], random: &mut StdRng) {
     etcd.wipe();
     for (index, (_, event)) in before.iter().enumerate() {

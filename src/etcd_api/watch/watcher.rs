@@ -130,7 +130,7 @@ impl Watcher {
         Some(PbEvent { r#type: if is_delete { DELETE } else { PUT }, kv: Some(kv), prev_kv })
     }
 
-    /// The same by the newest state of each key that changed.
+    /// A piece of what it lacks, by the newest state of each key that changed.
     pub(super) fn replay(&mut self, reading: &Reading) -> Told {
         if let Err(lowest) = reading.raw_goes_on_from(self.sent) {
             return Told::Compacted(lowest);

@@ -1,4 +1,4 @@
-//! A survey on its way to a later moment, or from nothing: piece by piece, so that whoever looks can let others run and can be stopped.
+//! A survey on its way to a later moment, or from nothing: piece by piece, so that a look can let others run and can be stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use crate::model::{ClusterName, EntryKey};
 
-/// Pod CIDRs by who announces them. Cloning makes a snapshot.
+/// Pod CIDRs by the nodes that announce them. Cloning makes a snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PodCidrs {
     announced: OrdMap<(IpNet, ClusterName), Announcers>,

@@ -27,7 +27,7 @@ struct Held {
     key: Option<Vec<u8>>,
     /// Whether it may be held for as long as its owner likes.
     for_long: bool,
-    /// Its owner, or whoever takes it from it, is letting go.
+    /// Its owner, or the call that takes it from it, is letting go.
     ending: bool,
 }
 

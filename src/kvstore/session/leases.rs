@@ -1,7 +1,7 @@
-//! Leases: which key hangs on which, how long each still lives, and who is told when one is lost (Cilium's `etcd_lease.go`).
+//! Leases: which key hangs on which, how long each still lives, and which observer is called when one is lost (Cilium's `etcd_lease.go`).
 //!
 //! A session has two of these: for keys, and for locks, whose leases are short. Keys are counted by their hash alone, so that a million of them
-//! take some 30 MB: whoever is told of a lost lease holds its keys itself, and asks which of them were on it.
+//! take some 30 MB: an observer of lost leases holds its keys itself, and asks which of them were on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -76,7 +76,7 @@ struct Book {
     numbers: HashMap<LeaseId, u32>,
     /// By the hash of the key.
     keys: HashMap<u64, Place>,
-    /// Prefixes and who is told of them; their places in this list are scopes.
+    /// Prefixes and their observers; their places in this list are scopes.
     observers: Vec<(Vec<u8>, Option<Observer>)>,
     next_number: u32,
     /// The lease that the next new key gets.
@@ -114,7 +114,7 @@ impl Leases {
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
         }
-        // held across the call on purpose: who waits chooses again, and mostly finds what was granted
+        // held across the call on purpose: a task that waits chooses again, and mostly finds what was granted
         let _granting = self.granting.lock().await;
         if let Some(lease) = self.choose(key) {
             return Ok(lease);

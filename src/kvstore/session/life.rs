@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use rand::Rng;
 use tokio::time::{Instant, timeout};
 
-use super::{EndpointStatus, Link, SessionStatus, Shared, mutex, status_check_interval};
+use super::{EndpointStatus, Link, SessionState, SessionStatus, mutex, status_check_interval};
 use crate::kvstore::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
 use crate::kvstore::{Connection, Endpoint, Event, Follow, KvstoreError, prefix_end};
 use crate::model::{EtcdClusterId, Revision};
@@ -29,7 +29,7 @@ struct History {
 }
 
 /// Runs until the session is closed.
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<SessionState>) {
     let keys = shared.keys.keep(|| shared.link.borrow().connection.clone());
     let locks = shared.locks.keep(|| shared.link.borrow().connection.clone());
     tokio::select! {
@@ -43,7 +43,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     shared.link.send_replace(Link::default());
 }
 
-async fn connect_for_ever(shared: &Shared) {
+async fn connect_for_ever(shared: &SessionState) {
     let mut history = History::default();
     let mut backoff = BACKOFF_MIN;
     for attempt in 0_usize.. {
@@ -62,7 +62,7 @@ async fn connect_for_ever(shared: &Shared) {
 }
 
 /// One connection, from its opening to its end, which is an error.
-async fn connect_once(shared: &Shared, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
+async fn connect_once(shared: &SessionState, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
     match open(shared, endpoint, history).await {
         Ok((connection, follow)) => {
             let ended = tokio::select! {
@@ -76,7 +76,7 @@ async fn connect_once(shared: &Shared, endpoint: &Endpoint, history: &mut Histor
     }
 }
 
-async fn open(shared: &Shared, endpoint: &Endpoint, history: &mut History) -> Result<(Connection, Follow), KvstoreError> {
+async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut History) -> Result<(Connection, Follow), KvstoreError> {
     let connection = Connection::open(&shared.file, endpoint, &shared.options.client).await?;
     if shared.caught_up.load(Ordering::Relaxed) {
         connection.caught_up();
@@ -99,7 +99,7 @@ async fn open(shared: &Shared, endpoint: &Endpoint, history: &mut History) -> Re
 
 impl History {
     /// Whether this connection leads to the same history as the last one: if not, all leases are lost.
-    fn meet(&mut self, shared: &Shared, connection: &Connection) {
+    fn meet(&mut self, shared: &SessionState, connection: &Connection) {
         let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
         if self.id.is_some_and(|known| known != id) || revision < self.revision {
             tracing::warn!(%id, %revision, before = %self.revision, "this etcd has another history: all leases are lost");
@@ -111,7 +111,7 @@ impl History {
 }
 
 /// Follows the heartbeat, which also tells at once when the connection breaks.
-async fn heartbeats(shared: &Shared, mut follow: Follow, history: &mut History) -> KvstoreError {
+async fn heartbeats(shared: &SessionState, mut follow: Follow, history: &mut History) -> KvstoreError {
     loop {
         match follow.next().await {
             Ok(events) => {
@@ -127,12 +127,12 @@ async fn heartbeats(shared: &Shared, mut follow: Follow, history: &mut History) 
     }
 }
 
-fn note_heartbeat(shared: &Shared) {
+fn note_heartbeat(shared: &SessionState) {
     update(shared, |status| status.heartbeat_at = Some(SystemTime::now()));
 }
 
 /// Checks again and again; returns when the connection is of no use.
-async fn status_checks(shared: &Shared, connection: &Connection, own: &Endpoint) -> KvstoreError {
+async fn status_checks(shared: &SessionState, connection: &Connection, own: &Endpoint) -> KvstoreError {
     let mut quorum_errors = 0;
     loop {
         let endpoints = ask_endpoints(shared, connection, own).await;
@@ -159,7 +159,7 @@ async fn status_checks(shared: &Shared, connection: &Connection, own: &Endpoint)
 }
 
 /// Asks each endpoint for its status: the one that we are connected to over that connection, any other over one for the moment.
-async fn ask_endpoints(shared: &Shared, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
+async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
     let mut all = Vec::new();
     for endpoint in shared.file.endpoints() {
         let asking = async {
@@ -190,7 +190,7 @@ async fn ask_endpoints(shared: &Shared, connection: &Connection, own: &Endpoint)
 }
 
 /// Takes a lock that nobody else wants, and lets go of it: that needs a majority.
-async fn check_quorum(shared: &Shared, connection: &Connection) -> Result<(), String> {
+async fn check_quorum(shared: &SessionState, connection: &Connection) -> Result<(), String> {
     let path = format!("{INIT_LOCK_PATH}/{:x}", rand::rng().random::<u64>());
     let taking = async {
         let lease = shared.locks.lease_for(connection, path.as_bytes()).await?;
@@ -214,6 +214,6 @@ async fn check_quorum(shared: &Shared, connection: &Connection) -> Result<(), St
     }
 }
 
-fn update(shared: &Shared, change: impl FnOnce(&mut SessionStatus)) {
+fn update(shared: &SessionState, change: impl FnOnce(&mut SessionStatus)) {
     change(&mut shared.status.lock().unwrap_or_else(PoisonError::into_inner));
 }

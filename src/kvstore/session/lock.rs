@@ -1,6 +1,6 @@
 //! Locks of paths, over all processes: a lock within this process, then etcd's mutex (Cilium's `lock.go`).
 //!
-//! Whatever happens to whoever holds or waits for one, its key goes before its path is free in this process: the next one here would hold the
+//! Whatever happens to the task that holds or waits for one, its key goes before its path is free in this process: the next one here would hold the
 //! lock by the same key.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::in_process::Leftover;
 use super::mutex::{LockKey, acquire, key_of};
-use super::{Session, Shared};
+use super::{Session, SessionState};
 use crate::kvstore::KvstoreError;
 use crate::kvstore::error::printable;
 use crate::model::LeaseId;
@@ -33,14 +33,14 @@ pub struct KvLocker {
 
 /// A path that is held here, and perhaps a key in etcd.
 struct Holding {
-    shared: Arc<Shared>,
+    shared: Arc<SessionState>,
     path: Vec<u8>,
     owner: u64,
     key: Option<Vec<u8>>,
     done: bool,
 }
 
-/// Deletes the keys of those who went without doing so. Bounded by the locks that there are.
+/// Deletes the keys of holders that were dropped without doing so. Bounded by the locks that there are.
 #[derive(Default)]
 pub(super) struct Janitor {
     left: Mutex<Vec<Leftover>>,
@@ -58,7 +58,7 @@ impl Session {
         timeout(limit, locking).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("locking {}", printable(path)), limit }))
     }
 
-    /// The same without limits on how long it is waited for or held: for leaders, which hold it until they end.
+    /// Locks a path, without limits on how long the lock is waited for or held: for leaders, which hold it until they end.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -81,7 +81,7 @@ impl Session {
         Ok(KvLocker { holding, lock, lease_gone: shared.locks.gone(lease) })
     }
 
-    /// Takes the locks that this process has held for more than 30 s away from whoever forgot them; says how many. A session also does this by
+    /// Takes the locks that this process has held for more than 30 s away from holders that forgot them; says how many. A session also does this by
     /// itself, each 30 s.
     #[must_use = "how many locks were forgotten is worth a look"]
     pub fn run_locks_gc(&self) -> usize {
@@ -102,7 +102,7 @@ impl KvLocker {
         &self.lock
     }
 
-    /// Waits until the lock's lease is lost, and with it the lock. (Somebody who deletes its key is noticed only by operations under it.)
+    /// Waits until the lock's lease is lost, and with it the lock. (That its key was deleted is noticed only by operations under it.)
     pub async fn lost(&self) {
         self.lease_gone.cancelled().await;
     }
@@ -154,7 +154,7 @@ impl Janitor {
     }
 }
 
-impl Shared {
+impl SessionState {
     /// etcd does not have the lease that a lock was to hang on.
     pub(super) fn note_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
         if error.is_about_a_lost_lease() {

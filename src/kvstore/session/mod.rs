@@ -1,7 +1,7 @@
 //! A session: one etcd for as long as the program wants it, above connections that end.
 //!
 //! A [`Connection`] is one etcd process and dies with it. A session opens the next one, over the endpoints in turn, and keeps what outlives a
-//! connection: leases and who is told when they are lost, locks, watches, and whether etcd can still agree on something. Invariant: a lease of a
+//! connection: leases and their observers, locks, watches, and whether etcd can still agree on something. Invariant: a lease of a
 //! history that is gone (another cluster id, an older revision) is lost, whatever that etcd says. Deliberately lacks: retries of operations (who
 //! asks knows what to do), any meaning of keys and values.
 
@@ -94,10 +94,10 @@ impl fmt::Debug for SessionOptions {
 /// One etcd, written to and read. Clones share it. [`Session::close`] or its cancellation token end it.
 #[derive(Clone)]
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionState>,
 }
 
-struct Shared {
+struct SessionState {
     file: ClientFile,
     options: SessionOptions,
     cancel: CancellationToken,
@@ -127,7 +127,7 @@ impl Session {
     pub fn start(file: ClientFile, options: SessionOptions, cancel: CancellationToken) -> Self {
         let keys = Leases::new(options.lease_ttl, options.keys_per_lease_max);
         let locks = Leases::new(options.lock_ttl, options.keys_per_lease_max);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SessionState {
             file,
             options,
             cancel,
@@ -195,13 +195,13 @@ impl Session {
         }
     }
 
-    /// Who is told when keys with this prefix lose their lease, in place of who was told before. It must be quick: leases are not renewed
+    /// Sets the observer that is called when keys with this prefix lose their lease, in place of the one before. It must be quick: leases are not renewed
     /// meanwhile. Of several prefixes that a key begins with the longest counts.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
         self.shared.keys.observe(prefix, Some(Arc::new(observer)));
     }
 
-    /// The same for locks: what is asked is their path.
+    /// Sets the observer that is called when locks whose paths have this prefix lose their lease, in place of the one before.
     pub fn on_lock_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
         self.shared.locks.observe(prefix, Some(Arc::new(observer)));
     }
@@ -218,7 +218,7 @@ impl Session {
     }
 
     /// Takes over a key that hangs on the lease of another session: that lease is renewed from now on, and the key counted on it. Where the lease
-    /// is gone, who is told of lost leases hears of it.
+    /// is gone, the observers of lost leases are called.
     pub fn adopt(&self, key: &[u8], lease: LeaseId) {
         if lease.0 != 0 {
             self.shared.keys.adopt(key, lease);
@@ -258,7 +258,7 @@ impl Session {
     }
 }
 
-impl Shared {
+impl SessionState {
     /// The connection, waited for as long as a call may take.
     async fn connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let limit = self.options.client.request_timeout;

@@ -1,4 +1,4 @@
-//! etcd's own mutex (`client/v3/concurrency/mutex.go`): whoever created the first key below a path has the lock.
+//! etcd's own mutex (`client/v3/concurrency/mutex.go`): the session that created the first key below a path has the lock.
 
 use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbTxnOpResponse, PbTxnResponse};
 use etcd_client::{Compare, CompareOp, GetOptions, SortOrder, SortTarget, Txn, TxnOp};

@@ -5,7 +5,7 @@ use std::future::Future;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 use tokio::time::Instant;
 
-use super::{Session, Shared};
+use super::{Session, SessionState};
 use crate::kvstore::error::printable;
 use crate::kvstore::{Connection, KeyValue, KvstoreError, PagedList, keys, prefix_end};
 use crate::model::{LeaseId, Revision};
@@ -53,7 +53,7 @@ impl Session {
         self.traced("list_prefix", prefix, listing).await
     }
 
-    /// The same page by page, of one revision. Takes the turn of one call.
+    /// Lists the keys below a prefix page by page, as of one revision. Takes the turn of one call.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -174,7 +174,7 @@ impl Session {
     }
 }
 
-impl Shared {
+impl SessionState {
     /// A connection, and the turn for one call over it.
     pub(super) async fn turn(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let connection = self.connection(what).await?;
@@ -182,7 +182,7 @@ impl Shared {
         Ok(connection)
     }
 
-    /// The same for a key that is written, with its lease, chosen before the turn is waited for.
+    /// A connection for writing a key, once it is its turn, and the lease of the key, which is chosen before the turn is waited for.
     pub(super) async fn to_write(&self, key: &[u8], life: Life, what: impl Fn() -> String) -> Result<(Connection, LeaseId), KvstoreError> {
         let connection = self.connection(what).await?;
         let lease = match life {

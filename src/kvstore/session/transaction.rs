@@ -1,4 +1,4 @@
-//! Several conditions and several writes at once, for who cannot do with the operations that Cilium has.
+//! Several conditions and several writes at once, for what the operations that Cilium has cannot do.
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Session, Shared};
+use super::{Session, SessionState};
 use crate::kvstore::error::printable;
 use crate::kvstore::{Connection, Event, KvstoreError, WatchMessage, prefix_end};
 use crate::model::Revision;
@@ -82,7 +82,7 @@ impl Watcher {
 }
 
 struct Following {
-    shared: Arc<Shared>,
+    shared: Arc<SessionState>,
     prefix: Vec<u8>,
     sender: mpsc::Sender<KeyValueEvent>,
     /// The keys that were told, and in which list each was seen last.

@@ -1,7 +1,7 @@
 //! Stores over a kvstore, three of them as Cilium has (`pkg/kvstore/store`): one that writes what it is told ([`SyncStore`]), one that follows a
 //! prefix over changing connections ([`WatchStore`]), and one of which every process that joins it owns some keys ([`SharedStore`]).
 //!
-//! Owns: which keys are wanted, which are still to be written, what was seen. Deliberately lacks: any meaning of values; who needs one gives a
+//! Owns: which keys are wanted, which are still to be written, what was seen. Deliberately lacks: any meaning of values; a caller that needs one gives a
 //! [`Validate`].
 
 mod queue;

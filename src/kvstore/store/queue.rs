@@ -34,15 +34,15 @@ pub trait Wanted: Send + Sync + 'static {
 /// Keys to be written, by groups of which each can be waited for. Clones share it.
 #[derive(Clone)]
 pub struct SyncQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
 }
 
-struct Shared {
+struct QueueShared {
     session: Session,
     wanted: Arc<dyn Wanted>,
     life: Life,
     workers: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// There is something to write.
     more: Notify,
     /// Something was written.
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     items: HashMap<Vec<u8>, Item>,
     ready: VecDeque<Vec<u8>>,
     later: BTreeSet<(Instant, Vec<u8>)>,
@@ -75,7 +75,7 @@ impl SyncQueue {
     #[must_use]
     pub fn new(session: Session, wanted: Arc<dyn Wanted>, life: Life, workers: usize) -> Self {
         let (more, less) = (Notify::new(), Notify::new());
-        Self { shared: Arc::new(Shared { session, wanted, life, workers: workers.max(1), state: Mutex::default(), more, less }) }
+        Self { shared: Arc::new(QueueShared { session, wanted, life, workers: workers.max(1), state: Mutex::default(), more, less }) }
     }
 
     /// A key is to be as it is wanted; waits while too many do.
@@ -90,7 +90,7 @@ impl SyncQueue {
         self.add_now(key, group);
     }
 
-    /// The same without waiting, for whoever bounds what is added otherwise.
+    /// Adds a key without waiting, for callers that bound what they add otherwise.
     pub fn add_now(&self, key: &[u8], group: u32) {
         if self.shared.state().add(key, group) {
             self.shared.more.notify_one();
@@ -133,7 +133,7 @@ impl SyncQueue {
         self.shared.state().failing.clone()
     }
 
-    /// Forgets what is still to be written, also what was just being written: whoever clears has dropped its [`SyncQueue::run`], or the key would
+    /// Forgets what is still to be written, also what was just being written: a caller that clears has dropped its [`SyncQueue::run`], or the key would
     /// count as being written for ever.
     pub fn clear(&self) {
         let mut state = self.shared.state();
@@ -219,13 +219,13 @@ impl SyncQueue {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl QueueShared {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     /// Whether there is something new to write.
     fn add(&mut self, key: &[u8], group: u32) -> bool {
         if let Some(item) = self.items.get_mut(key) {
@@ -280,7 +280,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_waits_once_is_written_again_if_it_changed_meanwhile_and_counts_until_it_succeeded() {
-        let mut state = State::default();
+        let mut state = QueueState::default();
         let now = Instant::now();
         assert!(state.add(b"a", 1));
         assert!(!state.add(b"a", 1), "it waits already");

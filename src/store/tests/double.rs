@@ -33,7 +33,7 @@ struct LogFile {
     is_noted: bool,
 }
 
-/// A disk that outlives those who write to it.
+/// A disk that outlives the stores that write to it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk(Arc<Mutex<State>>);
 

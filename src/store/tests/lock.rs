@@ -62,7 +62,7 @@ fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
     assert_eq!(error.to_string(), format!("the data directory {} cannot be written: {cause}", named.display()));
 }
 
-/// `/proc` takes no files, whoever asks.
+/// `/proc` takes no files, also of root.
 #[test]
 fn a_directory_that_takes_no_files_is_named_with_the_reason() {
     let error = Store::open(std::path::Path::new("/proc/self/task"), Duration::ZERO).unwrap_err();

@@ -206,7 +206,7 @@ pub(super) fn work(warm: &mut Warm<Disk>, random: &mut StdRng) -> Result<(), Eng
     Ok(())
 }
 
-/// So long no test takes.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Three groups that are in the log alone.

@@ -152,7 +152,7 @@ fn cursor(revision: i64) -> Cursor {
     }
 }
 
-/// The same records in chunks of few, so that there are many.
+/// Records packed anew in chunks of few, so that there are many.
 fn in_pieces(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
     let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk.record(row), chunk.meaning(row))));
     let rows: Vec<(Record, Meaning)> = rows.collect();

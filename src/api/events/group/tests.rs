@@ -1,4 +1,4 @@
-//! Readers of one group: what they share, what is let go, and who is lost.
+//! Readers of one group: what they share, what is let go, and which readers are lost.
 
 use std::task::Waker;
 
@@ -191,7 +191,7 @@ async fn nobody_joins_inside_a_wave_and_no_bookmark_falls_into_it() {
     }
     assert!(seat.settled);
     assert_eq!(told, (208..508).collect::<Vec<_>>());
-    // who has what was before may join, and is not told twice
+    // a reader that has what was before may join, and is not told twice
     assert!(trial.join(507).is_some());
 }
 

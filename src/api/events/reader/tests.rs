@@ -141,7 +141,7 @@ async fn busy(scanner: &Scanner) -> (mpsc::SyncSender<()>, impl Future<Output = 
     (end, work)
 }
 
-/// The async threads answer whoever lacks little; a snapshot is for the threads of scans, and its stream may go meanwhile.
+/// The async threads answer streams that lack little; a snapshot is for the threads of scans, and its stream may go meanwhile.
 #[tokio::test]
 async fn a_stream_that_is_behind_waits_for_its_turn_and_none_that_is_closed_has_one() {
     let fixture = Fixture::new();
