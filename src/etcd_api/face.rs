@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use etcd_client::proto::PbResponseHeader;
@@ -16,6 +16,7 @@ use super::refusal;
 use super::revisions::revision;
 use super::window::Window;
 use crate::handle::{Handle, Reading};
+use crate::model::RangeOutcome;
 
 /// The one member of the cluster that this is.
 pub(super) const MEMBER_ID: u64 = 1;
@@ -31,8 +32,6 @@ pub(super) struct Face {
     pub(super) pins: Pins,
     pub(super) window: Window,
     pub(super) answers: Answers,
-    /// How many streams of watches are open.
-    pub(super) watch_streams: AtomicUsize,
     threads: Arc<Semaphore>,
 }
 
@@ -70,7 +69,6 @@ impl Face {
             pins: Pins::default(),
             window: Window::default(),
             answers: Answers::default(),
-            watch_streams: AtomicUsize::new(0),
             threads: Arc::new(Semaphore::new(threads)),
         }
     }
@@ -78,6 +76,13 @@ impl Face {
     /// The newest moment; waits for the store to load.
     pub(super) async fn reading(&self) -> Result<Reading, Status> {
         self.handle.reading().await.map_err(|_| refusal::loading())
+    }
+
+    /// Counts what became of a range.
+    pub(super) fn counted<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
+        let outcome = answer.as_ref().map_or_else(refusal::outcome, |_| RangeOutcome::Answered);
+        self.handle.etcd_counts().add_range(outcome);
+        answer
     }
 
     /// The head of an answer at the newest moment.

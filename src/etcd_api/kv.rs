@@ -27,7 +27,32 @@ impl PbKvService for Keys {
     type RangeStreamStream = Messages<PbRangeStreamResponse>;
 
     async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {
-        let request = request.into_inner();
+        self.0.counted(self.ranged(request.into_inner()).await)
+    }
+
+    async fn range_stream(&self, request: Request<PbRangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
+        self.0.counted(self.streamed(request.into_inner()).await)
+    }
+
+    async fn put(&self, _: Request<PbPutRequest>) -> Result<Response<PbPutResponse>, Status> {
+        Err(refusal::permission_denied())
+    }
+
+    async fn delete_range(&self, _: Request<PbDeleteRequest>) -> Result<Response<PbDeleteResponse>, Status> {
+        Err(refusal::permission_denied())
+    }
+
+    async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
+        self.0.counted(self.transacted(request.into_inner()).await)
+    }
+
+    async fn compact(&self, _: Request<PbCompactionRequest>) -> Result<Response<PbCompactionResponse>, Status> {
+        Err(refusal::permission_denied())
+    }
+}
+
+impl Keys {
+    async fn ranged(&self, request: PbRangeRequest) -> Result<Response<PbRangeResponse>, Status> {
         range::check(&request)?;
         let span = Span::new(&request.key, &request.range_end);
         self.0.may_read(&span)?;
@@ -58,8 +83,7 @@ impl PbKvService for Keys {
         Ok(room.hold(answer))
     }
 
-    async fn range_stream(&self, request: Request<PbRangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let request = request.into_inner();
+    async fn streamed(&self, request: PbRangeRequest) -> Result<Response<Messages<PbRangeStreamResponse>>, Status> {
         range_stream::check(&request)?;
         let span = Span::new(&request.key, &request.range_end);
         self.0.may_read(&span)?;
@@ -69,16 +93,7 @@ impl PbKvService for Keys {
         Ok(Response::new(range_stream::answer(moment, request, header, self.0.answers.room())))
     }
 
-    async fn put(&self, _: Request<PbPutRequest>) -> Result<Response<PbPutResponse>, Status> {
-        Err(refusal::permission_denied())
-    }
-
-    async fn delete_range(&self, _: Request<PbDeleteRequest>) -> Result<Response<PbDeleteResponse>, Status> {
-        Err(refusal::permission_denied())
-    }
-
-    async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
-        let request = request.into_inner();
+    async fn transacted(&self, request: PbTxnRequest) -> Result<Response<PbTxnResponse>, Status> {
         txn::check(&request)?;
         txn::spans(&request).iter().try_for_each(|span| self.0.may_read(span))?;
         let reading = self.0.reading().await?;
@@ -94,9 +109,5 @@ impl PbKvService for Keys {
         };
         answer.header = Some(header(&reading, revision(reading.position().sequence)));
         Ok(room.hold(answer))
-    }
-
-    async fn compact(&self, _: Request<PbCompactionRequest>) -> Result<Response<PbCompactionResponse>, Status> {
-        Err(refusal::permission_denied())
     }
 }

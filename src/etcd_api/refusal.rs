@@ -1,6 +1,23 @@
 //! etcd's own errors, word for word (`api/v3rpc/rpctypes/error.go`), as clients compare them.
 
-use tonic::Status;
+use tonic::{Code, Status};
+
+use crate::model::RangeOutcome;
+
+const FUTURE: &str = "etcdserver: mvcc: required revision is a future revision";
+
+/// What an error says of the range that it answers.
+pub(super) fn outcome(error: &Status) -> RangeOutcome {
+    match error.code() {
+        Code::OutOfRange if error.message() == FUTURE => RangeOutcome::Future,
+        Code::OutOfRange => RangeOutcome::Compacted,
+        Code::PermissionDenied => RangeOutcome::Denied,
+        Code::InvalidArgument | Code::Unimplemented => RangeOutcome::Invalid,
+        Code::ResourceExhausted => RangeOutcome::Crowded,
+        Code::Unavailable => RangeOutcome::Unavailable,
+        _ => RangeOutcome::Failed,
+    }
+}
 
 pub(super) fn loading() -> Status {
     Status::unavailable("etcdserver: the store is still loading: try again in a moment")
@@ -31,7 +48,7 @@ pub(super) fn compacted() -> Status {
 }
 
 pub(super) fn future_revision() -> Status {
-    Status::out_of_range("etcdserver: mvcc: required revision is a future revision")
+    Status::out_of_range(FUTURE)
 }
 
 pub(super) fn too_many_requests() -> Status {

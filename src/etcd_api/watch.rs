@@ -8,7 +8,6 @@ mod watcher;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use etcd_client::proto::{PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchService};
@@ -65,22 +64,6 @@ struct WatchStream {
 #[derive(Debug)]
 pub(super) struct Watches(pub(super) Arc<Face>);
 
-/// Counts a stream as long as it is there.
-struct Counted(Arc<Face>);
-
-impl Counted {
-    fn new(face: Arc<Face>) -> Self {
-        face.watch_streams.fetch_add(1, Ordering::Relaxed);
-        Self(face)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.watch_streams.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[tonic::async_trait]
 impl PbWatchService for Watches {
     type WatchStream = Messages<PbWatchResponse>;
@@ -91,7 +74,7 @@ impl PbWatchService for Watches {
         let face = Arc::clone(&self.0);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let counted = Counted::new(Arc::clone(&face));
+            let counted = face.handle.etcd_counts().watch_streams.open();
             let stop = face.options.stop.clone();
             let stream = WatchStream { face, answers: answers.clone(), watchers: BTreeMap::new(), next_id: 0, owes_progress: false };
             if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
@@ -139,7 +122,7 @@ impl WatchStream {
 
     /// How long to wait before the next look.
     fn pause(&self) -> Duration {
-        let streams = u32::try_from(self.face.watch_streams.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        let streams = u32::try_from(self.face.handle.etcd_counts().watch_streams.get()).unwrap_or(u32::MAX);
         PAUSE_FOR_EACH.saturating_mul(streams).min(PAUSE_MAX)
     }
 
@@ -173,7 +156,8 @@ impl WatchStream {
                 let watcher = if self.watchers.len() >= WATCHES_MAX {
                     Err(Refused("this stream has as many watches as it may".to_owned()))
                 } else {
-                    Watcher::new(&request, reading.position().sequence, |span| self.face.may_read(span).is_ok())
+                    let open = self.face.handle.etcd_counts().watchers.open();
+                    Watcher::new(&request, reading.position().sequence, open, |span| self.face.may_read(span).is_ok())
                 };
                 self.create(create.watch_id, watcher).await
             }
@@ -246,6 +230,7 @@ impl WatchStream {
                 Told::Compacted(lowest) => {
                     let (header, compact_revision) = (header(head), revision(lowest.next()));
                     let canceled = PbWatchResponse { header, watch_id: id, canceled: true, compact_revision, ..PbWatchResponse::default() };
+                    self.face.handle.etcd_counts().add_compacted_watch();
                     self.send(canceled).await?;
                     continue;
                 }

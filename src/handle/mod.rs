@@ -33,7 +33,7 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, Published, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, DirectoryState, LogTail, MaxConnectedClusters, Scope, Setting, Times};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, EtcdCounts, LogTail, MaxConnectedClusters, Scope, Setting, Times};
 
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
@@ -150,6 +150,7 @@ pub struct Handle {
     disk: Option<DiskBytes>,
     findings: FindingsDoor,
     log: LogTail,
+    etcd: Arc<EtcdCounts>,
 }
 
 /// The store is still loading after the longest wait.
@@ -169,6 +170,7 @@ impl Handle {
             disk: None,
             findings: FindingsDoor::default(),
             log: LogTail::default(),
+            etcd: Arc::default(),
         }
     }
 
@@ -188,6 +190,12 @@ impl Handle {
     #[must_use]
     pub fn with_log(self, log: LogTail) -> Self {
         Self { log, ..self }
+    }
+
+    /// What the etcd face counts of its calls.
+    #[must_use]
+    pub fn etcd_counts(&self) -> &EtcdCounts {
+        &self.etcd
     }
 
     /// The newest lines of the log, the oldest of them first, and how many older ones there were.

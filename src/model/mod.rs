@@ -7,6 +7,7 @@ mod announcement;
 mod causes;
 mod change;
 mod cluster;
+mod etcd_counts;
 mod export;
 mod footprint;
 mod histogram;
@@ -34,6 +35,7 @@ pub use cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, EtcdClusterId, MaxConnectedClusters, Phase,
     RefusedKey, ResourceStatus, UnknownPrefix, WentBack,
 };
+pub use etcd_counts::{EtcdCounts, OpenOne, RangeOutcome};
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};
 pub use identity_labels::IdentityLabels;

@@ -43,6 +43,7 @@ fn text(state: &ApiState) -> String {
     store(&mut page, &state.handle);
     streams(&mut page, state, reading.as_ref());
     posts(&mut page, state);
+    etcd(&mut page, &state.handle);
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
         clusters::add(&mut page, &state.handle, &all);
@@ -167,6 +168,18 @@ fn posts(page: &mut Page, state: &ApiState) {
         posts.sample(&[("outcome", outcome)], count);
     }
     page.gauge("meshkeep_problem_posts_waiting", "Findings that appeared or went and were not posted yet.").sample(&[], waiting);
+}
+
+fn etcd(page: &mut Page, handle: &Handle) {
+    let counts = handle.etcd_counts();
+    page.gauge("meshkeep_etcd_watch_streams", "Open streams of watches of an etcd's clients.").sample(&[], counts.watch_streams.get());
+    page.gauge("meshkeep_etcd_watchers", "Watches that they have on these streams.").sample(&[], counts.watchers.get());
+    page.counter("meshkeep_etcd_watches_compacted_total", "Watches that were cancelled because what they missed is not known any more.")
+        .sample(&[], counts.compacted_watches());
+    let mut ranges = page.counter("meshkeep_etcd_ranges_total", "Ranges, streams of ranges and transactions, by what became of them.");
+    for (outcome, count) in counts.ranges() {
+        ranges.sample(&[("outcome", outcome.name())], count);
+    }
 }
 
 fn mirror(page: &mut Page, reading: &Reading) {

@@ -8,7 +8,7 @@ use super::super::revisions::{revision, sequence};
 use super::super::span::Span;
 use super::super::window::Window;
 use crate::handle::{RawChange, Reading};
-use crate::model::{Announcement, Sequence};
+use crate::model::{Announcement, OpenOne, Sequence};
 
 /// An answer ends with the event that brings it to so many bytes: the half of what clients take at most unless told otherwise (2 MiB), as
 /// one event has 1.5 MiB at most. So none has to be sent in fragments.
@@ -37,6 +37,7 @@ pub(super) struct Watcher {
     was_told: bool,
     /// Everything up to here was told; above the head where it begins later.
     sent: Sequence,
+    _open: OpenOne,
 }
 
 /// Why there is no watch.
@@ -52,7 +53,12 @@ pub(super) enum Told {
 
 impl Watcher {
     /// The watch that a request to create one asks for.
-    pub(super) fn new(request: &PbWatchRequestUnion, head: Sequence, may_read: impl Fn(&Span) -> bool) -> Result<Self, Refused> {
+    pub(super) fn new(
+        request: &PbWatchRequestUnion,
+        head: Sequence,
+        open: OpenOne,
+        may_read: impl Fn(&Span) -> bool,
+    ) -> Result<Self, Refused> {
         let PbWatchRequestUnion::CreateRequest(create) = request else { return Err(Refused("no watch is asked for".to_owned())) };
         if create.start_revision < 0 {
             return Err(Refused("etcdserver: mvcc: required revision has been compacted".to_owned()));
@@ -74,6 +80,7 @@ impl Watcher {
             progress_notify: create.progress_notify,
             was_told: false,
             sent,
+            _open: open,
         })
     }
 
