@@ -29,7 +29,6 @@ pub struct Version {
 
 /// The bytes of a version, and its place in our order.
 #[derive(Debug, Clone, Default)]
-#[allow(dead_code, reason = "the place is for readers that follow the feed without decoding")]
 pub struct VersionBytes {
     /// The bytes exactly as they came, usable or not.
     pub value: Arc<[u8]>,
