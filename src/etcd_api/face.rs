@@ -16,7 +16,7 @@ use super::refusal;
 use super::revisions::revision;
 use super::window::Window;
 use crate::handle::{Handle, Reading};
-use crate::model::RangeOutcome;
+use crate::model::{EntryKey, Question, RangeOutcome};
 
 /// The one member of the cluster that this is.
 pub(super) const MEMBER_ID: u64 = 1;
@@ -76,6 +76,13 @@ impl Face {
     /// The newest moment; waits for the store to load.
     pub(super) async fn reading(&self) -> Result<Reading, Status> {
         self.handle.reading().await.map_err(|_| refusal::loading())
+    }
+
+    /// The newest moment for a question about one key; while the store loads one that has no other key, where the key is of an entry.
+    pub(super) async fn reading_for(&self, key: &[u8]) -> Result<Reading, Status> {
+        let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form).filter(|key| key.kind.is_mirrored());
+        let Some(entry) = entry else { return self.reading().await };
+        self.handle.reading_for(Question::Key(entry)).await.map_err(|_| refusal::loading())
     }
 
     /// Counts what became of a range.

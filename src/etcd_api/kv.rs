@@ -56,9 +56,9 @@ impl Keys {
         range::check(&request)?;
         let span = Span::new(&request.key, &request.range_end);
         self.0.may_read(&span)?;
-        let reading = self.0.reading().await?;
-        let head = revision(reading.position().sequence);
         let is_newest = request.revision <= 0;
+        let reading = if span.is_single && is_newest { self.0.reading_for(&request.key).await? } else { self.0.reading().await? };
+        let head = revision(reading.position().sequence);
         let is_few = span.is_single || (1..=QUICK_LIMIT).contains(&request.limit);
         let is_quick = is_few && is_newest && range::is_default_order(&request) && !range::has_revision_filters(&request);
         let mut room = self.0.answers.room();

@@ -7,12 +7,16 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use super::*;
 use crate::api::{ApiOptions, Bound};
 use crate::commit::{PersistState, first_reservation, publication};
+use crate::etcd_api::{self, EtcdOptions};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection,
@@ -192,6 +196,33 @@ async fn answers(address: String) -> Vec<(&'static str, String)> {
     tokio::task::spawn_blocking(asked).await.unwrap()
 }
 
+/// In a chunk and changed since, changed in the log alone, gone, and never there.
+const ETCD_KEYS: [&str; 4] = [
+    "cilium/cache/ip/v1/oslo/10.9.1.2",
+    "cilium/cache/ip/v1/rome/10.8.8.8",
+    "cilium/cache/ip/v1/rome/10.7.0.1",
+    "cilium/cache/nodes/v1/paris/nobody",
+];
+
+/// Whether each of the keys is there for an etcd's client, and all bytes of the answer.
+async fn keys_of_an_etcd(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
+    let mut answers = ETCD_KEYS.map(|_| (false, Bytes::new()));
+    for (key, answer) in ETCD_KEYS.into_iter().zip(&mut answers) {
+        // a `RangeRequest` with its first field alone, in a message that is not compressed and has its length before it
+        let request = [&[0x0a, u8::try_from(key.len()).unwrap()], key.as_bytes()].concat();
+        let message = [&[0], &u32::try_from(request.len()).unwrap().to_be_bytes()[..], &request].concat();
+        let request = http::Request::post("/etcdserverpb.KV/Range").header("content-type", "application/grpc");
+        let request = request.body(Full::new(Bytes::from(message))).unwrap();
+        let response = etcd_api::service(handle.clone(), EtcdOptions::default()).oneshot(request).await.unwrap();
+        let body = response.into_body().collect().await.unwrap();
+        let is_refused = body.trailers().is_none_or(|trailers| trailers["grpc-status"] != "0");
+        assert!(!is_refused, "{key}: {:?}", body.trailers());
+        let bytes = body.to_bytes();
+        *answer = (memchr::memmem::find(&bytes, key.as_bytes()).is_some(), bytes);
+    }
+    answers
+}
+
 /// What was announced and not stored is known before any position is given out.
 #[test]
 fn an_early_start_honours_what_was_announced_before_a_kill() {
@@ -221,11 +252,12 @@ async fn early_answers_are_those_of_the_loaded_store() {
         store: watch::channel(StoreReport::default()).1,
         lost_lines: LostLines::default(),
     });
+    let handle = handle.with_early(early);
     let bound = Bound::bind(&[ListenAddress::parse("127.0.0.1:0").unwrap()], &ApiOptions::default()).await.unwrap();
     let address = bound.addresses()[0].strip_prefix("http://").unwrap().to_owned();
     let stop = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(bound.serve(handle.with_early(early), stop.clone(), Duration::from_secs(1)));
+    tasks.spawn(bound.serve(handle.clone(), stop.clone(), Duration::from_secs(1)));
 
     // loading waits at its beginning until it is let go
     let (release, held) = sync_channel::<()>(1);
@@ -246,8 +278,11 @@ async fn early_answers_are_those_of_the_loaded_store() {
         (store, publisher, loaded_sender)
     });
     let before = answers(address.clone()).await;
+    let keys_before = keys_of_an_etcd(&handle).await;
     release.send(()).unwrap();
     let _kept = loading.await.unwrap();
+    assert_eq!(keys_before, keys_of_an_etcd(&handle).await);
+    assert_eq!(keys_before.each_ref().map(|(is_found, _)| *is_found), [true, true, false, false]);
     let after = answers(address).await;
     for ((path, before), (_, after)) in before.iter().zip(&after) {
         assert_eq!(before, after, "{path}");
