@@ -1,16 +1,14 @@
 //! What an agent reads: the keys of a KVStoreMesh, at once after every start.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use etcd_client::{Client, Compare, CompareOp, Error, GetOptions, SortOrder, SortTarget, Txn, TxnOp, WatchOptions};
 
-use super::{FLAG, client, face_url, list, start};
-use crate::harness::etcd::etcd_binaries;
+use super::watches::message;
+use super::{Mirrored, client, face_url, list};
 use crate::harness::eventually;
-use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
 use crate::harness::meshkeep::{Home, http};
-use crate::harness::scene::{Remote, settles};
+use crate::harness::scene::settles;
 use crate::harness::truth::Truth;
 
 /// Keys with bytes, create revision, mod revision and version.
@@ -34,11 +32,7 @@ fn code(error: Error) -> (tonic::Code, String) {
 
 #[tokio::test]
 async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_start() {
-    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::start().await;
     eventually("all canaries", || {
         let mut face = face.clone();
         async move { (list(&mut face, "cilium/synced/c01/").await.kvs().len() == 6).then_some(()) }
@@ -87,10 +81,8 @@ async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_st
 
 #[tokio::test]
 async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words() {
-    let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (_meshkeep, mut face) = start(&mut home, &["c01"]).await;
+    let mirrored = Mirrored::start().await;
+    let mut face = mirrored.face.clone();
     let denied = (tonic::Code::PermissionDenied, "etcdserver: permission denied".to_owned());
     assert_eq!(code(face.put("a", "b", None).await.unwrap_err()), denied);
     assert_eq!(code(face.delete("a", None).await.unwrap_err()), denied);
@@ -116,12 +108,12 @@ async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words()
     face.lease_revoke(lease.id()).await.unwrap();
     let status = face.status().await.unwrap();
     assert_eq!((status.version(), status.leader()), ("3.7.0", 1));
-    assert_eq!(face.member_list().await.unwrap().members()[0].client_urls(), [face_url(&home)]);
+    assert_eq!(face.member_list().await.unwrap().members()[0].client_urls(), [mirrored.url()]);
     let sorted = GetOptions::new().with_prefix().with_sort(SortTarget::Mod, SortOrder::Descend).with_limit(1);
     let newest = face.get("cilium/", Some(sorted)).await.unwrap();
     assert!(newest.more() && newest.kvs().len() == 1);
     for (path, body) in [("/version", r#""etcdserver":"3.7.0""#), ("/health", r#""health":"true""#), ("/metrics", "meshkeep_")] {
-        let text = http().get(format!("{}{path}", face_url(&home))).send().await.unwrap().text().await.unwrap();
+        let text = http().get(format!("{}{path}", mirrored.url())).send().await.unwrap().text().await.unwrap();
         assert!(text.contains(body), "{path}: {text}");
     }
 }
@@ -129,11 +121,7 @@ async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words()
 /// Pages of a list are read at its first moment, whatever changes meanwhile.
 #[tokio::test]
 async fn a_list_that_goes_on_is_of_one_moment() {
-    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let Mirrored { mut remote, home: _home, meshkeep, mut face } = Mirrored::start().await;
     let before = keys(&mut face, "cilium/cache/").await;
     let page = |revision: i64| GetOptions::new().with_range("cilium/cache0").with_limit(7).with_revision(revision);
     let first = face.get("cilium/cache/", Some(page(0))).await.unwrap();
@@ -165,66 +153,89 @@ async fn a_list_that_goes_on_is_of_one_moment() {
 }
 
 #[tokio::test]
+async fn metrics_count_what_clients_ask_and_what_is_open() {
+    let mut mirrored = Mirrored::start().await;
+    let face = &mut mirrored.face;
+    let (revision, prefix) = (|at: i64| Some(GetOptions::new().with_prefix().with_revision(at)), GetOptions::new().with_prefix());
+    for _ in 0..3 {
+        face.get("cilium/cache/", Some(prefix.clone())).await.unwrap();
+    }
+    let mut stream = face.kv_client().get_stream("cilium/cache/", Some(prefix)).await.unwrap();
+    while stream.message().await.unwrap().is_some() {}
+    face.txn(Txn::new().and_then([TxnOp::get("a", None)])).await.unwrap();
+    code(face.get("cilium/", revision(i64::MAX)).await.unwrap_err());
+    code(face.get("", None).await.unwrap_err());
+    let mut watch = face.watch("cilium/", None).await.unwrap();
+    assert!(message(&mut watch).await.created());
+    watch.watch("cilium/cache/", None).await.unwrap();
+    assert!(message(&mut watch).await.created());
+    let metrics = mirrored.meshkeep.text("/metrics").await;
+    for sample in [
+        "ranges_total{outcome=\"answered\"} 5",
+        "ranges_total{outcome=\"future\"} 1",
+        "ranges_total{outcome=\"invalid\"} 1",
+        "ranges_total{outcome=\"compacted\"} 0",
+        "watch_streams 1",
+        "watchers 2",
+        "watches_compacted_total 0",
+    ] {
+        assert!(metrics.contains(&format!("\nmeshkeep_etcd_{sample}\n")), "{sample} in {metrics}");
+    }
+    watch.cancel(0).await.unwrap();
+    assert!(message(&mut watch).await.canceled());
+    assert!(mirrored.meshkeep.text("/metrics").await.contains("\nmeshkeep_etcd_watchers 1\n"));
+    drop(watch);
+    eventually("no watch", || async {
+        let metrics = mirrored.meshkeep.text("/metrics").await;
+        (metrics.contains("\nmeshkeep_etcd_watchers 0\n") && metrics.contains("\nmeshkeep_etcd_watch_streams 0\n")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_meshkeep_mirrors_what_another_serves() {
-    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (first, _) = start(&mut home, &["c01"]).await;
+    let mut first = Mirrored::start().await;
     let mut second_home = Home::new();
-    second_home.write_cluster("c01", &format!("endpoints:\n- {}\n", face_url(&home)));
+    second_home.write_cluster("c01", &format!("endpoints:\n- {}\n", first.url()));
     let second = second_home.start().await;
     second.reaches("c01", "live").await;
     for round in 0..3 {
-        let keys = remote.clusters[0].keys_of("ip/v1");
-        remote
+        let keys = first.remote.clusters[0].keys_of("ip/v1");
+        first
+            .remote
             .change(|cluster| {
                 cluster.delete(&keys[0]);
                 keys[1..5].iter().for_each(|key| cluster.change(key));
                 cluster.add_endpoints(3);
             })
             .await;
-        let expected = Truth::of(&remote.clusters).expected();
-        settles(&first, &expected, "a change").await;
-        settles(&second, &expected, &format!("change {round} through another")).await;
+        first.settles("a change").await;
+        settles(&second, &Truth::of(&first.remote.clusters).expected(), &format!("change {round} through another")).await;
     }
 }
 
-/// Versions of etcdctl that are at hand, as users have them.
+/// The moment of a list is kept where the newest changes do not reach back to it any more.
 #[tokio::test]
-async fn etcdctl_reads_and_believes_that_it_is_an_etcd() {
-    let tools = ["ETCD_BIN", "ETCD35_BIN", "ETCD37_BIN"].into_iter().filter_map(std::env::var_os);
-    let tools: Vec<_> = tools.map(|etcd| std::path::PathBuf::from(etcd).with_file_name("etcdctl")).filter(|tool| tool.exists()).collect();
-    if tools.is_empty() {
-        return;
-    }
-    let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (_meshkeep, _) = start(&mut home, &["c01"]).await;
-    for tool in tools {
-        let run = |arguments: &[&str]| {
-            let output = Command::new(&tool)
-                .env("ETCDCTL_API", "3")
-                .arg(format!("--endpoints={}", face_url(&home)))
-                .args(arguments)
-                .output()
-                .unwrap();
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (output.status.success(), text(&output.stdout), text(&output.stderr))
-        };
-        for (arguments, words) in [
-            (&["get", "cilium/cluster-config/c01"][..], r#""cached":true"#),
-            (&["get", "cilium/", "--prefix", "--keys-only", "--limit=5"], "cilium/.heartbeat"),
-            (&["get", "cilium/cache/", "--prefix", "--count-only", "--write-out=fields"], "\"Count\""),
-            (&["endpoint", "health"], "is healthy"),
-            (&["endpoint", "status"], "3.7.0"),
-            (&["member", "list"], "meshkeep"),
-            (&["alarm", "list"], ""),
-        ] {
-            let (success, output, errors) = run(arguments);
-            assert!(success && format!("{output}{errors}").contains(words), "{tool:?} {arguments:?}: {output}{errors}");
-        }
-        let (success, _, errors) = run(&["put", "a", "b"]);
-        assert!(!success && errors.contains("permission denied"), "{errors}");
-    }
+async fn a_list_goes_on_over_more_changes_than_are_remembered() {
+    // some of them have the same network; more than 16,384 are left
+    const ADDED: u32 = 18_000;
+    let Mirrored { mut remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
+    let before = keys(&mut face, "cilium/cache/").await;
+    let page = |revision: i64| GetOptions::new().with_range("cilium/cache0").with_revision(revision);
+    let first = face.get("cilium/cache/", Some(page(0).with_limit(7))).await.unwrap();
+    let revision = first.header().unwrap().revision();
+    remote.change(|cluster| cluster.add_endpoints(ADDED)).await;
+    let all = i64::try_from(remote.clusters[0].entries.len()).unwrap();
+    assert!(all > 17_000);
+    eventually("all of them", || {
+        let mut face = face.clone();
+        async move { (face.get("cilium/cache/", Some(page(0).with_count_only())).await.unwrap().count() == all).then_some(()) }
+    })
+    .await;
+    let rest = face.get([first.kvs().last().unwrap().key(), &[0]].concat(), Some(page(revision).with_limit(1_000))).await.unwrap();
+    let found = first.kvs().iter().chain(rest.kvs()).map(|kv| (kv.key_str().unwrap().to_owned(), kv.mod_revision()));
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), before.iter().map(|(key, kv)| (key.clone(), kv.2)).collect());
+    // a moment of which nobody lists is not
+    let unknown = code(face.get("cilium/cache/", Some(page(revision - 1))).await.unwrap_err());
+    assert_eq!(unknown, (tonic::Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted".to_owned()));
 }

@@ -9,13 +9,9 @@ use etcd_client::{Client, Error, EventType, GetOptions, GetResponse, KeyValue, S
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::Mirrored;
 use super::watches::message;
-use super::{FLAG, start};
 use crate::harness::etcd::{Etcd, etcd_binaries};
-use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
-use crate::harness::meshkeep::Home;
-use crate::harness::scene::{Remote, settles};
-use crate::harness::truth::Truth;
 
 /// How many questions are asked of each kind.
 const QUESTIONS: usize = 400;
@@ -173,18 +169,15 @@ fn plain_of_etcd(kvs: &[KeyValue]) -> Vec<Plain> {
 }
 
 /// A face whose source changes, and an etcd that follows.
-async fn pair(etcd: &Etcd) -> (Remote, Home, crate::harness::meshkeep::Meshkeep, Pair) {
-    let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (meshkeep, face) = start(&mut home, &["c01"]).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
-    let mut pair = Pair::new(face, etcd).await;
+async fn pair(etcd: &Etcd) -> (Mirrored, Pair) {
+    let mirrored = Mirrored::start().await;
+    let mut pair = Pair::new(mirrored.face.clone(), etcd).await;
     pair.copy().await;
-    (remote, home, meshkeep, pair)
+    (mirrored, pair)
 }
 
-async fn change(remote: &mut Remote, meshkeep: &crate::harness::meshkeep::Meshkeep, random: &mut StdRng) {
+async fn change(mirrored: &mut Mirrored, random: &mut StdRng) {
+    let remote = &mut mirrored.remote;
     let (ips, nodes) = (remote.clusters[0].keys_of("ip/v1"), remote.clusters[0].keys_of("nodes/v1"));
     let first = random.random_range(0..ips.len() - 5);
     remote
@@ -195,17 +188,17 @@ async fn change(remote: &mut Remote, meshkeep: &crate::harness::meshkeep::Meshke
             cluster.add_endpoints(1);
         })
         .await;
-    settles(meshkeep, &Truth::of(&remote.clusters).expected(), "a change").await;
+    mirrored.settles("a change").await;
 }
 
 #[tokio::test]
 async fn every_answer_is_that_of_an_etcd_which_holds_the_same() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(&binary).start().await;
-        let (mut remote, _home, meshkeep, mut pair) = pair(&etcd).await;
+        let (mut mirrored, mut pair) = pair(&etcd).await;
         let mut random = StdRng::seed_from_u64(29);
         for _ in 0..4 {
-            change(&mut remote, &meshkeep, &mut random).await;
+            change(&mut mirrored, &mut random).await;
             pair.copy().await;
             for _ in 0..QUESTIONS / 4 {
                 let (key, [of_face, of_etcd]) = pair.options(&mut random);
@@ -224,10 +217,10 @@ async fn every_answer_is_that_of_an_etcd_which_holds_the_same() {
 #[tokio::test]
 async fn watches_tell_what_those_of_an_etcd_tell() {
     let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
-    let (mut remote, _home, meshkeep, mut pair) = pair(&etcd).await;
+    let (mut mirrored, mut pair) = pair(&etcd).await;
     let mut random = StdRng::seed_from_u64(30);
     for _ in 0..3 {
-        change(&mut remote, &meshkeep, &mut random).await;
+        change(&mut mirrored, &mut random).await;
     }
     pair.copy().await;
     let events = |told: &etcd_client::WatchResponse| told.events().to_vec();

@@ -1,16 +1,69 @@
 //! The etcd face against the clients of etcd, and against etcd itself.
 
 mod agents;
+mod clients;
 mod conformance;
 mod rights;
 mod watches;
 
+use std::collections::BTreeMap;
+
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse};
 
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
 use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{Remote, settles};
+use crate::harness::truth::Truth;
 
 /// The flag that switches it on.
 const FLAG: &str = "--etcd-listen=127.0.0.1:0";
+
+/// The cluster `c01` with something of every kind, a sidecar that mirrors all of it and serves it as an etcd, and a client of that.
+struct Mirrored {
+    remote: Remote,
+    home: Home,
+    meshkeep: Meshkeep,
+    face: Client,
+}
+
+impl Mirrored {
+    async fn start() -> Self {
+        Self::with_flags(&[FLAG]).await
+    }
+
+    async fn with_flags(flags: &[&str]) -> Self {
+        let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+        let mut home = Home::new().with_flags(flags);
+        home.write_cluster("c01", &remote.client_file());
+        let meshkeep = home.start().await;
+        meshkeep.reaches("c01", "live").await;
+        let face = client(&face_url(&home)).await;
+        let mirrored = Self { remote, home, meshkeep, face };
+        mirrored.settles("the first loading").await;
+        mirrored
+    }
+
+    /// Waits until all that its cluster has is served.
+    async fn settles(&self, after: &str) {
+        settles(&self.meshkeep, &Truth::of(&self.remote.clusters).expected(), after).await;
+    }
+
+    /// `kill -9`, changes while it is away, and a start that serves all of it.
+    async fn killed_and_started(mut self, meanwhile: impl FnMut(&mut MeshCluster)) -> Self {
+        self.meshkeep.kill();
+        self.remote.change(meanwhile).await;
+        self.meshkeep = self.home.start().await;
+        self.face = client(&face_url(&self.home)).await;
+        self.settles("a kill").await;
+        self
+    }
+
+    /// Where it is served as an etcd.
+    fn url(&self) -> String {
+        face_url(&self.home)
+    }
+}
 
 /// Where a sidecar that has just started serves it.
 fn face_url(home: &Home) -> String {
@@ -28,12 +81,7 @@ async fn list(client: &mut Client, prefix: &str) -> GetResponse {
     client.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap()
 }
 
-/// Starts it with the face, and waits until its clusters are live.
-async fn start(home: &mut Home, clusters: &[&str]) -> (Meshkeep, Client) {
-    let meshkeep = home.start().await;
-    let client = client(&face_url(home)).await;
-    for name in clusters {
-        meshkeep.reaches(name, "live").await;
-    }
-    (meshkeep, client)
+/// Values by key.
+fn values(listed: &GetResponse) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    listed.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect()
 }

@@ -1,16 +1,14 @@
 //! Watches: what they are told live, from a revision, and where the past is gone.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use etcd_client::{Client, EventType, WatchFilterType, WatchOptions, WatchResponse, WatchStream};
 
-use super::{FLAG, client, face_url, list, start};
+use super::{FLAG, Mirrored, client, face_url, list, values};
 use crate::harness::PATIENCE;
-use crate::harness::etcd::etcd_binaries;
-use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
-use crate::harness::meshkeep::Home;
-use crate::harness::scene::{Remote, settles};
+use crate::harness::mesh::MeshCluster;
+use crate::harness::scene::settles;
 use crate::harness::truth::Truth;
 
 pub(super) async fn message(watch: &mut WatchStream) -> WatchResponse {
@@ -25,13 +23,9 @@ async fn from(face: &mut Client, key: &str, options: WatchOptions) -> WatchStrea
 
 #[tokio::test]
 async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
-    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let Mirrored { mut remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
     let listed = list(&mut face, "cilium/cache/ip/").await;
-    let mut held: BTreeMap<Vec<u8>, Vec<u8>> = listed.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    let mut held = values(&listed);
     let first = listed.header().unwrap().revision();
     let options = || WatchOptions::new().with_prefix().with_start_revision(first + 1);
     let mut watch = from(&mut face, "cilium/cache/ip/", options().with_prev_key()).await;
@@ -75,9 +69,7 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
     let progress = message(&mut watch).await;
     assert!(progress.events().is_empty() && progress.watch_id() == -1);
     assert!(progress.header().unwrap().revision() >= last);
-    let now: BTreeMap<Vec<u8>, Vec<u8>> =
-        list(&mut face, "cilium/cache/ip/").await.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
-    assert_eq!(held, now);
+    assert_eq!(held, values(&list(&mut face, "cilium/cache/ip/").await));
     watch.cancel(0).await.unwrap();
     let canceled = message(&mut watch).await;
     assert!(canceled.canceled() && canceled.watch_id() == 0 && canceled.cancel_reason().is_empty());
@@ -86,33 +78,24 @@ async fn a_watch_is_told_each_change_once_and_its_progress_is_never_ahead() {
 /// From a revision of an earlier start: the newest state of each key that changed, in order, and what went.
 #[tokio::test]
 async fn a_watch_from_before_a_start_ends_with_the_truth() {
-    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
-    let mut home = Home::new().with_flags(&[FLAG]);
-    home.write_cluster("c01", &remote.client_file());
-    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
-    let listed = list(&mut face, "cilium/cache/").await;
-    let mut held: BTreeMap<Vec<u8>, Vec<u8>> = listed.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    let mut mirrored = Mirrored::start().await;
+    let listed = list(&mut mirrored.face, "cilium/cache/").await;
+    let mut held = values(&listed);
     let first = listed.header().unwrap().revision();
     for _ in 0..3 {
-        let keys = remote.clusters[0].keys_of("ip/v1");
-        remote
-            .change(|cluster| {
-                cluster.delete(&keys[0]);
-                keys[1..9].iter().for_each(|key| cluster.change(key));
-            })
-            .await;
+        let keys = mirrored.remote.clusters[0].keys_of("ip/v1");
+        let change = |cluster: &mut MeshCluster| {
+            cluster.delete(&keys[0]);
+            keys[1..9].iter().for_each(|key| cluster.change(key));
+        };
+        mirrored.remote.change(change).await;
     }
-    let expected = Truth::of(&remote.clusters).expected();
-    settles(&meshkeep, &expected, "some changes").await;
-    meshkeep.kill();
-    let meshkeep = home.start().await;
-    settles(&meshkeep, &expected, "a kill").await;
-    let mut face = client(&face_url(&home)).await;
-    let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
-    let (mut last, mut seen) = (first, std::collections::BTreeSet::new());
-    let now: BTreeMap<Vec<u8>, Vec<u8>> =
-        list(&mut face, "cilium/cache/").await.kvs().iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec())).collect();
+    mirrored.settles("some changes").await;
+    let mut mirrored = mirrored.killed_and_started(|_| {}).await;
+    let face = &mut mirrored.face;
+    let mut watch = from(face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
+    let (mut last, mut seen) = (first, BTreeSet::new());
+    let now = values(&list(face, "cilium/cache/").await);
     while held != now {
         let response = message(&mut watch).await;
         assert!(!response.canceled(), "{response:?}");
@@ -131,12 +114,8 @@ async fn a_watch_from_before_a_start_ends_with_the_truth() {
 
 #[tokio::test]
 async fn a_watch_from_below_the_known_deletes_is_compacted_and_one_from_the_future_waits() {
-    let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
     // the newest delete alone is remembered
-    let mut home = Home::new().with_flags(&[FLAG, "--tombstone-max-count=1"]);
-    home.write_cluster("c01", &remote.client_file());
-    let (meshkeep, mut face) = start(&mut home, &["c01"]).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::with_flags(&[FLAG, "--tombstone-max-count=1"]).await;
     let first = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
     let keys = remote.clusters[0].keys_of("ip/v1");
     let mut live = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
@@ -171,10 +150,47 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_one_from_the_futu
         }
     }
     assert!(compacted >= 1, "the first deletes are forgotten");
+    let metrics = meshkeep.text("/metrics").await;
+    assert!(metrics.contains(&format!("meshkeep_etcd_watches_compacted_total {compacted}\n")), "{metrics}");
     let head = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
     let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 1_000)).await;
     watch.request_progress().await.unwrap();
     let progress = message(&mut watch).await;
     assert!(progress.events().is_empty() && progress.header().unwrap().revision() < head + 1_000);
     assert!(tokio::time::timeout(Duration::from_millis(50), watch.message()).await.is_err());
+}
+
+/// Of what one answer has no room for: neither the head of an answer nor progress is ahead of an event that comes later.
+#[tokio::test]
+async fn a_watch_that_is_told_in_pieces_has_no_head_and_no_progress_ahead_of_them() {
+    const ADDED: u32 = 3_000;
+    let mut mirrored = Mirrored::start().await;
+    let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
+    mirrored.remote.change(|cluster| cluster.add_endpoints(ADDED)).await;
+    mirrored.settles("many new ones").await;
+    // along the newest changes, then from the store's
+    for _ in 0..2 {
+        let options = WatchOptions::new().with_prefix().with_start_revision(first + 1);
+        let mut watch = mirrored.face.watch("cilium/cache/ip/", Some(options)).await.unwrap();
+        watch.request_progress().await.unwrap();
+        let (mut head, mut pieces, mut told, mut progress) = (0, 0, BTreeSet::new(), false);
+        while told.len() < ADDED as usize || !progress {
+            let response = message(&mut watch).await;
+            let revision = response.header().unwrap().revision();
+            if response.created() {
+                continue;
+            }
+            for event in response.events() {
+                let kv = event.kv().unwrap();
+                assert!(kv.mod_revision() > head && kv.mod_revision() <= revision, "{} at {head} in {revision}", kv.mod_revision());
+                assert!(told.insert(kv.key().to_vec()));
+            }
+            assert!(revision >= head);
+            head = revision;
+            pieces += usize::from(!response.events().is_empty());
+            progress |= response.watch_id() == -1;
+        }
+        assert!(pieces > 2, "all of it in {pieces} answers");
+        mirrored = mirrored.killed_and_started(|_| {}).await;
+    }
 }

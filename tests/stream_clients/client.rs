@@ -91,6 +91,12 @@ pub(crate) fn python() -> PathBuf {
     script("scripts/python-client-setup")
 }
 
+/// Installs etcdctl, builds etcd's own client for Go, and says where that is.
+pub(crate) fn etcd_clients() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| script("scripts/etcd-clients-setup"))
+}
+
 /// Runs a script that prints a path.
 fn script(name: &str) -> PathBuf {
     let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).output().unwrap();

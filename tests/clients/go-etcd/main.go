@@ -1,0 +1,146 @@
+// Follows a prefix of an etcd with etcd's own client for Go and prints each complete state that it holds: go-etcd URL PREFIX
+//
+// It reads as a careful program does: a list of one revision, page by page, then a watch from the next; a new list where that was compacted. What a
+// watch tells must be in order, each revision once, and the value before an event, where it is told, must be the one that is held.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/mirror"
+	"go.uber.org/zap"
+)
+
+type state struct {
+	Revision int64             `json:"revision"`
+	Lists    int               `json:"lists"`
+	Previous int               `json:"previous"`
+	Keys     map[string][]byte `json:"keys"`
+}
+
+func main() {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            os.Args[1:2],
+		DialTimeout:          30 * time.Second,
+		DialKeepAliveTime:    time.Second,
+		DialKeepAliveTimeout: 5 * time.Second,
+		Logger:               zap.NewNop(),
+	})
+	must(err)
+	ctx := clientv3.WithRequireLeader(context.Background())
+	ask(ctx, client, os.Args[1])
+	state := state{}
+	for {
+		state.list(ctx, client, os.Args[2])
+		state.follow(ctx, client, os.Args[2])
+	}
+}
+
+// What a program asks before it trusts an etcd, and what is refused to it.
+func ask(ctx context.Context, client *clientv3.Client, url string) {
+	status, err := client.Status(ctx, url)
+	must(err)
+	members, err := client.MemberList(ctx)
+	must(err)
+	expect(len(members.Members) == 1 && members.Members[0].ID == status.Leader, "one member, which leads: %v and %v", members, status)
+	expect(members.Members[0].ClientURLs[0] == url, "%v at %s", members, url)
+	expect(client.Sync(ctx) == nil, "endpoints are those of the members")
+	_, err = client.Put(ctx, "a", "b")
+	expect(errors.Is(err, rpctypes.ErrPermissionDenied), "a put: %v", err)
+	_, err = client.Get(ctx, "a", clientv3.WithRev(1<<60))
+	expect(errors.Is(err, rpctypes.ErrFutureRev), "a revision that is not there yet: %v", err)
+	lease, err := client.Grant(ctx, 900)
+	must(err)
+	kept, err := client.KeepAliveOnce(ctx, lease.ID)
+	must(err)
+	expect(kept.TTL > 0, "a lease is kept: %v", kept)
+	transaction := client.Txn(ctx).If(clientv3.Compare(clientv3.Version("a"), "=", 0)).Then(clientv3.OpGet("a"))
+	answer, err := transaction.Commit()
+	must(err)
+	expect(answer.Succeeded && len(answer.Responses) == 1, "a transaction of reads: %v", answer)
+}
+
+func (s *state) list(ctx context.Context, client *clientv3.Client, prefix string) {
+	first, err := client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	must(err)
+	s.Keys = map[string][]byte{}
+	s.Revision = first.Header.Revision
+	s.Lists++
+	// pages of 1,000 at one revision
+	pages, failed := mirror.NewSyncer(client, prefix, s.Revision).SyncBase(ctx)
+	for page := range pages {
+		for _, kv := range page.Kvs {
+			s.Keys[string(kv.Key)] = kv.Value
+		}
+	}
+	must(<-failed)
+	expect(int64(len(s.Keys)) == first.Count, "%d keys in pages, %d were counted", len(s.Keys), first.Count)
+	stream, err := client.GetStream(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(s.Revision))
+	must(err)
+	whole, err := clientv3.GetStreamToGetResponse(stream)
+	must(err)
+	expect(len(whole.Kvs) == len(s.Keys), "%d keys in a stream, %d in pages", len(whole.Kvs), len(s.Keys))
+	for _, kv := range whole.Kvs {
+		expect(string(s.Keys[string(kv.Key)]) == string(kv.Value), "%s in a stream", kv.Key)
+	}
+	s.print()
+}
+
+func (s *state) follow(ctx context.Context, client *clientv3.Client, prefix string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	options := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithRev(s.Revision + 1)}
+	for answer := range client.Watch(ctx, prefix, options...) {
+		if answer.CompactRevision != 0 {
+			return
+		}
+		must(answer.Err())
+		expect(answer.Header.Revision >= s.Revision, "progress from %d to %d", s.Revision, answer.Header.Revision)
+		for _, event := range answer.Events {
+			s.apply(event)
+			expect(event.Kv.ModRevision <= answer.Header.Revision, "%v is ahead of its answer", event)
+		}
+		s.Revision = answer.Header.Revision
+		s.print()
+	}
+	panic("a watch ended without a word")
+}
+
+func (s *state) apply(event *clientv3.Event) {
+	key := string(event.Kv.Key)
+	held, isHeld := s.Keys[key]
+	expect(event.Kv.ModRevision > s.Revision, "%v again, at %d", event, s.Revision)
+	s.Revision = event.Kv.ModRevision
+	if event.PrevKv != nil {
+		s.Previous++
+		expect(isHeld && string(held) == string(event.PrevKv.Value), "before %v it was %q", event, held)
+	}
+	if event.Type == mvccpb.Event_DELETE {
+		delete(s.Keys, key)
+	} else {
+		expect(event.PrevKv == nil || !event.IsCreate(), "%v is new, and was there", event)
+		s.Keys[key] = event.Kv.Value
+	}
+}
+
+func (s *state) print() { must(json.NewEncoder(os.Stdout).Encode(s)) }
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func expect(holds bool, what string, values ...any) {
+	if !holds {
+		panic(fmt.Sprintf(what, values...))
+	}
+}

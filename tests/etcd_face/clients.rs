@@ -1,0 +1,180 @@
+//! Clients of etcd as users have them: etcdctl of each release at hand, etcd's own client for Go, and Python's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::{FLAG, Mirrored, list};
+use crate::harness::etcd::{etcd_binaries, take_port};
+use crate::harness::eventually;
+use crate::harness::mesh::MeshCluster;
+use crate::stream_clients::client::{Client, Following, etcd_clients, python, source};
+
+/// Programs that follow a prefix beside those of this repository, of the same arguments and output: `scripts/nightly` has some that take long to build.
+const MORE_CLIENTS: &str = "ETCD_FACE_CLIENTS";
+
+/// The event that takes a key away, by etcd's number.
+const DELETE: u64 = 1;
+
+/// The etcdctl beside each etcd.
+fn etcdctls() -> Vec<PathBuf> {
+    etcd_clients();
+    etcd_binaries().into_iter().map(|etcd| etcd.with_file_name("etcdctl")).collect()
+}
+
+fn etcdctl(tool: &Path, url: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(tool);
+    command.env("ETCDCTL_API", "3").arg(format!("--endpoints={url}")).args(arguments);
+    command
+}
+
+/// What a tool says, and whether it is content.
+fn asked(tool: &Path, url: &str, arguments: &[&str]) -> (bool, String) {
+    let output = etcdctl(tool, url, arguments).output().unwrap_or_else(|error| panic!("{tool:?} (see scripts/test): {error}"));
+    (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// Keys and values below a prefix, both in base64 as etcd's JSON has them.
+fn held(cluster: &MeshCluster, prefix: &str) -> BTreeMap<String, String> {
+    let below = cluster.entries.iter().filter(|(key, _)| key.starts_with(prefix));
+    below.map(|(key, value)| (BASE64.encode(key), BASE64.encode(value))).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Applies what `etcdctl watch --prev-kv` has written so far.
+fn apply(held: &mut BTreeMap<String, String>, written: &str) {
+    // what follows the last line's end is still being written
+    let whole = &written[..written.rfind('\n').map_or(0, |end| end + 1)];
+    for line in whole.lines() {
+        let told: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        for event in told["Events"].as_array().into_iter().flatten() {
+            let (key, value) = (text(&event["kv"]["key"]), text(&event["kv"]["value"]));
+            let is_delete = event["type"] == DELETE;
+            let before = if is_delete { held.remove(&key) } else { held.insert(key, value) };
+            assert_eq!(event.get("prev_kv").map(|kv| text(&kv["value"])), before, "{line}");
+        }
+    }
+}
+
+/// Something of everything that happens to keys.
+fn change(cluster: &mut MeshCluster) {
+    let keys = cluster.keys_of("ip/v1");
+    cluster.delete(&keys[0]);
+    keys[1..4].iter().for_each(|key| cluster.change(key));
+    cluster.add_endpoints(2);
+}
+
+#[tokio::test]
+async fn etcdctl_reads_and_believes_that_it_is_an_etcd() {
+    let mirrored = Mirrored::start().await;
+    let (url, cluster) = (mirrored.url(), &mirrored.remote.clusters[0]);
+    let ips = held(cluster, "cilium/cache/ip/");
+    for tool in etcdctls() {
+        let (_, help) = asked(&tool, &url, &["get", "--help"]);
+        for (arguments, words) in [
+            (&["get", "cilium/cluster-config/c01"][..], r#""cached":true"#),
+            (&["get", "cilium/", "--prefix", "--keys-only", "--limit=5"], "cilium/.heartbeat"),
+            (&["get", "cilium/cache/ip/", "--prefix", "--count-only", "--write-out=fields"], &format!("\"Count\" : {}", ips.len())),
+            (&["get", "cilium/cache/ip/", "--prefix", "--sort-by=modify", "--order=descend", "--limit=1", "-w=json"], r#""more":true"#),
+            (&["endpoint", "health"], "is healthy"),
+            (&["endpoint", "status"], "3.7.0"),
+            (&["member", "list"], "meshkeep"),
+            (&["alarm", "list"], ""),
+        ] {
+            // 3.4 cannot count
+            if arguments.contains(&"--count-only") && !help.contains("--count-only") {
+                continue;
+            }
+            // 3.4 asks for a status with all that it was told in the place of host and port, which is refused as malformed (docs/etcd.md)
+            let url = if arguments[0] == "endpoint" { url.trim_start_matches("http://") } else { &url };
+            let (is_content, said) = asked(&tool, url, arguments);
+            assert!(is_content && said.contains(words), "{tool:?} {arguments:?}: {said}");
+        }
+        let (is_content, said) = asked(&tool, &url, &["get", "cilium/cache/ip/", "--prefix", "-w=json"]);
+        // what it complains of comes behind the one line of its answer
+        let listed: Value = serde_json::from_str(said.lines().next().unwrap_or_default()).unwrap();
+        let kvs = listed["kvs"].as_array().unwrap().iter().map(|kv| (text(&kv["key"]), text(&kv["value"])));
+        assert_eq!((is_content, kvs.collect()), (true, ips.clone()), "{tool:?}");
+        for refused in [&["put", "a", "b"][..], &["del", "a"], &["compact", "1"]] {
+            let (is_content, said) = asked(&tool, &url, refused);
+            assert!(!is_content && said.contains("permission denied"), "{tool:?} {refused:?}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn etcdctl_watches_what_comes_and_what_came() {
+    let mut mirrored = Mirrored::start().await;
+    let (url, before) = (mirrored.url(), held(&mirrored.remote.clusters[0], "cilium/cache/ip/"));
+    let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
+    let from = format!("--rev={}", first + 1);
+    let arguments = ["watch", "cilium/cache/ip/", "--prefix", "--prev-kv", "-w=json", &from];
+    let watching = || etcdctls().into_iter().map(|tool| Client::start(|_| etcdctl(&tool, &url, &arguments)));
+    let mut watches: Vec<Client> = watching().collect();
+    mirrored.remote.change(change).await;
+    mirrored.settles("a change").await;
+    watches.extend(watching());
+    let now = held(&mirrored.remote.clusters[0], "cilium/cache/ip/");
+    for watch in &watches {
+        eventually("all events", || async {
+            let mut held = before.clone();
+            apply(&mut held, &watch.read("output"));
+            (held == now).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Go's and Python's, and those that the environment names.
+fn followers(url: &str) -> Vec<Client> {
+    let mut script = Command::new(python());
+    // the package's generated code is older than protobuf 4
+    script.env("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python").arg(source("python/follow_etcd.py"));
+    let mut commands = vec![Command::new(etcd_clients().join("go-etcd")), script];
+    let more = std::env::var(MORE_CLIENTS).unwrap_or_default();
+    commands.extend(more.split_whitespace().map(Command::new));
+    let followed = commands.into_iter().map(|mut command| {
+        command.args([url, "cilium/cache/"]);
+        Client::start(|_| command)
+    });
+    followed.collect()
+}
+
+#[tokio::test]
+async fn clients_of_other_languages_hold_what_is_mirrored_over_kills_too() {
+    let flag = FLAG.replace(":0", &format!(":{}", take_port()));
+    let mut mirrored = Mirrored::with_flags(&[&flag]).await;
+    let followers = followers(&mirrored.url());
+    let agree = async |mirrored: &Mirrored, what: &str| {
+        let entries = mirrored.remote.clusters[0].entries.iter();
+        let entries: BTreeMap<&String, String> = entries.map(|(key, value)| (key, BASE64.encode(value))).collect();
+        for follower in &followers {
+            eventually(what, || async { follower.latest().await.filter(|state| state["keys"] == json!(entries)) }).await;
+        }
+    };
+    agree(&mirrored, "a list").await;
+    for _ in 0..3 {
+        mirrored.remote.change(change).await;
+        mirrored.settles("a change").await;
+    }
+    agree(&mirrored, "changes, live").await;
+    for follower in &followers[..2] {
+        let state = follower.latest().await.unwrap();
+        assert!(state["previous"].as_u64().unwrap() >= 3 * 4, "each change and delete with what was before");
+    }
+    let mut mirrored = mirrored.killed_and_started(change).await;
+    agree(&mirrored, "changes while it was away").await;
+    mirrored.remote.change(change).await;
+    mirrored.settles("a change").await;
+    agree(&mirrored, "changes after a kill").await;
+    for follower in &followers {
+        assert_eq!(follower.latest().await.unwrap()["lists"], 1, "nobody had to list again");
+    }
+}
