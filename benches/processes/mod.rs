@@ -68,16 +68,27 @@ fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Starts an etcd below `home` (`ETCD_BIN`, or `etcd` on the path). Returns it, its URL and a client.
+/// Starts the etcd of `ETCD_BIN`, or `etcd` on the path, below `home`. Returns it, its URL and a client.
 pub(crate) async fn start_etcd(home: &Path) -> Outcome<(Running, String, Client)> {
+    start_etcd_of(&std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned()), home).await
+}
+
+/// Starts an etcd on what there is below `home`. Returns it and its URL, without waiting for it.
+#[allow(dead_code, reason = "not every bench asks")]
+pub(crate) fn spawn_etcd(binary: &str, home: &Path) -> Outcome<(Running, String)> {
     let (url, peer) = (format!("http://127.0.0.1:{}", free_port()?), format!("http://127.0.0.1:{}", free_port()?));
-    let mut command = Command::new(std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned()));
+    let mut command = Command::new(binary);
     command.args(["--name=bench", "--quota-backend-bytes=8000000000", "--log-level=error"]);
     command.arg(format!("--data-dir={}", home.join("etcd").display()));
     command.args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")]);
     command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
     command.arg(format!("--initial-cluster=bench={peer}"));
-    let running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    Ok((Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?), url))
+}
+
+/// Starts an etcd below `home`. Returns it, its URL and a client.
+pub(crate) async fn start_etcd_of(binary: &str, home: &Path) -> Outcome<(Running, String, Client)> {
+    let (running, url) = spawn_etcd(binary, home)?;
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
         if let Ok(mut client) = Client::connect([&url], None).await
@@ -101,15 +112,26 @@ pub(crate) fn add_cluster(home: &Path, name: &str, etcd: &str) -> Outcome<()> {
 
 /// Starts the sidecar below `home`. Returns it and its address.
 pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(Running, String)> {
+    let (running, address, _) = start_meshkeep_with(home, &[])?;
+    Ok((running, address))
+}
+
+/// Starts the sidecar below `home` with further flags. Returns it, its address, and the URL of its etcd face where it has one.
+pub(crate) fn start_meshkeep_with(home: &Path, flags: &[&str]) -> Outcome<(Running, String, Option<String>)> {
     let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
     command.arg("serve").arg("--clustermesh-config").arg(home.join("clustermesh")).arg("--data-dir").arg(home.join("data"));
-    command.args(["--listen", "127.0.0.1:0"]).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
+    command.args(["--listen", "127.0.0.1:0"]).args(flags).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
     let running = Running(command.spawn()?);
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
-        if let Some(address) = fs::read_to_string(&output)?.lines().find_map(|line| line.strip_prefix("listening on http://")) {
-            return Ok((running, address.to_owned()));
+        let told = fs::read_to_string(&output)?;
+        let mut lines = told.lines().filter_map(|line| line.strip_prefix("listening on "));
+        let face = lines.clone().find_map(|line| line.strip_suffix(" as an etcd"));
+        let address = lines.find_map(|line| line.strip_prefix("http://").filter(|rest| !rest.contains(' ')));
+        // one line after the other
+        if let Some(address) = address.filter(|_| face.is_some() == flags.contains(&"--etcd-listen")) {
+            return Ok((running, address.to_owned(), face.map(str::to_owned)));
         }
         if Instant::now() > deadline {
             return Err(format!("meshkeep does not start: {}", fs::read_to_string(&log)?).into());

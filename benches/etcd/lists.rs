@@ -1,0 +1,192 @@
+//! Lists of everything, and single keys.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, GetOptions};
+use meshkeep::internals::model::EntryKey;
+use tokio::task::JoinSet;
+
+use super::data::{self, sized};
+use super::processes::Outcome;
+use super::source::KINDS;
+use super::{Contender, Contenders, PREFIX, PREFIX_END, median, report, rounds};
+
+/// How many keys a page has.
+const PAGE_KEYS: i64 = 1_000;
+
+/// An etcd counts all that is left for each page: of more keys than this its pages are sampled, evenly over the range, and their mean taken for each.
+const WHOLE_KEYS_MAX: usize = 50_000;
+
+/// How many pages are sampled.
+const PAGES_SAMPLED: usize = 25;
+
+/// How many ranges are listed at once.
+const RANGES_AT_ONCE: usize = 4;
+
+/// How many single keys are asked for at once.
+const READS_AT_ONCE: usize = 16;
+
+/// A step through all keys that seems random: prime.
+const STRIDE: usize = 7_919;
+
+/// All keys, in order.
+pub(crate) async fn every_key(all: &Contenders) -> Outcome<Vec<Vec<u8>>> {
+    let options = GetOptions::new().with_range(PREFIX_END).with_keys_only();
+    // one answer of some 90 MB
+    let listed = all[0].client.kv_client().max_decoding_message_size(usize::MAX).get(PREFIX, Some(options)).await?;
+    Ok(listed.kvs().iter().map(|kv| kv.key().to_vec()).collect())
+}
+
+/// Everything, several times, all in turn.
+pub(crate) async fn measure(all: &Contenders, keys: &[Vec<u8>]) -> Outcome<()> {
+    let ranges = ranges();
+    let shared: Arc<[Vec<u8>]> = keys.to_vec().into();
+    let (mut pages, mut streams, mut parts, mut reads) = (columns(), columns(), columns(), columns());
+    for _ in 0..rounds() {
+        for (at, contender) in all.iter().enumerate() {
+            pages[at].push(paged(contender, keys, at > 0).await?);
+            // the etcd 3.5 has no streams
+            if at != 1 {
+                streams[at].push(streamed(contender, keys.len()).await?);
+            }
+            parts[at].push(partitioned(contender, &ranges, keys.len()).await?);
+            reads[at].push(single(contender, &shared).await?);
+        }
+    }
+    let medians = |columns: [Vec<f64>; 3]| columns.map(median);
+    let streams = medians(streams);
+    report("one range in pages of 1,000, keys/s", &medians(pages), true);
+    report("one stream, keys/s", &[streams[0], streams[2]], true);
+    report("by cluster and kind, 4 ranges at once, keys/s", &medians(parts), true);
+    report("single keys, 16 at once, reads/s", &medians(reads), true);
+    Ok(())
+}
+
+const fn columns() -> [Vec<f64>; 3] {
+    [const { Vec::new() }; 3]
+}
+
+fn rate(count: usize, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64()
+}
+
+/// Keys a second of a list in pages at one revision.
+async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcome<f64> {
+    let mut client = contender.client.clone();
+    let mut page = async |from: &[u8], revision: i64| {
+        let options = GetOptions::new().with_range(PREFIX_END).with_limit(PAGE_KEYS).with_revision(revision);
+        client.get(from, Some(options)).await
+    };
+    if is_etcd && keys.len() > WHOLE_KEYS_MAX {
+        let revision = page(PREFIX.as_bytes(), 0).await?.header().ok_or("no header")?.revision();
+        let (began, mut count) = (Instant::now(), 0);
+        for at in 0..PAGES_SAMPLED {
+            // the middle of each part of the range
+            let from = &keys[(2 * at + 1) * keys.len() / (2 * PAGES_SAMPLED)];
+            count += page(from, revision).await?.kvs().len();
+        }
+        return Ok(rate(count, began.elapsed()));
+    }
+    let (began, mut count, mut revision, mut from) = (Instant::now(), 0, 0, PREFIX.as_bytes().to_vec());
+    loop {
+        let listed = page(&from, revision).await?;
+        count += listed.kvs().len();
+        if revision == 0 {
+            revision = listed.header().ok_or("no header")?.revision();
+        }
+        match listed.kvs().last().filter(|_| listed.more()) {
+            Some(last) => from = [last.key(), b"\0"].concat(),
+            None => break,
+        }
+    }
+    complete(contender, count, keys.len())?;
+    Ok(rate(count, began.elapsed()))
+}
+
+/// Keys a second of one stream of ranges.
+async fn streamed(contender: &Contender, keys: usize) -> Outcome<f64> {
+    let (began, mut count) = (Instant::now(), 0);
+    let options = GetOptions::new().with_range(PREFIX_END);
+    let mut stream = contender.client.kv_client().get_stream(PREFIX, Some(options)).await?;
+    while let Some(chunk) = stream.message().await? {
+        count += chunk.kvs().len();
+    }
+    complete(contender, count, keys)?;
+    Ok(rate(count, began.elapsed()))
+}
+
+/// The range of each kind of each cluster.
+fn ranges() -> Arc<[(String, String)]> {
+    let range = |number: u32, kind| {
+        let first = EntryKey::new(kind, data::cluster(number), "").to_string();
+        let end = format!("{}0", first.trim_end_matches('/'));
+        (first, end)
+    };
+    (1..=data::clusters()).flat_map(|number| KINDS.map(|kind| range(number, kind))).collect()
+}
+
+/// Keys a second of lists by cluster and kind, some at once.
+async fn partitioned(contender: &Contender, ranges: &Arc<[(String, String)]>, keys: usize) -> Outcome<f64> {
+    let (began, next) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    let mut listing = JoinSet::new();
+    for _ in 0..RANGES_AT_ONCE {
+        let (mut client, ranges, next) = (contender.client.clone(), Arc::clone(ranges), Arc::clone(&next));
+        listing.spawn(async move {
+            let mut count = 0;
+            while let Some((first, end)) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
+                count += list(&mut client, first, end).await?;
+            }
+            Ok::<usize, etcd_client::Error>(count)
+        });
+    }
+    let mut count = 0;
+    while let Some(listed) = listing.join_next().await {
+        count += listed??;
+    }
+    complete(contender, count, keys)?;
+    Ok(rate(count, began.elapsed()))
+}
+
+async fn list(client: &mut Client, first: &str, end: &str) -> Result<usize, etcd_client::Error> {
+    let (mut from, mut count) = (first.as_bytes().to_vec(), 0);
+    loop {
+        let page = client.get(from, Some(GetOptions::new().with_range(end).with_limit(PAGE_KEYS))).await?;
+        count += page.kvs().len();
+        match page.kvs().last().filter(|_| page.more()) {
+            Some(last) => from = [last.key(), b"\0"].concat(),
+            None => return Ok(count),
+        }
+    }
+}
+
+/// Single keys a second.
+async fn single(contender: &Contender, keys: &Arc<[Vec<u8>]>) -> Outcome<f64> {
+    let (began, time) = (Instant::now(), sized(Duration::from_secs(3), Duration::from_millis(300)));
+    let mut reading = JoinSet::new();
+    for reader in 0..READS_AT_ONCE {
+        let (mut client, keys, name) = (contender.client.clone(), Arc::clone(keys), contender.name);
+        reading.spawn(async move {
+            let (mut at, mut count) = (reader * keys.len() / READS_AT_ONCE, 0);
+            while began.elapsed() < time {
+                at = (at + STRIDE) % keys.len();
+                let answer = client.get(keys[at].as_slice(), None).await?;
+                if answer.kvs().len() != 1 {
+                    return Err(format!("{name} lacks a key").into());
+                }
+                count += 1;
+            }
+            Outcome::Ok(count)
+        });
+    }
+    let mut count = 0;
+    while let Some(read) = reading.join_next().await {
+        count += read??;
+    }
+    Ok(rate(count, began.elapsed()))
+}
+
+fn complete(contender: &Contender, found: usize, keys: usize) -> Outcome<()> {
+    if found == keys { Ok(()) } else { Err(format!("{} listed {found} keys of {keys}", contender.name).into()) }
+}

@@ -1,0 +1,148 @@
+//! What an etcd's clients get of the sidecar, beside real etcds that hold the same keys: `cargo bench --bench etcd -- [keys...]` (default: 300,000
+//! and 1,000,000).
+//!
+//! An etcd 3.5 and a 3.7 (`ETCD35_BIN`, `ETCD37_BIN`) are filled alike; the real sidecar mirrors the second and serves it with `--etcd-listen` and its
+//! HTTP face. All three are asked in turn, several times, by the same client in this process: a list of everything in pages, as a stream, and by
+//! cluster; single keys; many watches of all that changes; memory at rest; and a start until the first answer. Clients and servers share the machine:
+//! read ratios. Deliberately lacks: thresholds.
+
+mod lists;
+mod starts;
+mod watchers;
+
+#[path = "../view/data.rs"]
+#[allow(dead_code, reason = "the mirror's bench needs more of it")]
+mod data;
+#[path = "../processes/mod.rs"]
+#[allow(dead_code, reason = "other benches need more of it")]
+mod processes;
+#[path = "../sync/source.rs"]
+#[allow(dead_code, reason = "the bench of syncs needs more of it")]
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions};
+
+use self::data::sized;
+use self::processes::{Outcome, Running, add_cluster, start_etcd_of, start_meshkeep_with, until};
+
+/// All that is listed and watched.
+pub(crate) const PREFIX: &str = "cilium/cache/";
+
+/// The end of the range that is the prefix.
+pub(crate) const PREFIX_END: &str = "cilium/cache0";
+
+/// How long syncing may take.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// The sidecar serves both faces.
+const FLAGS: [&str; 2] = ["--etcd-listen", "127.0.0.1:0"];
+
+/// As the process itself does.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// A server that is asked.
+pub(crate) struct Contender {
+    pub(crate) name: &'static str,
+    pub(crate) program: Program,
+    pub(crate) home: PathBuf,
+    pub(crate) running: Option<Running>,
+    pub(crate) url: String,
+    pub(crate) client: Client,
+}
+
+/// What a contender runs.
+#[derive(Clone)]
+pub(crate) enum Program {
+    Meshkeep,
+    Etcd(String),
+}
+
+/// The sidecar first, then the etcds; it mirrors the last.
+pub(crate) type Contenders = [Contender; 3];
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut sizes = words.iter().map(|word| word.parse::<u32>()).collect::<Result<Vec<u32>, _>>()?;
+    if sizes.is_empty() {
+        sizes = sized(vec![300_000, 1_000_000], vec![300_000]);
+    }
+    sizes.into_iter().try_for_each(|keys| runtime.block_on(measure(keys)))
+}
+
+/// How often each figure is measured.
+pub(crate) fn rounds() -> usize {
+    sized(3, 1)
+}
+
+async fn measure(keys: u32) -> Outcome<()> {
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let mut all = stage(home.path(), keys).await?;
+    let listed = lists::every_key(&all).await?;
+    println!("{} keys of {} clusters", listed.len(), data::clusters());
+    for contender in &all {
+        contender.has_as_many_keys(listed.len()).await?;
+    }
+    report("resident memory at rest, MB", &memory(&all)?, false);
+    lists::measure(&all, &listed).await?;
+    watchers::measure(&all).await?;
+    starts::measure(&mut all, &listed[0]).await
+}
+
+async fn stage(home: &Path, keys: u32) -> Outcome<Contenders> {
+    let old = etcd(home, "etcd 3.5", "ETCD35_BIN").await?;
+    let new = etcd(home, "etcd 3.7", "ETCD37_BIN").await?;
+    tokio::try_join!(source::fill(&old.client, keys), source::fill(&new.client, keys))?;
+    let home = home.join("meshkeep");
+    for number in 1..=data::clusters() {
+        add_cluster(&home, data::cluster(number).as_str(), &new.url)?;
+    }
+    let (running, address, url) = start_meshkeep_with(&home, &FLAGS)?;
+    until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
+    // what the first sync took is given back by then, and its last changes are folded
+    tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;
+    let url = url.ok_or("it does not serve an etcd")?;
+    let client = Client::connect([&url], None).await?;
+    let meshkeep = Contender { name: "meshkeep", program: Program::Meshkeep, home, running: Some(running), url, client };
+    Ok([meshkeep, old, new])
+}
+
+async fn etcd(home: &Path, name: &'static str, variable: &str) -> Outcome<Contender> {
+    let binary = std::env::var(variable).map_err(|_| format!("{variable} must name {name}: scripts/test installs it"))?;
+    let home = home.join(name.replace(' ', "-"));
+    let (running, url, client) = start_etcd_of(&binary, &home).await?;
+    Ok(Contender { name, program: Program::Etcd(binary), home, running: Some(running), url, client })
+}
+
+fn memory(all: &Contenders) -> Outcome<Vec<f64>> {
+    let resident = |contender: &Contender| Ok(contender.running.as_ref().ok_or("it does not run")?.resident_mb()? as f64);
+    all.iter().map(resident).collect()
+}
+
+impl Contender {
+    /// Fails where it holds another number of keys.
+    async fn has_as_many_keys(&self, count: usize) -> Outcome<()> {
+        let options = GetOptions::new().with_range(PREFIX_END).with_count_only();
+        let found = self.client.clone().get(PREFIX, Some(options)).await?.count();
+        if usize::try_from(found)? == count { Ok(()) } else { Err(format!("{} has {found} keys of {count}", self.name).into()) }
+    }
+}
+
+/// The value in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// One line: each contender's value, and the sidecar's as a ratio to each etcd's. `more_is_better` where it is a rate.
+pub(crate) fn report(what: &str, values: &[f64], more_is_better: bool) {
+    let [meshkeep, etcds @ ..] = values else { return };
+    let names = if etcds.len() == 1 { &["etcd 3.7"][..] } else { &["etcd 3.5", "etcd 3.7"] };
+    let beside: Vec<String> =
+        names.iter().zip(etcds).map(|(name, value)| format!("{name} {value:.1} (ratio {:.3})", meshkeep / value)).collect();
+    println!("  {what}: meshkeep {meshkeep:.1}, {}{}", beside.join(", "), if more_is_better { "" } else { "; less is better" });
+}

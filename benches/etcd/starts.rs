@@ -1,0 +1,51 @@
+//! From the start of a process that has all keys on disk until it answers for one of them.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::Client;
+
+use super::processes::{Outcome, Running, spawn_etcd, start_meshkeep_with};
+use super::{Contender, Contenders, FLAGS, Program, median, report, rounds};
+
+/// How long a start may take.
+const START_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// How long to wait before the next question.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Stops and starts each, several times, all in turn.
+pub(crate) async fn measure(all: &mut Contenders, key: &[u8]) -> Outcome<()> {
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..rounds() {
+        for (at, contender) in all.iter_mut().enumerate() {
+            contender.running.take().ok_or("it does not run")?.terminate()?;
+            times[at].push(started(contender, key).await?.as_secs_f64() * 1_000.0);
+        }
+    }
+    report("from exec to the first answer for a key, ms", &times.map(median), false);
+    Ok(())
+}
+
+async fn started(contender: &mut Contender, key: &[u8]) -> Outcome<Duration> {
+    let began = Instant::now();
+    let (running, url): (Running, String) = match &contender.program {
+        Program::Etcd(binary) => spawn_etcd(binary, &contender.home)?,
+        Program::Meshkeep => {
+            let (running, _, url) = start_meshkeep_with(&contender.home, &FLAGS)?;
+            (running, url.ok_or("it does not serve an etcd")?)
+        }
+    };
+    contender.running = Some(running);
+    loop {
+        if let Ok(mut client) = Client::connect([&url], None).await
+            && let Ok(answer) = client.get(key, None).await
+            && answer.kvs().len() == 1
+        {
+            return Ok(began.elapsed());
+        }
+        if began.elapsed() > START_TIME_MAX {
+            return Err(format!("{} does not answer", contender.name).into());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}

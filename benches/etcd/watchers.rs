@@ -1,0 +1,249 @@
+//! Many watches of everything while keys change: how much each is told, and how late.
+//!
+//! Each watch has a connection of its own, as agents have. What is told is counted without being decoded, so that this process takes little of the machine.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::{Buf, BufMut, Bytes};
+use etcd_client::Client;
+use meshkeep::internals::model::{EntryKey, Kind};
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Endpoint;
+
+use super::data::{self, sized};
+use super::processes::Outcome;
+use super::{Contender, Contenders, PREFIX, PREFIX_END};
+
+/// How many changes come in a second.
+const RATE: u32 = 1_000;
+
+/// How many puts are under way at once.
+const PUTS_AT_ONCE: usize = 16;
+
+/// How many connections come from one loopback address: fewer than one client may have.
+const CONNECTIONS_PER_ADDRESS: u32 = 500;
+
+/// How long what was put may still be told before it counts as not told.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What stands before the time in a value that this puts, in microseconds since 1970.
+const MARK: &[u8] = b"\"K8sPodName\":\"t";
+const DIGITS: usize = 16;
+
+/// Protobuf's number of the field `events` of a `WatchResponse`, and of those that are skipped by their length.
+const EVENTS: u64 = 11;
+const WIRE_VARINT: u64 = 0;
+const WIRE_LENGTH: u64 = 2;
+
+/// What all watches together were told.
+#[derive(Default)]
+struct Totals {
+    created: AtomicUsize,
+    events: AtomicU64,
+    /// How late the oldest event of each message was, in microseconds, and how many came with it.
+    delays: Mutex<Vec<(u64, u64)>>,
+}
+
+/// Each contender in turn; the sidecar is told through the etcd that it mirrors.
+pub(crate) async fn measure(all: &Contenders) -> Outcome<()> {
+    let (count, time) = (sized(1_000, 20), sized(Duration::from_secs(10), Duration::from_secs(1)));
+    println!("  {count} watches of everything, {RATE} changes/s for {} s:", time.as_secs());
+    for (at, contender) in all.iter().enumerate() {
+        let source = if at == 0 { &all[2] } else { contender };
+        let told = follow(contender, &source.client, count, time).await?;
+        println!("    {}: {told}", contender.name);
+    }
+    Ok(())
+}
+
+async fn follow(contender: &Contender, source: &Client, count: u32, time: Duration) -> Outcome<String> {
+    let (totals, mut watches) = (Arc::new(Totals::default()), JoinSet::new());
+    for number in 0..count {
+        watches.spawn(watch(contender.url.clone(), number, Arc::clone(&totals)));
+        // a thousand handshakes at once are not what is measured
+        while totals.created.load(Ordering::Relaxed) + 50 < number as usize {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            if let Some(ended) = watches.try_join_next() {
+                ended??;
+            }
+        }
+    }
+    while totals.created.load(Ordering::Relaxed) < count as usize {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (put, took) = put(source, time).await?;
+    let expected = put * u64::from(count);
+    let deadline = Instant::now() + GRACE;
+    while totals.events.load(Ordering::Relaxed) < expected && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let told = totals.events.load(Ordering::Relaxed);
+    let mut delays = std::mem::take(&mut *totals.delays.lock().unwrap_or_else(PoisonError::into_inner));
+    delays.sort_unstable();
+    let percentile = |share: u64| {
+        let mut left = told * share / 100;
+        let at = delays.iter().find(|(_, events)| {
+            left = left.saturating_sub(*events);
+            left == 0
+        });
+        at.map_or(f64::NAN, |(delay, _)| *delay as f64 / 1_000.0)
+    };
+    Ok(format!(
+        "{put} puts in {:.1} s, {:.1} % of {expected} events were told, {:.0}/s; p50 {:.0} ms, p99 {:.0} ms",
+        took.as_secs_f64(),
+        told as f64 * 100.0 / expected as f64,
+        told as f64 / took.as_secs_f64(),
+        percentile(50),
+        percentile(99)
+    ))
+}
+
+fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Puts ip entries at the rate, each with the time in it. Returns how many, and how long that took.
+async fn put(client: &Client, time: Duration) -> Outcome<(u64, Duration)> {
+    let (began, mut number, mut putting) = (Instant::now(), 0_u32, JoinSet::new());
+    let ips = sized(data::IPS, 10);
+    while began.elapsed() < time {
+        let (cluster, index) = (number % data::clusters() + 1, number / data::clusters() % ips);
+        let key = EntryKey::new(Kind::Ip, data::cluster(cluster), data::address(cluster, index).to_string()).to_string();
+        let mut client = client.clone();
+        putting.spawn(async move {
+            let value = data::ip_value(cluster, index, &format!("t{:0DIGITS$}", now_us()));
+            client.put(key, value, None).await
+        });
+        while putting.len() >= PUTS_AT_ONCE {
+            putting.join_next().await.ok_or("nothing is put")???;
+        }
+        number += 1;
+        tokio::time::sleep_until((began + Duration::from_secs(1) * number / RATE).into()).await;
+    }
+    while let Some(done) = putting.join_next().await {
+        done??;
+    }
+    Ok((u64::from(number), began.elapsed()))
+}
+
+/// One watch on a connection of its own, until it is dropped.
+async fn watch(url: String, number: u32, totals: Arc<Totals>) -> Outcome<()> {
+    let address = Ipv4Addr::new(127, 0, 1, u8::try_from(1 + number / CONNECTIONS_PER_ADDRESS)?);
+    let channel = Endpoint::from_shared(url)?.local_address(Some(IpAddr::V4(address))).connect().await?;
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await?;
+    // the requests do not end while the watch is there
+    let requests = futures_util::StreamExt::chain(futures_util::stream::iter([create()]), futures_util::stream::pending());
+    let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+    let mut answers = grpc.streaming(tonic::Request::new(requests), path, Raw(Arc::clone(&totals))).await?.into_inner();
+    let mut is_created = false;
+    while answers.message().await?.is_some() {
+        if !std::mem::replace(&mut is_created, true) {
+            totals.created.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Err("a watch ended".into())
+}
+
+/// A `WatchRequest` that creates a watch of everything: a `WatchCreateRequest` in field 1, which has the key in field 1 and the end in field 2.
+fn create() -> Bytes {
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap_or(u8::MAX)], bytes].concat();
+    let create = [field(1, PREFIX.as_bytes()), field(2, PREFIX_END.as_bytes())].concat();
+    field(1, &create).into()
+}
+
+/// Messages as bytes out, and counted in.
+struct Raw(Arc<Totals>);
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = ();
+    type Encoder = RawEncoder;
+    type Decoder = Counter;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        RawEncoder
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        Counter(Arc::clone(&self.0))
+    }
+}
+
+struct RawEncoder;
+
+impl Encoder for RawEncoder {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+struct Counter(Arc<Totals>);
+
+impl Decoder for Counter {
+    type Item = ();
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
+        let message = buffer.copy_to_bytes(buffer.remaining());
+        let (events, oldest) = events_of(&message).ok_or_else(|| Status::internal("not a watch response"))?;
+        if events > 0 {
+            self.0.events.fetch_add(events, Ordering::Relaxed);
+            if let Some(stamp) = stamp(oldest) {
+                let delay = now_us().saturating_sub(stamp);
+                self.0.delays.lock().unwrap_or_else(PoisonError::into_inner).push((delay, events));
+            }
+        }
+        Ok(Some(()))
+    }
+}
+
+/// How many events a `WatchResponse` has, and the bytes of the first.
+fn events_of(mut rest: &[u8]) -> Option<(u64, &[u8])> {
+    let (mut count, mut first) = (0, &[][..]);
+    while !rest.is_empty() {
+        let tag = varint(&mut rest)?;
+        match tag & 7 {
+            WIRE_VARINT => drop(varint(&mut rest)?),
+            WIRE_LENGTH => {
+                let (field, behind) = rest.split_at_checked(usize::try_from(varint(&mut rest)?).ok()?)?;
+                rest = behind;
+                if tag >> 3 == EVENTS {
+                    first = if count == 0 { field } else { first };
+                    count += 1;
+                }
+            }
+            _ => return None,
+        }
+    }
+    Some((count, first))
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn stamp(event: &[u8]) -> Option<u64> {
+    let at = memchr::memmem::find(event, MARK)? + MARK.len();
+    std::str::from_utf8(event.get(at..at + DIGITS)?).ok()?.parse().ok()
+}
