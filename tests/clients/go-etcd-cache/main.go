@@ -1,0 +1,54 @@
+// Follows a prefix of an etcd with etcd's own cache and prints each complete state that it holds: go-etcd-cache URL PREFIX
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"time"
+
+	"go.etcd.io/etcd/cache/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+type state struct {
+	Revision int64             `json:"revision"`
+	Lists    int               `json:"lists"`
+	Keys     map[string][]byte `json:"keys"`
+}
+
+func main() {
+	ctx, output := context.Background(), json.NewEncoder(os.Stdout)
+	// the cache itself prints what fails
+	os.Stdout = os.Stderr
+	client, err := clientv3.New(clientv3.Config{Endpoints: os.Args[1:2], DialTimeout: 30 * time.Second, Logger: zap.NewNop()})
+	must(err)
+	held, err := cache.New(client, os.Args[2])
+	must(err)
+	// it lists once as long as nothing of what it lacks is compacted
+	for lists := 1; ; lists++ {
+		must(held.WaitReady(ctx))
+		events := held.Watch(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithProgressNotify())
+		for isOpen := true; isOpen; _, isOpen = <-events {
+			// what is newest at the server, which the cache waits for by asking for progress
+			answer, err := held.Get(ctx, os.Args[2], clientv3.WithPrefix())
+			if err != nil {
+				// it is being started
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			keys := map[string][]byte{}
+			for _, kv := range answer.Kvs {
+				keys[string(kv.Key)] = kv.Value
+			}
+			must(output.Encode(state{Revision: answer.Header.Revision, Lists: lists, Keys: keys}))
+		}
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
