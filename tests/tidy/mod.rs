@@ -217,6 +217,8 @@ fn the_checks_see_what_they_look_for() {
     let code = strip("fn a() {\n}\n\nimpl X {\n    fn b<T>(x: char) -> bool\n    {\n        x == '{' || \"}{\" == r#\"\"{\"#\n    }\n}\n");
     let found: Vec<_> = functions(&code).into_iter().map(|function| (function.name, function.line, function.lines)).collect();
     assert_eq!(found, [("a".to_owned(), 1, 2), ("b".to_owned(), 5, 4)]);
+    let code = strip("trait X {\n    fn a(x: &[u8]) -> bool;\n\n    fn b(x: [u8; 2]) {\n    }\n}\n");
+    assert_eq!(functions(&code).into_iter().map(|function| (function.name, function.lines)).collect::<Vec<_>>(), [("b".to_owned(), 2)]);
     let file = SourceFile::new("src/a/b.rs", "mod c;\npub(crate) mod d;\nmod e {}\n#[cfg(test)]\nmod tests {\n fn x() {}\n}\n");
     assert_eq!(file.children(), ["src/a/b/c.rs", "src/a/b/c/mod.rs", "src/a/b/d.rs", "src/a/b/d/mod.rs"]);
     assert_eq!(file.code.lines().count(), 3, "the tests are not counted");

@@ -175,13 +175,25 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
         if name.is_empty() || before.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
             continue;
         }
-        let (Some(open), semicolon) = (after.find('{'), after.find(';')) else { continue };
-        if semicolon.is_some_and(|semicolon| semicolon < open && !after[..semicolon].contains('[')) {
-            continue;
-        }
+        let Some(open) = body_of(after) else { continue };
         let length = open + block_length(&after[open..]);
         let lines = after[..length].lines().count();
         found.push(Function { name, line: before.matches('\n').count() + 1, lines });
     }
     found
+}
+
+/// Where the body of a function begins that is declared here; `None` where it has none. Arrays in its head have semicolons too.
+fn body_of(declaration: &str) -> Option<usize> {
+    let mut depth = 0_u32;
+    for (at, character) in declaration.char_indices() {
+        match character {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            '{' if depth == 0 => return Some(at),
+            ';' if depth == 0 => return None,
+            _ => {}
+        }
+    }
+    None
 }
