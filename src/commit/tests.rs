@@ -1,13 +1,15 @@
 //! The writer with a store behind it.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, thread};
 
 use super::*;
 use crate::feed::Retention;
-use crate::model::{Change, ClusterId, ClusterName, Kind, MaxConnectedClusters, Revision, Scope, SourceStamp};
+use crate::model::{
+    Change, ClusterId, ClusterName, Kind, MaxConnectedClusters, Object, Revision, Scope, Severity, SourceStamp, ToldFinding,
+};
 use crate::store::{Store, StoreError};
 use crate::wire::{self, Context};
 
@@ -75,6 +77,89 @@ async fn what_readers_see_is_in_the_log_already() {
         let gone: Vec<Sequence> = loaded.tombstones.iter().map(|(sequence, _)| *sequence).collect();
         assert_eq!(gone, expected.feed.gone_after(Sequence(0)).map(|(sequence, _)| sequence).collect::<Vec<_>>());
     }
+    drop(commands);
+    writer.join().unwrap();
+}
+
+/// Keeps the groups that it is asked to store.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<Group>>>);
+
+impl Persistence for Kept {
+    fn persist(&self, group: &Group) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push(group.clone());
+        Ok(())
+    }
+}
+
+/// A first snapshot that keeps one tombstone.
+fn nothing_yet() -> Published {
+    let feed = Feed::starting_at(Sequence(0), Retention { count_max: 1, age_max: Duration::from_secs(3600) });
+    Published { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() }
+}
+
+/// A finding that appears, or is over.
+fn finding(is_there: bool) -> Command {
+    let clusters = vec!["paris".to_owned()];
+    let told = ToldFinding {
+        id: "heldEntries/paris".to_owned(),
+        kind: "heldEntries",
+        severity: Severity::Info,
+        clusters,
+        detail: String::new(),
+        advice: String::new(),
+        since: None,
+        count: None,
+        key: None,
+    };
+    let key = told.stream_key();
+    Command::Findings(vec![(key, is_there.then(|| Arc::new(Object::Finding(told.into()))))])
+}
+
+/// Entries, tombstones, the floor that went up with a tombstone that was dropped, and more sequences before the first of them is used; of findings,
+/// which each start makes anew, nothing.
+#[tokio::test]
+async fn what_is_committed_is_handed_over_to_be_stored() {
+    let (publisher, _subscriber) = publication(nothing_yet());
+    let kept = Kept::default();
+    let (persist, worker) = persister(kept.clone(), watch::channel(PersistState::Healthy).0);
+    let committer = Committer::new(nothing_yet(), publisher, persist, Sequence(10));
+    let (commands, queue) = command_queue();
+    for command in [change(1, true), change(2, true), change(3, true), change(1, false), change(2, false), finding(true), finding(false)] {
+        commands.send(command).await.unwrap();
+    }
+    drop(commands);
+    let writer = thread::spawn(move || committer.run(queue));
+    worker.run();
+    writer.join().unwrap();
+    let mut stored = Group::default();
+    for mut newer in std::mem::take(&mut *kept.0.lock().unwrap()) {
+        newer.merge_older(stored);
+        stored = newer;
+    }
+    let records: Vec<(EntryKey, bool)> = stored.records.into_iter().map(|(key, record)| (key, record.is_some())).collect();
+    assert_eq!(records, [(key(1), false), (key(2), false), (key(3), true)]);
+    // the first tombstone went as the second came, and that as the finding's came, of which nothing is stored
+    assert!(stored.tombstones.values().all(Option::is_none), "{:?}", stored.tombstones);
+    assert_eq!((stored.floor, stored.sequence_reserved), (Some(Sequence(5)), Some(Sequence(10 + RESERVED_BLOCK))));
+}
+
+/// After a crash what is announced meanwhile would be lost, so it is told.
+#[tokio::test]
+async fn a_log_that_cannot_be_written_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
+    // a file is where its next file would be
+    fs::remove_dir_all(directory.path().join("log")).unwrap();
+    fs::write(directory.path().join("log"), b"").unwrap();
+    let (publisher, subscriber) = publication(nothing_yet());
+    let (persist, _worker) = persister(Nowhere, watch::channel(PersistState::Healthy).0);
+    let committer = Committer::new(nothing_yet(), publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
+    let (commands, queue) = command_queue();
+    let writer = thread::spawn(move || committer.run(queue));
+    commands.send(change(1, true)).await.unwrap();
+    subscriber.wait_for(|published| published.feed.head() > Sequence(0)).await;
+    assert!(subscriber.marks().log_fails.load(Ordering::Relaxed));
     drop(commands);
     writer.join().unwrap();
 }

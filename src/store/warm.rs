@@ -464,6 +464,12 @@ impl<S: Slots> Warm<S> {
         self.committed_bytes = bytes;
     }
 
+    /// Syncs, and then notes up to which group all chunks have everything.
+    pub(super) fn mark(&mut self) -> Result<(), EngineError> {
+        self.sync(false)?;
+        self.sync(true)
+    }
+
     /// How many chunks the log has something for, and the first group that is not in all of them.
     pub(super) fn dirty(&self) -> (usize, Option<u64>) {
         (self.dirty.len(), self.dirty.oldest())

@@ -83,3 +83,24 @@ fn digest(put: &KeyValue) -> [u8; 32] {
     }
     digest.finalize().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{LeaseId, Revision};
+
+    #[test]
+    fn a_put_is_known_again_by_its_bytes_and_its_lease() {
+        let put = |value: &'static [u8], lease| KeyValue {
+            key: b"cilium/state/nodes/v1/paris/a".to_vec(),
+            value: value.into(),
+            create_revision: Revision(3),
+            mod_revision: Revision(4),
+            version: 2,
+            lease: LeaseId(lease),
+        };
+        let stored = put_point(&put(b"a", 7));
+        let found = [put(b"a", 7), put(b"a", 8), put(b"a", 0), put(b"b", 7)].map(|put| is_value(&put, &stored));
+        assert_eq!(found, [true, false, false, false]);
+    }
+}

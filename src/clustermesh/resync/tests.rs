@@ -314,6 +314,22 @@ fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
+/// A cluster whose file leads to a KVStoreMesh from now on: the keys of before may stand in the same etcd.
+#[test]
+fn another_form_of_keys_is_another_history() {
+    let (mut etcd, mut mirror) = settled(false);
+    etcd.cached = true;
+    for index in 0..2 {
+        etcd.put(format!("{CACHED_PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
+    }
+    mirror.crash(0);
+    mirror.connect(&etcd);
+    while mirror.advance(&etcd) {}
+    assert_eq!((mirror.served().len(), mirror.resync.owes_prune()), (3, true));
+    mirror.settle(&etcd);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
 /// The etcd is still being filled when the connection breaks, or the process ends.
 #[test]
 fn an_interrupted_quiet_time_prunes_nothing_and_begins_anew() {

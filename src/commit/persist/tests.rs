@@ -205,6 +205,55 @@ fn a_full_log_is_told_as_stopped_until_the_engine_takes_changes_again() {
     assert_eq!(*states.borrow(), PersistState::Healthy);
 }
 
+#[test]
+fn what_could_not_be_stored_waits_with_what_comes() {
+    let (persister, worker) = persister(Told(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
+    worker.failed(group(3), &disk_full());
+    assert_eq!(persister.push(group(1)), (3, 3 * 200));
+}
+
+/// Fails to tend, and has something to tidy twice.
+#[derive(Default)]
+struct Untidy(Mutex<Vec<&'static str>>);
+
+impl Persistence for Untidy {
+    fn persist(&self, _: &Group) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("persist");
+        Ok(())
+    }
+
+    fn tend(&self, _: Instant) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("tend");
+        Err(disk_full())
+    }
+
+    fn tidy(&self) -> Result<bool, StoreError> {
+        let mut asked = self.0.lock().unwrap();
+        asked.push("tidy");
+        Ok(asked.iter().filter(|one| **one == "tidy").count() < 2)
+    }
+}
+
+#[test]
+fn behind_a_group_the_store_is_tended_and_told_of_where_that_fails() {
+    let (state, states) = watch::channel(PersistState::Healthy);
+    let (persister, worker) = persister(Untidy::default(), state);
+    persister.push(group(1));
+    persister.finish();
+    assert_eq!(*worker.run().0.lock().unwrap(), ["persist", "tend"]);
+    assert_eq!(*states.borrow(), PersistState::Failing { error: disk_full().to_string() });
+}
+
+#[test]
+fn a_quiet_store_is_tidied_until_nothing_is_left_to_do_or_a_group_comes() {
+    let (persister, worker) = persister(Untidy::default(), watch::channel(PersistState::Healthy).0);
+    assert!(!worker.tidy());
+    assert_eq!(*worker.persistence.0.lock().unwrap(), ["tidy", "tidy"]);
+    persister.push(group(1));
+    assert!(worker.tidy(), "it is left for later");
+    assert_eq!(worker.persistence.0.lock().unwrap().len(), 2);
+}
+
 /// Keeps what is logged.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);

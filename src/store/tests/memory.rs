@@ -241,6 +241,24 @@ fn what_is_due_is_folded_and_no_more() {
     assert_eq!(dirty_after(900, 64, (later, now)), 0, "the next group is due, and that time is not over");
 }
 
+/// The log lets go of what the mark says, and a start reads none of it.
+#[test]
+fn the_mark_is_below_what_only_some_chunks_have() {
+    let (disk, model) = three_groups();
+    let mut rig = reopen(&disk);
+    rig.warm.fold_some(1).unwrap();
+    rig.warm.mark().unwrap();
+    let (dirty, oldest) = rig.warm.dirty();
+    assert!(
+        dirty > 0 && oldest.is_some_and(|oldest| rig.warm.folded() < oldest),
+        "{oldest:?} is missing, folded up to {}",
+        rig.warm.folded()
+    );
+    rig.log.cut(rig.warm.folded());
+    drop(rig);
+    assert!(loaded(&reopen(&disk).warm) == model.loaded());
+}
+
 /// The bound of what a start reads, and of memory, holds whatever the pace.
 #[test]
 fn a_group_waits_where_the_log_has_outgrown_all_measure() {

@@ -67,6 +67,19 @@ fn a_delete_on_a_living_lease_is_one() {
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (8, 0));
 }
 
+/// What was held may be back, or gone for good: a connection holds what it has found missing itself.
+#[test]
+fn a_new_connection_holds_nothing_before_it_has_looked() {
+    let (mut etcd, mut mirror) = copy();
+    etcd.expire(FIRST);
+    run(&mut mirror, &etcd);
+    assert_eq!(mirror.resync.held_count(), 3);
+    mirror.connect(&etcd);
+    assert_eq!(mirror.resync.held_count(), 0);
+    run(&mut mirror, &etcd);
+    assert_eq!((mirror.resync.held_count(), mirror.served().len()), (3, 9));
+}
+
 #[test]
 fn what_expires_stays_marked_until_the_writer_is_back() {
     for order in [[10, 11, 12, SIGNS], [SIGNS, 10, 11, 12]] {
