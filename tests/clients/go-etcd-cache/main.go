@@ -33,10 +33,10 @@ func main() {
 		for isOpen := true; isOpen; _, isOpen = <-events {
 			// what is newest at the server, which the cache waits for by asking for progress
 			answer, err := held.Get(ctx, os.Args[2], clientv3.WithPrefix())
-			if err != nil {
+			for err != nil {
 				// it is being started
 				time.Sleep(100 * time.Millisecond)
-				continue
+				answer, err = held.Get(ctx, os.Args[2], clientv3.WithPrefix())
 			}
 			keys := map[string][]byte{}
 			for _, kv := range answer.Kvs {
