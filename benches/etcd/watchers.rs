@@ -29,6 +29,9 @@ const PUTS_AT_ONCE: usize = 16;
 /// How many connections come from one loopback address: fewer than one client may have.
 const CONNECTIONS_PER_ADDRESS: u32 = 500;
 
+/// How many watches may be about to be made at once.
+const HANDSHAKES_AT_ONCE: usize = 50;
+
 /// How long what was put may still be told before it counts as not told.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -67,16 +70,9 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
     for number in 0..count {
         watches.spawn(watch(contender.url.clone(), number, Arc::clone(&totals)));
         // a thousand handshakes at once are not what is measured
-        while totals.created.load(Ordering::Relaxed) + 50 < number as usize {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            if let Some(ended) = watches.try_join_next() {
-                ended??;
-            }
-        }
+        created(&totals, &mut watches, (number as usize).saturating_sub(HANDSHAKES_AT_ONCE)).await?;
     }
-    while totals.created.load(Ordering::Relaxed) < count as usize {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    created(&totals, &mut watches, count as usize).await?;
     let (put, took) = put(source, time).await?;
     let expected = put * u64::from(count);
     let deadline = Instant::now() + GRACE;
@@ -102,6 +98,18 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
         percentile(50),
         percentile(99)
     ))
+}
+
+/// Waits until so many watches are there.
+async fn created(totals: &Totals, watches: &mut JoinSet<Outcome<()>>, count: usize) -> Outcome<()> {
+    while totals.created.load(Ordering::Relaxed) < count {
+        // none of them ends by itself
+        if let Some(ended) = watches.try_join_next() {
+            ended??;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
 }
 
 fn now_us() -> u64 {
@@ -217,7 +225,8 @@ fn events_of(mut rest: &[u8]) -> Option<(u64, &[u8])> {
         match tag & 7 {
             WIRE_VARINT => drop(varint(&mut rest)?),
             WIRE_LENGTH => {
-                let (field, behind) = rest.split_at_checked(usize::try_from(varint(&mut rest)?).ok()?)?;
+                let length = usize::try_from(varint(&mut rest)?).ok()?;
+                let (field, behind) = rest.split_at_checked(length)?;
                 rest = behind;
                 if tag >> 3 == EVENTS {
                     first = if count == 0 { field } else { first };
