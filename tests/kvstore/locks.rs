@@ -91,6 +91,22 @@ async fn who_stops_waiting_or_drops_a_lock_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn who_may_not_write_is_told_so_each_time_and_may_lock_once_they_may() {
+    let mut etcd = Etcd::start().await;
+    etcd.enable_auth("meshkeep", "secret").await;
+    etcd.restrict_to_remote("paris").await;
+    let session = session(&etcd).await;
+    for _ in 0..3 {
+        let outcome = tokio::time::timeout(PATIENCE / 3, session.lock_path_for_long(b"cilium/a")).await;
+        let error = outcome.expect("a lock that nobody holds is not waited for").err().unwrap();
+        assert!(matches!(error, KvstoreError::PermissionDenied { .. }), "{error}");
+    }
+    let permission = etcd_client::Permission::read_write("cilium/").with_prefix();
+    etcd.client().await.role_grant_permission("mesh", permission).await.unwrap();
+    session.lock_path_for_long(b"cilium/a").await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
 async fn whose_lease_is_lost_has_lost_the_lock() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;

@@ -22,7 +22,8 @@ struct Table {
 
 struct Held {
     owner: u64,
-    since: Instant,
+    /// When it was taken; `None` while its owner waits for others, which has a limit of its own.
+    since: Option<Instant>,
     /// The key in etcd, once it may be there.
     key: Option<Vec<u8>>,
     /// Whether it may be held for as long as its owner likes.
@@ -57,15 +58,21 @@ impl PathLocks {
         }
         table.last_owner += 1;
         let owner = table.last_owner;
-        table.by_path.insert(path.to_vec(), Held { owner, since: Instant::now(), key: None, for_long, ending: false });
+        table.by_path.insert(path.to_vec(), Held { owner, since: None, key: None, for_long, ending: false });
         Some(owner)
     }
 
-    /// The owner may have this key in etcd from now on.
+    /// The owner may have this key in etcd from now on, and waits for those before it.
     pub(super) fn set_key(&self, path: &[u8], owner: u64, key: &[u8]) {
         if let Some(held) = self.table().by_path.get_mut(path).filter(|held| held.owner == owner) {
             held.key = Some(key.to_vec());
-            held.since = Instant::now();
+        }
+    }
+
+    /// Nobody is before the owner any more: it holds the lock.
+    pub(super) fn taken(&self, path: &[u8], owner: u64) {
+        if let Some(held) = self.table().by_path.get_mut(path).filter(|held| held.owner == owner) {
+            held.since = Some(Instant::now());
         }
     }
 
@@ -94,7 +101,8 @@ impl PathLocks {
     pub(super) fn take_stale(&self, longer_than: Duration) -> Vec<Leftover> {
         let now = Instant::now();
         let mut table = self.table();
-        let stale = table.by_path.iter_mut().filter(|(_, held)| !held.for_long && !held.ending && now - held.since > longer_than);
+        let is_old = |held: &Held| held.since.is_some_and(|since| now - since > longer_than);
+        let stale = table.by_path.iter_mut().filter(|(_, held)| !held.for_long && !held.ending && is_old(held));
         let taken = stale.map(|(path, held)| {
             held.ending = true;
             Leftover { path: path.clone(), owner: held.owner, key: held.key.clone() }
@@ -118,7 +126,11 @@ mod tests {
         let locks = Arc::new(PathLocks::default());
         let first = locks.lock(b"a", false).await;
         locks.set_key(b"a", first, b"a/1f");
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert!(locks.take_stale(Duration::from_secs(30)).is_empty(), "who waits for others holds nothing");
+        locks.taken(b"a", first);
         let other = locks.lock(b"b", true).await;
+        locks.taken(b"b", other);
         assert!(tokio::time::timeout(Duration::from_secs(1), locks.lock(b"a", false)).await.is_err());
         tokio::time::advance(Duration::from_secs(31)).await;
         let taken = locks.take_stale(Duration::from_secs(30));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use rand::Rng;
 use tokio::time::{Instant, timeout};
 
-use super::{EndpointStatus, Link, SessionState, SessionStatus, mutex, status_check_interval};
+use super::{EndpointStatus, Link, Session, SessionState, SessionStatus, status_check_interval};
 use crate::kvstore::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
 use crate::kvstore::{Connection, Endpoint, Event, Follow, KvstoreError, prefix_end};
 use crate::model::{EtcdClusterId, Revision};
@@ -43,7 +43,7 @@ pub(super) async fn run(shared: Arc<SessionState>) {
     shared.link.send_replace(Link::default());
 }
 
-async fn connect_for_ever(shared: &SessionState) {
+async fn connect_for_ever(shared: &Arc<SessionState>) {
     let mut history = History::default();
     let mut backoff = BACKOFF_MIN;
     for attempt in 0_usize.. {
@@ -62,7 +62,7 @@ async fn connect_for_ever(shared: &SessionState) {
 }
 
 /// One connection, from its opening to its end, which is an error.
-async fn connect_once(shared: &SessionState, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
+async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: &mut History) -> KvstoreError {
     match open(shared, endpoint, history).await {
         Ok((connection, follow)) => {
             let ended = tokio::select! {
@@ -132,13 +132,13 @@ fn note_heartbeat(shared: &SessionState) {
 }
 
 /// Checks again and again; returns when the connection is of no use.
-async fn status_checks(shared: &SessionState, connection: &Connection, own: &Endpoint) -> KvstoreError {
+async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own: &Endpoint) -> KvstoreError {
     let mut quorum_errors = 0;
     loop {
         let endpoints = ask_endpoints(shared, connection, own).await;
         let well = endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
         let all_well = well == endpoints.len();
-        let quorum = if shared.options.quorum_check { check_quorum(shared, connection).await } else { Ok(()) };
+        let quorum = if shared.options.quorum_check { check_quorum(shared).await } else { Ok(()) };
         quorum_errors = if quorum.is_ok() { 0 } else { quorum_errors + 1 };
         let quorum_error = quorum.err();
         update(shared, |status| {
@@ -189,23 +189,11 @@ async fn ask_endpoints(shared: &SessionState, connection: &Connection, own: &End
     all
 }
 
-/// Takes a lock that nobody else wants, and lets go of it: that needs a majority.
-async fn check_quorum(shared: &SessionState, connection: &Connection) -> Result<(), String> {
+/// Takes a lock that nobody else wants, and lets go of it: that needs a majority. Where it ends halfway, its key goes as that of any lock.
+async fn check_quorum(shared: &Arc<SessionState>) -> Result<(), String> {
     let path = format!("{INIT_LOCK_PATH}/{:x}", rand::rng().random::<u64>());
-    let taking = async {
-        let lease = shared.locks.lease_for(connection, path.as_bytes()).await?;
-        let lock = mutex::acquire(connection, path.as_bytes(), lease).await;
-        let result = match lock {
-            Ok(lock) => connection.delete_at_once(&lock.key).await,
-            Err(error) => {
-                shared.note_lost_lock_lease(&error, lease);
-                Err(error)
-            }
-        };
-        shared.locks.release(path.as_bytes());
-        result
-    };
-    match timeout(CHECK_MAX, taking).await {
+    let session = Session { shared: Arc::clone(shared) };
+    match timeout(CHECK_MAX, async { session.lock(path.as_bytes(), false).await?.unlock().await }).await {
         Ok(Ok(())) => Ok(()),
         // a role without a right on this key: etcd answers, and more cannot be known
         Ok(Err(KvstoreError::PermissionDenied { .. })) => Ok(()),

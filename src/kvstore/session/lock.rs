@@ -66,7 +66,7 @@ impl Session {
         self.traced("lock", path, self.lock(path, true)).await
     }
 
-    async fn lock(&self, path: &[u8], for_long: bool) -> Result<KvLocker, KvstoreError> {
+    pub(super) async fn lock(&self, path: &[u8], for_long: bool) -> Result<KvLocker, KvstoreError> {
         let shared = &self.shared;
         let owner = shared.paths.lock(path, for_long).await;
         let mut holding = Holding { shared: Arc::clone(shared), path: path.to_vec(), owner, key: None, done: false };
@@ -76,8 +76,7 @@ impl Session {
         shared.paths.set_key(path, owner, &key);
         holding.key = Some(key);
         let lock = acquire(&connection, path, lease).await.inspect_err(|error| shared.note_lost_lock_lease(error, lease))?;
-        // from here on it is held, not waited for
-        shared.paths.set_key(path, owner, &lock.key);
+        shared.paths.taken(path, owner);
         Ok(KvLocker { holding, lock, lease_gone: shared.locks.gone(lease) })
     }
 
@@ -156,7 +155,7 @@ impl Janitor {
 
 impl SessionState {
     /// etcd does not have the lease that a lock was to hang on.
-    pub(super) fn note_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
+    fn note_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
         if error.is_about_a_lost_lease() {
             self.locks.lose(&[lease]);
         }
@@ -192,7 +191,8 @@ impl SessionState {
                     None => Ok(()),
                 };
                 match deleted {
-                    Ok(()) => {
+                    // who may not delete it could not write it either
+                    Ok(()) | Err(KvstoreError::PermissionDenied { .. }) => {
                         self.locks.release(&left.path);
                         self.paths.unlock(&left.path, left.owner);
                     }
