@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::model::in_words;
+
 /// How often the files are looked at: what was rotated works within a second.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -97,7 +99,7 @@ impl<T> Kept<T> {
     ) -> Result<Self, E> {
         let seen = Seen { stamps: stamps(&paths), read: Instant::now(), failure: None };
         let current = ArcSwap::from_pointee(make()?);
-        Ok(Self { name, paths, make: Box::new(move || make().map_err(|error| error.to_string())), current, seen: Mutex::new(seen) })
+        Ok(Self { name, paths, make: Box::new(move || make().map_err(in_words)), current, seen: Mutex::new(seen) })
     }
 
     /// What is in force.

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::progress::Progress;
+use crate::model::in_words;
 
 /// How long a connection may take: the sidecar is on this machine or near.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -201,9 +202,8 @@ fn cause(error: &reqwest::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    let text = innermost.to_string();
-    let words = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
-    let words = words.trim_start_matches("failed to lookup address information: ");
+    let text = in_words(innermost);
+    let words = text.trim_start_matches("failed to lookup address information: ");
     // the system's begin with a capital, others with a name
     let is_system = innermost.is::<std::io::Error>();
     let mut letters = words.chars();

@@ -43,6 +43,7 @@ use rustix::process::umask;
 use self::asker::ServerOptions;
 use self::failure::{EXIT_USAGE, Failure, Verdict};
 use crate::config::{Setting, Settings, UsageError};
+use crate::model::in_words;
 
 /// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
 const PRINTING_MAX: Duration = Duration::from_secs(1);
@@ -262,6 +263,7 @@ fn warn(message: &str) {
 
 /// Prints what a person should see. What cannot be written, or is not read in time, is lost: it must not change how the command ends.
 fn print_to_stderr(text: String) {
+    let text = in_words(text);
     // one message, once
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {

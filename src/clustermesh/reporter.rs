@@ -8,7 +8,9 @@ use tokio::sync::watch;
 
 use super::failure::AttemptError;
 use crate::commit::CommandSender;
-use crate::model::{Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack};
+use crate::model::{
+    Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack, in_words,
+};
 use crate::wire::keys::cluster_config_key;
 
 /// Phases, failures, waits and unknown prefixes that were logged lately, of all clusters.
@@ -114,6 +116,7 @@ impl Reporter {
     /// An attempt failed; the next one starts after `wait`. The same failure again is no news: a remote that is down for a day would
     /// bury everything else in the log.
     pub(super) fn failure(&self, error: &str, wait: Duration) {
+        let error = &*in_words(error);
         let retry_in_ms = wait.as_millis();
         let is_news = self.status.borrow().last_error.as_deref() != Some(error);
         // the error before the phase, which is told with it
@@ -180,6 +183,7 @@ impl Reporter {
 
     /// Something that is waited for, without a failure.
     pub(super) fn waiting(&self, phase: Phase, reason: &str) {
+        let reason = &*in_words(reason);
         let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
         if news {
             self.change(|status| {

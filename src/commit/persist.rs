@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::gathered::Gathered;
-use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders};
+use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, in_words};
 use crate::store::{Group, Store, StoreError};
 
 /// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
@@ -394,7 +394,7 @@ impl<P: Persistence> PersistWorker<P> {
         if self.shared.lock().stopped {
             return;
         }
-        let state = outcome.map_or_else(|error| PersistState::Failing { error: error.to_string() }, |()| PersistState::Healthy);
+        let state = outcome.map_or_else(|error| PersistState::Failing { error: in_words(error) }, |()| PersistState::Healthy);
         self.state.send_if_modified(|current| {
             let differs = *current != state;
             *current = state;
@@ -428,7 +428,7 @@ impl<P: Persistence> PersistWorker<P> {
             waiting.since = None;
         }
         let is_full = matches!(error, StoreError::LogFull { .. });
-        let error = error.to_string();
+        let error = in_words(error);
         self.state.send_replace(if waiting.stopped || is_full { PersistState::Stopped { error } } else { PersistState::Failing { error } });
         self.shared.changed.notify_all();
     }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::kvstore::{ClientFile, ClientOptions, Connection};
-use crate::model::{ClusterName, EtcdClusterId};
+use crate::model::{ClusterName, EtcdClusterId, in_words};
 
 /// How a step went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -52,11 +52,11 @@ impl Check {
     }
 
     fn warning(step: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { step, outcome: Outcome::Warning, found: found.into(), advice: Some(advice.into()) }
+        Self { step, outcome: Outcome::Warning, found: in_words(found.into()), advice: Some(advice.into()) }
     }
 
     fn failed(step: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { step, outcome: Outcome::Failed, found: found.into(), advice: Some(advice.into()) }
+        Self { step, outcome: Outcome::Failed, found: in_words(found.into()), advice: Some(advice.into()) }
     }
 }
 

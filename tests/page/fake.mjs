@@ -45,7 +45,7 @@ function cluster(index, calm) {
     endpoint: `https://${name}.mesh.cilium.io:2379`,
     resources,
     failures: isOld ? 12 : 0,
-    ...(isOld ? { lastError: "connection refused (os error 111)", lastErrorTime: ago(20), nextRetrySeconds: 21 } : {}),
+    ...(isOld ? { lastError: "connection refused", lastErrorTime: ago(20), nextRetrySeconds: 21 } : {}),
     ...(state === "connecting" ? { lastError: "DNS: no such name", lastErrorTime: ago(3) } : {}),
     certificateExpiry: new Date(Date.now() + 86_400_000 * (index % 19 === 1 ? 12 : index % 83 === 4 ? 3 : 212)).toISOString(),
   };
@@ -54,7 +54,7 @@ function cluster(index, calm) {
 function problems(clusters) {
   const items = clusters.filter((one) => one.phase === "backingOff").map((one) => ({
     id: `clusterUnreachable/${one.name}`, kind: "clusterUnreachable", severity: "critical", clusters: [one.name], since: ago(840),
-    detail: `${one.name} cannot be reached: connection refused (os error 111)`, advice: `see whether the etcd of ${one.name} runs and is exposed: meshkeep doctor ${one.name} says which step fails`,
+    detail: `${one.name} cannot be reached: connection refused`, advice: `see whether the etcd of ${one.name} runs and is exposed: meshkeep doctor ${one.name} says which step fails`,
   }));
   if (clusters.length === 0) return [];
   items.push(

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::kvstore::meant_by;
-use crate::model::ClusterName;
+use crate::model::{ClusterName, in_words};
 
 /// A cluster file is an etcd client file of a few lines; a Kubernetes Secret as a whole cannot be larger than 1 MiB
 /// (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`), so a larger file is none.
@@ -110,7 +110,7 @@ impl Glance {
             };
             Ok(GlanceStamps { directory: identity, files: list_names(directory)?.into_iter().map(stamp).collect() })
         };
-        Self(take().map_err(|error: io::Error| error.to_string()))
+        Self(take().map_err(|error: io::Error| in_words(error)))
     }
 
     /// Which directory was looked at, if there was one.
@@ -143,7 +143,7 @@ pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>
         }
         Ok(files)
     };
-    Reading { glance, files: read().map_err(|error: io::Error| error.to_string()) }
+    Reading { glance, files: read().map_err(|error: io::Error| in_words(error)) }
 }
 
 /// The names in the directory without those that begin with a dot: a Secret's `..data` link, its `..2026_…` folders, editors' files.
@@ -209,14 +209,14 @@ fn why_skipped(content: &[u8]) -> Option<String> {
 fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "the file, or the file that it links to, does not exist".to_owned(),
-        _ => error.to_string(),
+        _ => in_words(error),
     })?;
     if !metadata.is_file() {
         return Ok(None);
     }
     let mut content = Vec::new();
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    file.take(FILE_SIZE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| error.to_string())?;
+    let file = File::open(path).map_err(in_words)?;
+    file.take(FILE_SIZE_BYTES_MAX + 1).read_to_end(&mut content).map_err(in_words)?;
     if content.len() as u64 > FILE_SIZE_BYTES_MAX {
         return Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, which no cluster file is"));
     }

@@ -1,0 +1,42 @@
+//! What a system's error says to a person.
+
+use std::fmt::Display;
+
+/// How the standard library begins what it adds to the system's words.
+const NUMBER: &str = " (os error ";
+
+/// An error in words alone: `Connection refused` of `Connection refused (os error 111)`, whose number tells its reader nothing.
+#[must_use]
+pub fn in_words(error: impl Display) -> String {
+    let text = error.to_string();
+    let (mut words, mut rest) = (String::new(), text.as_str());
+    while let Some((before, behind)) = rest.split_once(NUMBER) {
+        words.push_str(before);
+        rest = match behind.split_once(')') {
+            Some((number, behind)) if number.bytes().all(|byte| byte.is_ascii_digit()) => behind,
+            _ => {
+                words.push_str(NUMBER);
+                behind
+            }
+        };
+    }
+    words + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_errors_are_left_out_and_nothing_else() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(
+            in_words(format!("cannot connect to [::1]:1: {refused}; trying again")),
+            "cannot connect to [::1]:1: Connection refused; trying again"
+        );
+        assert_eq!(in_words(format!("{refused}, {refused}")), "Connection refused, Connection refused");
+        for plain in ["", "a (b) c", "a (os error x) b", "a (os error 1"] {
+            assert_eq!(in_words(plain), plain);
+        }
+    }
+}
