@@ -1,21 +1,24 @@
 //! What is to stand in the target, by its keys: the mirror's entries, and what is made here (cluster configs, canaries, the heartbeat).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::handle::{Handle, Reading};
 use crate::kvstore::store::{SyncQueue, Wanted};
-use crate::kvstore::{Life, Session, keys};
+use crate::kvstore::{Life, LostKeys, Session, keys};
 use crate::model::{ClusterName, EntryKey, Kind};
 
-/// How many keys are looked at for one piece of a lost lease's keys: a millisecond or two.
-const KEYS_AT_ONCE: usize = 4096;
+/// The group of what is made here. Those of kinds follow.
+pub(super) const MADE: u32 = 0;
 
 /// The target, over terms.
 pub(super) struct Target {
     pub(super) session: Session,
     pub(super) queue: SyncQueue,
     contents: Arc<Contents>,
+    /// What became of canaries' leases: canaries are no business of the queue, which knows no order.
+    lost_canaries: Arc<Mutex<Vec<LostKeys>>>,
 }
 
 /// What it is to hold.
@@ -38,7 +41,16 @@ impl Target {
         let queue = SyncQueue::new(session.clone(), Arc::clone(&contents) as Arc<dyn Wanted>, Life::Leased, workers);
         let lost = queue.clone();
         session.on_lease_lost(b"cilium/", move |keys| lost.add_lost(keys));
-        Self { session, queue, contents }
+        let lost_canaries = Arc::<Mutex<Vec<LostKeys>>>::default();
+        let lost = Arc::clone(&lost_canaries);
+        let take = move |keys: &LostKeys| lost.lock().unwrap_or_else(PoisonError::into_inner).push(keys.clone());
+        session.on_lease_lost(keys::SYNCED_PREFIX.as_bytes(), take);
+        Self { session, queue, contents, lost_canaries }
+    }
+
+    /// Which canaries lost their leases since this was asked last.
+    pub(super) fn take_lost_canaries(&self) -> Vec<LostKeys> {
+        std::mem::take(&mut *self.lost_canaries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The newest state of the mirror.
@@ -67,6 +79,13 @@ impl Target {
         made.values.insert(key.to_vec(), Arc::clone(&value)).as_deref() != Some(&*value)
     }
 
+    /// A key that is made here is to have these bytes.
+    pub(super) fn write(&self, key: &[u8], value: Arc<[u8]>) {
+        if self.make(key, value) {
+            self.queue.add_now(key, MADE);
+        }
+    }
+
     /// What a key that is made here has.
     pub(super) fn made(&self, key: &[u8]) -> Option<Arc<[u8]>> {
         self.contents.made().values.get(key).cloned()
@@ -88,6 +107,29 @@ impl Contents {
     fn made(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn entries_behind(&self, last: Option<&EntryKey>, count: usize) -> Vec<Vec<u8>> {
+        let Some(reading) = self.handle.try_reading() else { return Vec::new() };
+        let clusters = self.made().clusters.clone();
+        let place = |kind: Kind| Kind::ALL.iter().position(|other| *other == kind);
+        let is_passed = |cluster: &ClusterName, kind| last.is_some_and(|last| (cluster, place(kind)) < (&last.cluster, place(last.kind)));
+        let mut found: Vec<Vec<u8>> = Vec::new();
+        for (cluster, kind) in clusters.iter().flat_map(|cluster| Kind::ALL.map(|kind| (cluster, kind))) {
+            if is_passed(cluster, kind) {
+                continue;
+            }
+            let last = last.filter(|last| last.cluster == *cluster && last.kind == kind);
+            let from = last.cloned().unwrap_or_else(|| EntryKey::new(kind, cluster.clone(), ""));
+            // the last one itself is told again
+            let keys = reading.keys_from(&from, count - found.len() + 1);
+            let keys = keys.iter().filter(|key| Some(*key) != last).take(count - found.len());
+            found.extend(keys.map(|key| key.to_string().into_bytes()));
+            if found.len() == count {
+                break;
+            }
+        }
+        found
+    }
 }
 
 impl Wanted for Contents {
@@ -100,20 +142,17 @@ impl Wanted for Contents {
         self.handle.try_reading()?.record(&entry).map(|record| Arc::clone(&record.value))
     }
 
-    fn for_each_key(&self, take: &mut dyn FnMut(&[u8])) {
-        let (own, clusters) = {
-            let made = self.made();
-            (made.values.keys().cloned().collect::<Vec<_>>(), made.clusters.clone())
-        };
-        own.iter().for_each(|key| take(key));
-        let Some(reading) = self.handle.try_reading() else { return };
-        for (cluster, kind) in clusters.iter().flat_map(|cluster| Kind::ALL.map(|kind| (cluster, kind))) {
-            let mut start = Some(EntryKey::new(kind, cluster.clone(), ""));
-            while let Some(from) = start.take() {
-                let mut keys = reading.keys_from(&from, KEYS_AT_ONCE + 1);
-                start = (keys.len() > KEYS_AT_ONCE).then(|| keys.pop()).flatten();
-                keys.iter().for_each(|key| take(key.to_string().as_bytes()));
+    /// Entries first: a reader that finds a cluster config goes on to the entries.
+    fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
+        let last = key.filter(|key| !key.starts_with(keys::CACHE_PREFIX.as_bytes()));
+        if last.is_none() {
+            let last = key.and_then(|key| EntryKey::from_cache_form(str::from_utf8(key).ok()?));
+            let entries = self.entries_behind(last.as_ref(), count);
+            if !entries.is_empty() {
+                return entries;
             }
         }
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.made().values.range::<[u8], _>((from, Bound::Unbounded)).take(count).map(|(key, _)| key.clone()).collect()
     }
 }

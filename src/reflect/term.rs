@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::canaries::{cached_config, now};
 use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
-use super::target::Target;
+use super::target::{MADE, Target};
 use crate::handle::{Origin, Reading};
 use crate::kvstore::{KvstoreError, keys};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
@@ -31,9 +31,6 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long after a failure the target is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The group of what is made here. Those of kinds follow.
-const MADE: u32 = 0;
 
 /// A term.
 pub(super) struct Term {
@@ -66,9 +63,10 @@ impl Term {
 
     /// Runs until it is dropped.
     pub(super) async fn run(&mut self) {
-        let queue = self.target.queue.clone();
+        let target = Arc::clone(&self.target);
         tokio::select! {
-            () = queue.run() => {}
+            () = target.queue.run() => {}
+            () = beat(&target) => {}
             () = self.reflect() => {}
         }
     }
@@ -77,8 +75,7 @@ impl Term {
         self.position = self.target.reading().map_or(Sequence(0), |reading| reading.position().sequence);
         let mut tick = interval(TICK);
         let mut config_tick = interval(CONFIG_INTERVAL);
-        let mut heartbeat_tick = interval(HEARTBEAT_INTERVAL);
-        for timer in [&mut tick, &mut config_tick, &mut heartbeat_tick] {
+        for timer in [&mut tick, &mut config_tick] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
         loop {
@@ -92,7 +89,6 @@ impl Term {
                 }
                 _ = tick.tick() => self.look().await,
                 _ = config_tick.tick() => self.check_configs().await,
-                _ = heartbeat_tick.tick() => self.write(keys::HEARTBEAT_PATH.as_bytes(), now()),
             }
         }
     }
@@ -155,12 +151,10 @@ impl Term {
     }
 
     async fn look_at_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
+        self.take_back_lost_canaries();
         let configured = reading.configured_clusters();
         for name in configured.iter().filter(|name| reading.own_cluster() != Some(*name)) {
-            if !self.clusters.contains_key(name) {
-                self.clusters.insert(name.clone(), Cluster::new(self.next_group));
-                self.next_group = self.next_group.wrapping_add(u32::try_from(Kind::ALL.len()).unwrap_or(0)).max(MADE + 1);
-            }
+            self.know(name);
             if let Some(cluster) = self.clusters.get_mut(name).filter(|cluster| cluster.withdrawal.is_some()) {
                 cluster.restart();
             }
@@ -170,6 +164,29 @@ impl Term {
             self.withdraw_those_not_in(&configured).await;
         }
         Ok(())
+    }
+
+    fn know(&mut self, name: &ClusterName) {
+        if !self.clusters.contains_key(name) {
+            self.clusters.insert(name.clone(), Cluster::new(self.next_group));
+            self.next_group = self.next_group.wrapping_add(u32::try_from(Kind::ALL.len()).unwrap_or(0)).max(MADE + 1);
+        }
+    }
+
+    /// A canary whose lease is lost is written again as at first: once everything that it stands for is there. Whoever reads a target that was
+    /// wiped would else take what is not there yet for deleted.
+    fn take_back_lost_canaries(&mut self) {
+        for lost in self.target.take_lost_canaries() {
+            for (name, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| cluster.withdrawal.is_none()) {
+                for (kind, progress) in &mut cluster.kinds {
+                    let key = canary_key(*kind, name, true);
+                    if lost.had(key.as_bytes()) {
+                        self.target.unmake(key.as_bytes());
+                        progress.has_canary = false;
+                    }
+                }
+            }
+        }
     }
 
     async fn look_at(&mut self, name: &ClusterName, reading: &Reading) -> Result<(), KvstoreError> {
@@ -200,7 +217,7 @@ impl Term {
                 self.target.session.adopt(&found.key, found.lease);
                 self.target.make(&found.key, found.value);
             }
-            _ => self.write(key.as_bytes(), value),
+            _ => self.target.write(key.as_bytes(), value),
         }
         Ok(())
     }
@@ -211,6 +228,9 @@ impl Term {
         // what is always published says whether the cluster was read
         let Some(stage) = stage_of(reading.source(name, Kind::Node).origin) else { return Ok(()) };
         if progress.compared.is_some_and(|compared| compared >= stage) {
+            if !progress.has_canary {
+                self.write_canary(name, kind, None);
+            }
             return Ok(());
         }
         if stage == Stage::Confirmed {
@@ -250,7 +270,8 @@ impl Term {
             }
             return Ok(());
         }
-        if !progress.has_canary && reading.is_complete(name, kind) && self.target.queue.pending(progress.group) == 0 {
+        let is_written = || self.target.queue.pending(progress.group) == 0 && !self.target.queue.is_restoring();
+        if !progress.has_canary && reading.is_complete(name, kind) && is_written() {
             self.write_canary(name, kind, None);
         }
         Ok(())
@@ -263,17 +284,10 @@ impl Term {
             Some(value) => {
                 self.target.make(key.as_bytes(), value);
             }
-            None => self.write(key.as_bytes(), now()),
+            None => self.target.write(key.as_bytes(), now()),
         }
         if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
             progress.has_canary = true;
-        }
-    }
-
-    /// A key that is made here is to have these bytes.
-    fn write(&self, key: &[u8], value: Arc<[u8]>) {
-        if self.target.make(key, value) {
-            self.target.queue.add_now(key, MADE);
         }
     }
 
@@ -335,6 +349,16 @@ impl Term {
             tracing::info!(cluster = %name, "reflecting: it is withdrawn");
             self.clusters.remove(&name);
         }
+    }
+}
+
+/// Beats beside everything else: comparing a large target takes minutes, and readers leave one whose heart has not beaten for two.
+async fn beat(target: &Target) {
+    let mut ticks = interval(HEARTBEAT_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        target.write(keys::HEARTBEAT_PATH.as_bytes(), now());
     }
 }
 

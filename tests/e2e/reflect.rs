@@ -63,6 +63,21 @@ async fn all_hang_on_leases(target: &Etcd) {
     assert_eq!(without.map(|found| found.key_str().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new(), "these hang on no lease");
 }
 
+/// After a wipe: each canary is younger than all that it stands for, so that who finds it finds that too.
+async fn canaries_came_last(target: &Etcd) {
+    let reply = target.client().await.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
+    let mut count = 0;
+    for canary in reply.kvs() {
+        let Some(of) = canary.key_str().unwrap().strip_prefix("cilium/synced/") else { continue };
+        let (cluster, base) = of.split_once('/').unwrap();
+        let entries = reply.kvs().iter().filter(|found| found.key().starts_with(format!("{base}/{cluster}/").as_bytes()));
+        let youngest = entries.map(etcd_client::KeyValue::create_revision).max().unwrap_or_default();
+        assert!(youngest < canary.create_revision(), "{of} of revision {} stands for {youngest}", canary.create_revision());
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
 /// The revisions of all entries: what was written anew has another.
 async fn revisions(target: &Etcd) -> BTreeMap<Vec<u8>, i64> {
     let reply = target.client().await.get("cilium/cache/", Some(GetOptions::new().with_prefix())).await.unwrap();
@@ -117,6 +132,7 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
         let mut left = truth(&direct);
         left.remove("cilium/foreign");
         becomes(&target, &left, "the loss of the target").await;
+        canaries_came_last(&target).await;
         meshkeep.stop().await;
         assert_eq!(contents(&target).await, left, "a stop takes nothing away");
     }

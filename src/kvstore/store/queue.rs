@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::kvstore::error::printable;
@@ -17,6 +18,10 @@ use crate::kvstore::{KvstoreError, Life, LostKeys, Session};
 
 /// How many keys may wait: 256 for each of 64 calls in flight, some 2 MB of names.
 const WAITING_MAX: usize = 16_384;
+/// How many wanted keys are looked at in one go where leases were lost: a millisecond or two.
+const LOOKED_AT: usize = 2_048;
+/// The group of keys whose leases were lost: whatever waits for another one does not wait for them.
+const RESTORED: u32 = u32::MAX;
 /// The first wait of a key whose writing failed (client-go's `DefaultControllerRateLimiter`).
 const RETRY_MIN: Duration = Duration::from_millis(5);
 /// The longest: an etcd that takes writes again is right within a minute. (Cilium's queue waits up to 1,000 s.)
@@ -27,8 +32,9 @@ pub trait Wanted: Send + Sync + 'static {
     /// What a key is to have; `None` where it is not to be there.
     fn value(&self, key: &[u8]) -> Option<Arc<[u8]>>;
 
-    /// Every key that may hang on a lease, for those that were on a lost one.
-    fn for_each_key(&self, take: &mut dyn FnMut(&[u8]));
+    /// The keys behind one, from the first on where there is none, in the order in which they are to be written again where their leases were
+    /// lost: so many at most. None is the end.
+    fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>>;
 }
 
 /// Keys to be written, by groups of which each can be waited for. Clones share it.
@@ -57,9 +63,17 @@ struct QueueState {
     /// How many keys of each group are not written yet.
     groups: HashMap<u32, usize>,
     lost: Vec<LostKeys>,
+    looking: Option<Looking>,
     failing: Option<String>,
     written: u64,
     errors: u64,
+}
+
+/// A look through all wanted keys, for those whose leases were lost.
+struct Looking {
+    lost: Vec<LostKeys>,
+    /// The last key that was looked at.
+    behind: Option<Vec<u8>>,
 }
 
 struct Item {
@@ -120,6 +134,13 @@ impl SyncQueue {
         self.shared.state().groups.get(&group).copied().unwrap_or_default()
     }
 
+    /// Whether keys of lost leases are still to be written again.
+    #[must_use]
+    pub fn is_restoring(&self) -> bool {
+        let state = self.shared.state();
+        !state.lost.is_empty() || state.looking.is_some() || state.groups.contains_key(&RESTORED)
+    }
+
     /// How many keys wait, how many writes succeeded, and how many failed.
     #[must_use]
     pub fn counts(&self) -> (usize, u64, u64) {
@@ -141,6 +162,7 @@ impl SyncQueue {
         state.ready.clear();
         state.later.clear();
         state.lost.clear();
+        state.looking = None;
         state.groups.clear();
         drop(state);
         self.shared.less.notify_waiters();
@@ -150,7 +172,7 @@ impl SyncQueue {
     pub async fn run(&self) {
         let mut writing = FuturesUnordered::new();
         loop {
-            self.take_lost();
+            let is_looking = self.look_for_lost();
             while writing.len() < self.shared.workers
                 && let Some(key) = self.shared.state().take(Instant::now())
             {
@@ -168,6 +190,7 @@ impl SyncQueue {
                 Some((key, result)) = writing.next(), if !idle => self.done(&key, result),
                 () = self.shared.more.notified() => {}
                 () = due, if writing.len() < self.shared.workers => {}
+                () = yield_now(), if is_looking => {}
             }
         }
     }
@@ -205,17 +228,19 @@ impl SyncQueue {
         self.shared.less.notify_waiters();
     }
 
-    /// Looks for the keys of lost leases. Those are in no group: whatever waits for one does not wait for them.
-    fn take_lost(&self) {
-        let lost = std::mem::take(&mut self.shared.state().lost);
-        if lost.is_empty() {
-            return;
+    /// Goes on looking for the keys of lost leases, as long as there is room for them; whether it is to be called again at once.
+    fn look_for_lost(&self) -> bool {
+        let Some((behind, lost)) = self.shared.state().next_look() else { return false };
+        let keys = self.shared.wanted.keys_behind(behind.as_deref(), LOOKED_AT);
+        let found: Vec<&Vec<u8>> = keys.iter().filter(|key| lost.iter().any(|lost| lost.had(key))).collect();
+        let mut state = self.shared.state();
+        for key in found {
+            state.add(key, RESTORED);
         }
-        self.shared.wanted.for_each_key(&mut |key| {
-            if lost.iter().any(|lost| lost.had(key)) {
-                self.shared.state().add(key, u32::MAX);
-            }
-        });
+        state.looking = keys.last().map(|last| Looking { lost, behind: Some(last.clone()) });
+        drop(state);
+        self.shared.less.notify_waiters();
+        true
     }
 }
 
@@ -236,6 +261,18 @@ impl QueueState {
         self.ready.push_back(key.to_vec());
         *self.groups.entry(group).or_default() += 1;
         true
+    }
+
+    /// From where to look for keys of which lost leases, where that is to be done and there is room for what is found.
+    fn next_look(&mut self) -> Option<(Option<Vec<u8>>, Vec<LostKeys>)> {
+        if self.items.len() >= WAITING_MAX {
+            return None;
+        }
+        // what is lost meanwhile is looked for from the beginning again
+        if self.looking.is_none() && !self.lost.is_empty() {
+            self.looking = Some(Looking { lost: std::mem::take(&mut self.lost), behind: None });
+        }
+        self.looking.as_ref().map(|looking| (looking.behind.clone(), looking.lost.clone()))
     }
 
     fn take(&mut self, now: Instant) -> Option<Vec<u8>> {

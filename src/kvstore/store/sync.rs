@@ -1,6 +1,7 @@
 //! A store that is written: keys and values below a prefix, and a canary once all of them were (Cilium's `syncstore.go`).
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -59,8 +60,9 @@ impl Wanted for Values {
         self.by_key().get(key).cloned()
     }
 
-    fn for_each_key(&self, take: &mut dyn FnMut(&[u8])) {
-        self.by_key().keys().for_each(|key| take(key));
+    fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_key().range::<[u8], _>((from, Bound::Unbounded)).take(count).map(|(key, _)| key.clone()).collect()
     }
 }
 
