@@ -33,6 +33,8 @@ struct Made {
     values: BTreeMap<Vec<u8>, Arc<[u8]>>,
     /// The clusters whose entries are reflected.
     clusters: BTreeSet<ClusterName>,
+    /// Those of which this process has written something that is not withdrawn, also in earlier terms: their leases are renewed until it is.
+    standing: BTreeSet<ClusterName>,
 }
 
 impl Target {
@@ -68,9 +70,20 @@ impl Target {
         let mut made = self.contents.made();
         if reflected {
             made.clusters.insert(cluster.clone());
+            made.standing.insert(cluster.clone());
         } else {
             made.clusters.remove(cluster);
         }
+    }
+
+    /// The clusters of which something of this process may stand.
+    pub(super) fn standing(&self) -> BTreeSet<ClusterName> {
+        self.contents.made().standing.clone()
+    }
+
+    /// Nothing of a cluster stands any more.
+    pub(super) fn set_withdrawn(&self, cluster: &ClusterName) {
+        self.contents.made().standing.remove(cluster);
     }
 
     /// What a key that is made here is to have; says whether that is new.
@@ -99,7 +112,8 @@ impl Target {
     /// A term is over: somebody else may write, so nothing that waits is written.
     pub(super) fn forget(&self) {
         self.queue.clear();
-        *self.contents.made() = Made::default();
+        let mut made = self.contents.made();
+        *made = Made { standing: std::mem::take(&mut made.standing), ..Made::default() };
     }
 }
 

@@ -153,6 +153,11 @@ impl Term {
     async fn look_at_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
         self.take_back_lost_canaries();
         let configured = reading.configured_clusters();
+        // what an earlier term of this process wrote of a cluster that is gone by now is withdrawn in this one
+        let standing = self.target.standing();
+        for name in standing.iter().filter(|name| !configured.contains(name)) {
+            self.know(name);
+        }
         for name in configured.iter().filter(|name| reading.own_cluster() != Some(*name)) {
             self.know(name);
             if let Some(cluster) = self.clusters.get_mut(name).filter(|cluster| cluster.withdrawal.is_some()) {
@@ -348,6 +353,7 @@ impl Term {
         for name in gone {
             tracing::info!(cluster = %name, "reflecting: it is withdrawn");
             self.clusters.remove(&name);
+            self.target.set_withdrawn(&name);
         }
     }
 }

@@ -217,3 +217,21 @@ async fn a_removed_cluster_is_withdrawn_its_config_first() {
     becomes(&target, &expected(&remote.clusters), "its return").await;
     meshkeep.stop().await;
 }
+
+#[tokio::test]
+async fn what_a_leader_began_to_withdraw_goes_also_where_it_has_to_lead_anew() {
+    let target = Etcd::start().await;
+    let clusters = vec![MeshCluster::generate(1, SMALL), MeshCluster::generate(2, SMALL)];
+    let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
+    let mut home = home(&target, &[&remote]);
+    let meshkeep = home.start().await;
+    becomes(&target, &expected(&remote.clusters), "the start").await;
+    home.remove_cluster("c02");
+    let mut without_config = expected(&remote.clusters);
+    without_config.remove("cilium/cluster-config/c02");
+    becomes(&target, &without_config, "the removal of the file").await;
+    let lock = target.client().await.get("cilium/kvstoremesh-lock/", Some(GetOptions::new().with_prefix())).await.unwrap();
+    target.client().await.lease_revoke(lock.kvs()[0].lease()).await.unwrap();
+    becomes(&target, &expected(&remote.clusters[..1]), "the grace, in another term").await;
+    meshkeep.stop().await;
+}
