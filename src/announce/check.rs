@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::fault::{FileError, ReadFile};
+use super::fault::{FAULTS_MAX, FileError, ReadFile};
 use super::locate::Way;
 use super::plan::{Plan, Workload};
-use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, PortYaml, ServiceYaml, WorkloadYaml};
+use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, Number, PortYaml, ServiceYaml, WorkloadYaml};
 use crate::allocator::AllocatorKey;
 use crate::model::{
     Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, Node, NodeAddress, Port, Service,
@@ -52,8 +52,11 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Where enough are known already, it is not looked for the line of another: that reads the whole file again.
     fn fault(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
-        faults.push(self.file.fault(self.way, reason.as_ref()));
+        if faults.len() < FAULTS_MAX {
+            faults.push(self.file.fault(self.way, reason.as_ref()));
+        }
     }
 }
 
@@ -93,7 +96,7 @@ fn cluster(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<(ClusterNa
         faults.extend(files.first().map(|file| file.fault(&way, "is missing: one file must say {name: …, id: …}")));
         return None;
     };
-    for (other, _) in named.filter(|(_, other)| *other != yaml) {
+    for (other, _) in named.filter(|(_, other)| *other != yaml).take(FAULTS_MAX) {
         faults.push(other.fault(&way, &format!("differs from that of {}: one cluster is announced", file.path.display())));
     }
     let ClusterYaml { name, id, max_connected_clusters } = yaml;
@@ -102,13 +105,16 @@ fn cluster(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<(ClusterNa
         CLUSTER_NAME_DEFAULT => Err("\"default\" is what Cilium takes for no name".to_owned()),
         _ => Ok(parsed),
     });
-    let max = MaxConnectedClusters::from_number(max_connected_clusters.unwrap_or(255));
-    let max_fault = format!("is {}, expected 255 or 511", max_connected_clusters.unwrap_or_default());
+    let Number(size) = max_connected_clusters.unwrap_or(Number(255));
+    let max = u32::try_from(size).ok().and_then(MaxConnectedClusters::from_number);
+    let max_fault = format!("is {size}, expected 255 or 511");
     match (parsed, max) {
-        (Ok(name), Some(max)) if (1..=max.id_max()).contains(id) => return Some((name, ClusterId(*id), max)),
-        (Ok(_), Some(max)) => {
-            faults.push(file.fault(&way.with("id"), &format!("is {id}, expected 1 to {}, the size of the mesh", max.id_max())));
-        }
+        (Ok(name), Some(max)) => match u32::try_from(id.0).ok().filter(|id| (1..=max.id_max()).contains(id)) {
+            Some(id) => return Some((name, ClusterId(id), max)),
+            None => {
+                faults.push(file.fault(&way.with("id"), &format!("is {}, expected 1 to {}, the size of the mesh", id.0, max.id_max())));
+            }
+        },
         (Err(reason), _) => faults.push(file.fault(&way.with("name"), &reason)),
         (_, None) => faults.push(file.fault(&way.with("maxConnectedClusters"), &max_fault)),
     }
@@ -254,10 +260,11 @@ impl Checked<'_> {
                 let reason = format!("is {:?}, expected TCP, UDP or SCTP", port.protocol);
                 Place { file, way: &way.with("protocol") }.fault(self.faults, reason);
             }
-            if port.port == 0 {
-                Place { file, way: &way.with("port") }.fault(self.faults, "is 0, expected 1 to 65535");
-            }
-            let known = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: port.port };
+            let number = u16::try_from(port.port.0).ok().filter(|number| *number > 0).unwrap_or_else(|| {
+                Place { file, way: &way.with("port") }.fault(self.faults, format!("is {}, expected 1 to 65535", port.port.0));
+                0
+            });
+            let known = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: number };
             if ports.insert(port.name.clone(), known).is_some() {
                 Place { file, way: &way }.fault(self.faults, format!("{:?} is the name of another port too", port.name));
             }

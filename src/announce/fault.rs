@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use super::locate::Way;
 use super::yaml::FileYaml;
 
+/// How many faults are told: who wrote them wants the first ones.
+pub(super) const FAULTS_MAX: usize = 20;
+
 /// Something wrong in a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::check;
-use super::fault::{FileError, ReadFile};
+use super::fault::{FAULTS_MAX, FileError, ReadFile};
 use super::plan::Plan;
 
 /// How large a file may be: some 200 bytes for each of the 65,536 workloads that have an identity of their own in the largest range.
@@ -13,9 +13,6 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// How many files there may be: a rack each, and more racks than any hall has.
 const FILES_MAX: usize = 1_024;
-
-/// How many faults are told: who wrote them wants the first ones.
-const FAULTS_MAX: usize = 20;
 
 /// What the files say, all of them together; or what is wrong, with the first twenty faults. Blocks.
 ///

@@ -23,8 +23,32 @@ pub(super) struct FileYaml {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct ClusterYaml {
     pub(super) name: String,
-    pub(super) id: u32,
-    pub(super) max_connected_clusters: Option<u32>,
+    pub(super) id: Number,
+    pub(super) max_connected_clusters: Option<Number>,
+}
+
+/// A whole number, whose range is checked with what else means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole;
+
+        impl Visitor<'_> for Whole {
+            type Value = Number;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number above zero")
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Number, E> {
+                Ok(Number(number))
+            }
+        }
+
+        deserializer.deserialize_u64(Whole)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,7 +108,7 @@ pub(super) struct PortYaml {
     pub(super) name: String,
     #[serde(default = "tcp")]
     pub(super) protocol: String,
-    pub(super) port: u16,
+    pub(super) port: Number,
 }
 
 fn tcp() -> String {
