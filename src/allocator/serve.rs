@@ -289,6 +289,11 @@ impl<B: Backend> Allocator<B> {
         self.shared.backend.delete_all_keys().await
     }
 
+    /// Makes sure now that all that is used here is in the store, as happens from time to time; false if that cannot be said.
+    pub async fn look_at_all(&self) -> bool {
+        upkeep::look_at_all(&self.shared).await
+    }
+
     /// How the store is, for people.
     pub async fn status(&self) -> String {
         self.shared.backend.status().await

@@ -110,7 +110,7 @@ async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
 }
 
 /// Whether all that is used here is right in the store, and nothing else of this node is there.
-async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
+pub(super) async fn look_at_all<B: Backend>(shared: &Arc<Shared<B>>) -> bool {
     let (used, doubtful) = {
         let state = shared.state();
         (state.local.verified(), state.doubtful.clone())

@@ -287,7 +287,9 @@ impl Announcer {
                     if text != told {
                         match &error {
                             PublishError::Kvstore(_) => tracing::error!(%error, "the etcd cannot be kept as the files say: trying again"),
-                            PublishError::Identities { .. } => tracing::error!(%error, "not all is announced: trying again"),
+                            PublishError::Identities { .. } | PublishError::IdentitiesGone => {
+                                tracing::error!(%error, "not all is announced: trying again")
+                            }
                         }
                         told = text;
                     }

@@ -33,6 +33,9 @@ pub(super) enum PublishError {
         /// Why the first of them has none.
         cause: AllocateError,
     },
+    /// Identities in use are not there, and cannot be written again: what says that all is there has to wait.
+    #[error("identities in use have gone from the etcd and cannot be written again yet")]
+    IdentitiesGone,
 }
 
 /// Who writes.
@@ -59,6 +62,7 @@ impl Publisher {
     pub(super) async fn pass(&self, plan: &Plan) -> Result<(), PublishError> {
         self.beat().await?;
         let shortfall = self.identify(plan).await;
+        self.restore_identities(plan).await?;
         let numbers = self.held().clone();
         let mut desired = Vec::new();
         for resource in [Resource::Nodes, Resource::Ips, Resource::Services] {
@@ -108,6 +112,20 @@ impl Publisher {
             }
         }
         first.map(|cause| PublishError::Identities { count, cause })
+    }
+
+    /// Waits until the identities in use are there. The allocator writes them again by itself after a wipe, but in its own time, and a reader
+    /// that finds the canaries takes what is not there yet for deleted.
+    async fn restore_identities(&self, plan: &Plan) -> Result<(), PublishError> {
+        let prefix = watched_prefix(Resource::Identities.kind(), &plan.cluster, false);
+        let found = self.session.list_prefix(prefix.as_bytes()).await?;
+        let there: BTreeMap<&[u8], &[u8]> = found.iter().map(|found| (&*found.key, &*found.value)).collect();
+        let is_there = |(key, number): (&AllocatorKey, &u32)| {
+            let entry = format!("{prefix}{number}");
+            there.get(entry.as_bytes()).is_some_and(|labels| *labels == key.as_str().as_bytes())
+        };
+        let all = self.held().iter().all(is_there);
+        if all || self.allocator.look_at_all().await { Ok(()) } else { Err(PublishError::IdentitiesGone) }
     }
 
     /// Gives up the numbers that the plan does not need any more.
