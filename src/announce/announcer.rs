@@ -17,6 +17,8 @@ use super::publish::{PublishError, Publisher, now};
 use super::retire::retire;
 use crate::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
 use crate::kvstore::{ClientFile, ClientFileError, ClientOptions, KvLocker, KvstoreError, Life, Session, SessionOptions};
+use crate::model::{ClusterId, ClusterName};
+use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 
 /// Where identities are, in a cluster's own etcd (docs/protocol.md §1.2).
@@ -100,6 +102,21 @@ pub enum AnnounceError {
         /// Who has the lock.
         holder: String,
     },
+    /// A cluster of this name stands there with another id.
+    #[error(
+        "cluster {cluster} stands in that etcd with id {found}, and the files say {id}: retire it with files of that id, or announce it by another name"
+    )]
+    OtherId {
+        /// The cluster.
+        cluster: ClusterName,
+        /// What its config says.
+        found: ClusterId,
+        /// What the files say.
+        id: ClusterId,
+    },
+    /// The withdrawal did not come to its end.
+    #[error("stopped before cluster {0} was withdrawn: run it again")]
+    Interrupted(ClusterName),
     /// The etcd.
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
@@ -146,7 +163,7 @@ pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: Cancella
         let _ = lock.unlock().await;
         Ok(retired?)
     };
-    let ended = stop.run_until_cancelled(work).await.unwrap_or(Ok(()));
+    let ended = stop.run_until_cancelled(work).await.unwrap_or_else(|| Err(AnnounceError::Interrupted(plan.cluster.clone())));
     session.close().await;
     ended
 }
@@ -223,13 +240,11 @@ impl Announcer {
         loop {
             self.session.connected().await?;
             let failed = match timeout(LOCK_WAIT, self.session.lock_path_for_long(path.as_bytes())).await {
-                Ok(Ok(lock)) => {
-                    let name = name_of_this();
-                    match self.session.update_if_locked(holder.as_bytes(), name.as_bytes(), Life::Leased, &lock).await {
-                        Ok(_) => return Ok(lock),
-                        Err(error) => error,
-                    }
-                }
+                Ok(Ok(lock)) => match self.claim(&lock, &holder).await {
+                    Ok(()) => return Ok(lock),
+                    Err(AnnounceError::Kvstore(error)) => error,
+                    Err(error) => return Err(error),
+                },
                 Ok(Err(error)) => error,
                 Err(_) => match self.session.get(holder.as_bytes()).await {
                     Ok(found) => {
@@ -251,6 +266,19 @@ impl Announcer {
             }
             sleep(retry_after(failures)).await;
         }
+    }
+
+    /// Whether what stands there of the cluster is ours to change: a config of another id is of somebody else, who has its name. Says who has
+    /// the lock.
+    async fn claim(&self, lock: &KvLocker, holder: &str) -> Result<(), AnnounceError> {
+        let (cluster, id) = (self.plans.borrow().cluster.clone(), self.plans.borrow().id);
+        let config = self.session.get(cluster_config_key(&cluster).as_bytes()).await?;
+        let found = config.and_then(|config| parse_cluster_config(&config.value).ok()).map(|config| config.id);
+        if let Some(found) = found.filter(|found| *found != id) {
+            return Err(AnnounceError::OtherId { cluster, found, id });
+        }
+        self.session.update_if_locked(holder.as_bytes(), name_of_this().as_bytes(), Life::Leased, lock).await?;
+        Ok(())
     }
 
     /// All that is done under the lock.

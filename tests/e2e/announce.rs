@@ -228,8 +228,13 @@ async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
     eventually("what was there, in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
     announcer.terminate();
     assert_eq!(announcer.end().await, 0);
-    // withdrawn: all of it goes, the config first
+    // withdrawn: all of it goes, the config first; who is stopped before says so
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
+    let mut stopped = Announcer(place.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
+    place.says("log-0", "the cluster config is withdrawn").await;
+    stopped.terminate();
+    assert_eq!((stopped.end().await, place.said("log-0", "stopped before cluster vms was withdrawn: run it again")), (1, 1));
+    etcd.put("cilium/cluster-config/vms", r#"{"id":77}"#).await;
     let mut retiring = Announcer(place.command("log-3", &["--retire", "--retire-grace", "1s"]).spawn().unwrap());
     eventually("the end of the config", async || {
         let left = content(&etcd).await;
@@ -256,6 +261,49 @@ async fn a_second_announcer_names_the_first_and_ends() {
     assert!(code.code() == Some(1) && begin.elapsed().as_secs() >= 28, "{code} after {:?}", begin.elapsed());
     assert_eq!(place.said("log-2", &format!("(process {},", _first.0.id())), 1);
     assert_eq!(place.said("log-1", "lost"), 0);
+}
+
+/// A reader that comes back to a wiped etcd finds all that the canaries stand for, however many identities there are.
+#[tokio::test]
+async fn in_a_wiped_etcd_the_canaries_come_last() {
+    let mut etcd = Etcd::start().await;
+    let place = Place::new(&etcd);
+    let workload = |number: u32| format!("- {{namespace: a, name: w{number}, labels: {{app: w{number}}}, ips: [10.0.0.{number}]}}\n");
+    place.write(&("cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(1..=60).map(workload).collect::<String>()));
+    let mut announcer = place.announce("log");
+    place.says("log", "announced").await;
+    let before = content(&etcd).await;
+    etcd.wipe();
+    etcd.restart().await;
+    eventually("what was there, in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
+    let options = etcd_client::GetOptions::new().with_prefix();
+    let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
+    let created = |prefix: &str| {
+        let all = reply.kvs().iter().filter(|found| found.key().starts_with(prefix.as_bytes())).map(etcd_client::KeyValue::create_revision);
+        all.collect::<Vec<_>>()
+    };
+    for base in ["identities/v1", "ip/v1"] {
+        let (entries, canary) = (created(&format!("cilium/state/{base}/")), created(&format!("cilium/synced/vms/cilium/state/{base}")));
+        assert!(entries.len() >= 60 && entries.iter().max() < canary.first(), "{base}: {entries:?} and {canary:?}");
+    }
+    announcer.terminate();
+    assert_eq!(announcer.end().await, 0);
+}
+
+/// A cluster of the same name and another id is somebody else's, whose nodes and services would go.
+#[tokio::test]
+async fn what_stands_with_another_id_is_left_alone() {
+    let etcd = Etcd::start().await;
+    etcd.put("cilium/cluster-config/vms", r#"{"id":7,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
+    etcd.put("cilium/state/nodes/v1/vms/a", "{}").await;
+    let place = Place::new(&etcd);
+    let before = content(&etcd).await;
+    for (log, arguments) in [("log-1", &[][..]), ("log-2", &["--retire", "--retire-grace", "0"][..])] {
+        let mut announcer = Announcer(place.command(log, arguments).spawn().unwrap());
+        assert_eq!(announcer.end().await, 1);
+        assert_eq!(place.said(log, "cluster vms stands in that etcd with id 7, and the files say 77: retire it with files of that id"), 1);
+        assert_eq!(content(&etcd).await, before);
+    }
 }
 
 /// No right to write, then one; no free identity, then some.
