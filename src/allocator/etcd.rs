@@ -44,6 +44,14 @@ impl EtcdBackend {
         Self { session, names, lost }
     }
 
+    /// Takes this node's reference to a key away; false where it has none.
+    ///
+    /// # Errors
+    /// [`BackendError`].
+    pub async fn take_back(&self, key: &AllocatorKey) -> Result<bool, BackendError> {
+        Ok(self.session.delete(&self.names.reference(key)).await?)
+    }
+
     /// The number that one of these references names; those of keys that only begin alike are left out.
     fn referred(&self, key: &AllocatorKey, found: impl IntoIterator<Item = KeyValue>) -> Option<Id> {
         found.into_iter().find_map(|found| self.reference_to(key, &found))
@@ -169,8 +177,7 @@ impl Backend for EtcdBackend {
     }
 
     async fn release(&self, _: Id, key: &AllocatorKey) -> Result<(), BackendError> {
-        self.session.delete(&self.names.reference(key)).await?;
-        Ok(())
+        self.take_back(key).await.map(drop)
     }
 
     fn references_lost(&self) -> impl Future<Output = ()> + Send {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::{Failure, Verdict};
 use super::output::{print, print_json};
 use super::progress::Progress;
+use super::target::connected;
 use crate::allocator::{
     AllocateError, Allocator, AllocatorKey, AllocatorOptions, Backend, BackendError, Collected, EtcdBackend, Id, IdRange, StaleIds,
     StaleLocks,
@@ -125,14 +126,7 @@ impl EtcdOptions {
         let content = std::fs::read(&self.etcd).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
         let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;
         let session = Session::start(file, SessionOptions::default(), CancellationToken::new());
-        let progress = Progress::begin("connecting to the etcd");
-        let connected = timeout(self.timeout, session.connected()).await;
-        drop(progress);
-        match connected {
-            Ok(Ok(())) => Ok(session),
-            Ok(Err(error)) => Err(Failure::unreachable(error.to_string())),
-            Err(_) => Err(Failure::unreachable(format!("no connection within {:?}: {}", self.timeout, session.status()))),
-        }
+        connected(&session, self.timeout).await.map(|()| session)
     }
 
     fn backend(&self, session: &Session) -> EtcdBackend {
@@ -160,21 +154,47 @@ fn not_allocated(error: &AllocateError) -> Failure {
     Failure::not_found(error.to_string())
 }
 
+/// What is asked for, understood before any etcd is asked.
+enum Task {
+    List(Format),
+    Get(What),
+    Allocate(AllocatorKey, IdRange),
+    Release(AllocatorKey),
+    Collect(IdRange, Duration),
+}
+
+/// Which identity.
+enum What {
+    Number(Id),
+    Labels(AllocatorKey),
+}
+
+impl IdentityCommand {
+    fn task(&self) -> Result<(Task, &EtcdOptions), Failure> {
+        Ok(match self {
+            Self::List { output, etcd } => (Task::List(*output), etcd),
+            Self::Get { what, etcd } => {
+                let number = what.first().filter(|_| what.len() == 1).and_then(|what| Id::parse(what));
+                (Task::Get(number.map_or_else(|| key(what).map(What::Labels), |id| Ok(What::Number(id)))?), etcd)
+            }
+            Self::Allocate { labels, range, etcd } => (Task::Allocate(key(labels)?, range.range()?), etcd),
+            Self::Release { labels, etcd } => (Task::Release(key(labels)?), etcd),
+            Self::Gc { range, interval, etcd } => (Task::Collect(range.range()?, *interval), etcd),
+        })
+    }
+}
+
 /// Does it.
 pub(super) async fn run(command: &IdentityCommand) -> Result<Verdict, Failure> {
-    let (IdentityCommand::List { etcd, .. }
-    | IdentityCommand::Get { etcd, .. }
-    | IdentityCommand::Allocate { etcd, .. }
-    | IdentityCommand::Release { etcd, .. }
-    | IdentityCommand::Gc { etcd, .. }) = command;
+    let (task, etcd) = command.task()?;
     let session = etcd.open().await?;
     let backend = etcd.backend(&session);
-    let verdict = match command {
-        IdentityCommand::List { output, .. } => list(backend, etcd.timeout, *output).await,
-        IdentityCommand::Get { what, .. } => get(&backend, what).await,
-        IdentityCommand::Allocate { labels, range, .. } => allocate(backend, etcd.timeout, &key(labels)?, range.range()?).await,
-        IdentityCommand::Release { labels, .. } => release(&backend, &key(labels)?).await,
-        IdentityCommand::Gc { range, interval, .. } => collect(backend, range.range()?, *interval).await,
+    let verdict = match task {
+        Task::List(output) => list(backend, etcd.timeout, output).await,
+        Task::Get(what) => get(&backend, what).await,
+        Task::Allocate(key, range) => allocate(backend, etcd.timeout, &key, range).await,
+        Task::Release(key) => release(&backend, &key, &etcd.node).await,
+        Task::Collect(range, interval) => collect(backend, range, interval).await,
     };
     // what was allocated stays until its lease ends
     session.close().await;
@@ -207,15 +227,14 @@ async fn list(backend: EtcdBackend, limit: Duration, output: Format) -> Result<V
     Ok(Verdict::Fine)
 }
 
-async fn get(backend: &EtcdBackend, what: &[String]) -> Result<Verdict, Failure> {
-    let number = what.first().filter(|_| what.len() == 1).and_then(|what| Id::parse(what));
-    let found = match number {
-        Some(id) => backend.get_by_id(id).await.map_err(|error| failed(&error))?.map(|key| key.to_string()),
-        None => backend.get(&key(what)?).await.map_err(|error| failed(&error))?.map(|id| id.to_string()),
+async fn get(backend: &EtcdBackend, what: What) -> Result<Verdict, Failure> {
+    let (found, what) = match what {
+        What::Number(id) => (backend.get_by_id(id).await.map_err(|error| failed(&error))?.map(|key| key.to_string()), id.to_string()),
+        What::Labels(key) => (backend.get(&key).await.map_err(|error| failed(&error))?.map(|id| id.to_string()), key.to_string()),
     };
     match found {
         Some(found) => print(&format!("{found}\n")).map(|()| Verdict::Fine),
-        None => Err(Failure::not_found(format!("there is no identity {}", what.join(" ")))),
+        None => Err(Failure::not_found(format!("there is no identity {what}"))),
     }
 }
 
@@ -228,11 +247,11 @@ async fn allocate(backend: EtcdBackend, limit: Duration, key: &AllocatorKey, ran
     print(&format!("{}\n", allocation.id)).map(|()| Verdict::Fine)
 }
 
-async fn release(backend: &EtcdBackend, key: &AllocatorKey) -> Result<Verdict, Failure> {
-    let id = backend.get(key).await.map_err(|error| failed(&error))?;
-    let id = id.ok_or_else(|| Failure::not_found(format!("no node refers to an identity of {key}")))?;
-    backend.release(id, key).await.map_err(|error| failed(&error))?;
-    Ok(Verdict::Fine)
+async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Result<Verdict, Failure> {
+    if backend.take_back(key).await.map_err(|error| failed(&error))? {
+        return Ok(Verdict::Fine);
+    }
+    Err(Failure::not_found(format!("node {node} does not refer to an identity of {key}: name the node that does with --node")))
 }
 
 async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<Verdict, Failure> {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::failure::{Failure, Verdict};
@@ -52,6 +54,7 @@ enum Form {
 #[derive(Debug, Args)]
 pub(super) struct GetOptions {
     /// The key
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
     /// Read all keys with this prefix
     #[arg(long)]
@@ -83,7 +86,7 @@ pub(super) struct ListOptions {
 #[derive(Debug, Args)]
 pub(super) struct SetOptions {
     /// The key
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     key: String,
     /// Its value
     #[arg(long)]
@@ -99,6 +102,7 @@ pub(super) struct SetOptions {
 #[derive(Debug, Args)]
 pub(super) struct DeleteOptions {
     /// The key
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
     /// Delete all keys with this prefix
     #[arg(long)]
@@ -121,6 +125,7 @@ pub(super) struct WatchOptions {
 #[derive(Debug, Args)]
 pub(super) struct LockOptions {
     /// The path
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     path: String,
     /// How long the lock is waited for
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
@@ -207,18 +212,52 @@ async fn watch(options: &WatchOptions) -> Result<Verdict, Failure> {
 }
 
 async fn lock(options: &LockOptions) -> Result<Verdict, Failure> {
-    let session = options.target.connect(true).await?;
-    let locking = tokio::time::timeout(options.timeout, session.lock_path_for_long(options.path.as_bytes())).await;
+    // from here on a signal ends what runs under the lock too, which must not go on without it
+    let mut signals = Signals::new().map_err(|error| Failure::not_found(format!("cannot receive signals: {error}")))?;
+    let session = tokio::select! {
+        session = options.target.connect(true) => session?,
+        () = signals.end() => return Ok(Verdict::NotFine),
+    };
+    let verdict = under_lock(options, &session, &mut signals).await;
+    // with its leases: the key of who stopped waiting would hold up those behind it
+    session.close().await;
+    verdict
+}
+
+async fn under_lock(options: &LockOptions, session: &Session, signals: &mut Signals) -> Result<Verdict, Failure> {
+    let locking = tokio::select! {
+        locking = tokio::time::timeout(options.timeout, session.lock_path_for_long(options.path.as_bytes())) => locking,
+        () = signals.end() => return Ok(Verdict::NotFine),
+    };
     let locking = locking.map_err(|_| Failure::not_found(format!("{} is locked by somebody else", options.path)))?;
     let lock = locking.map_err(|error| failure(&error))?;
     print(&format!("{}\n", text(&lock.comparator().key)))?;
     let verdict = tokio::select! {
         verdict = held(&options.command) => verdict,
         () = lock.lost() => return Err(Failure::not_found(format!("the lock on {} was lost", options.path))),
-        _ = tokio::signal::ctrl_c() => Ok(Verdict::Fine),
+        // what was not run to its end is not fine
+        () = signals.end() => Ok(Verdict::of(options.command.is_empty())),
     };
     lock.unlock().await.map_err(|error| failure(&error))?;
     verdict
+}
+
+/// What asks for an end: Ctrl-C, `kill`, a terminal that is closed.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
+    }
+
+    async fn end(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
 }
 
 /// Returns when the lock is not needed any more.

@@ -220,7 +220,7 @@ fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageErro
     {
         let environment = |name: &str| std::env::var(name).ok();
         let (settings, to, in_force) = Settings::resolve_beside::<reflect::To>(reflect, &arguments[1..], environment)?;
-        return Ok((CliCommand::Reflect(Box::new(reflect::ReflectSettings { settings, to })), in_force));
+        return Ok((CliCommand::Reflect(Box::new(reflect::ReflectSettings { settings, to: to.check()? })), in_force));
     }
     let matches = command.try_get_matches_from(arguments)?;
     Ok((Cli::from_arg_matches(&matches)?.command, Vec::new()))

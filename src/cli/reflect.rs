@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::target::parse_lease_ttl;
-use crate::config::{KvstoreOption, KvstoreOptions, Settings, parse_duration};
+use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::kvstore::{ClientFile, SessionOptions};
 use crate::reflect::ReflectOptions;
 use crate::runtime::client_options;
@@ -57,9 +57,15 @@ pub(super) struct To {
 }
 
 impl To {
+    /// Whether it says where to: also by the environment or the config file, so that this is no matter of the arguments alone.
+    pub(super) fn check(self) -> Result<Self, UsageError> {
+        let missing = || UsageError::Conflict("reflect where to? Give the client file of that etcd: --to FILE".into());
+        if self.to.is_some() { Ok(self) } else { Err(missing()) }
+    }
+
     /// Reads the client file.
     pub(super) fn options(&self) -> anyhow::Result<ReflectOptions> {
-        let path = self.to.as_ref().ok_or_else(|| anyhow!("reflect where to? Give the client file of that etcd: --to FILE"))?;
+        let path = self.to.as_ref().ok_or_else(|| anyhow!("--to is missing"))?;
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", path.display()))?;
         let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];

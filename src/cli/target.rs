@@ -4,16 +4,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use super::progress::Progress;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
 use crate::kvstore::{ClientFile, KvstoreError, Session, SessionOptions};
+use crate::model::in_words;
 use crate::runtime::client_options;
 
 /// How long a connection is waited for, and each call (cilium-dbg's `kvstore` commands: 30 s).
 const WAITING_MAX: Duration = Duration::from_secs(30);
+
+/// How often whoever waits in front of it is told why there is no connection yet.
+const TELLING_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The shortest and the longest life of leases (Cilium's `--kvstore-lease-ttl`).
 const LEASE_TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(25)..=Duration::from_secs(24 * 60 * 60);
@@ -66,21 +71,15 @@ pub(super) fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
 }
 
 impl TargetOptions {
-    /// Opens a session and waits until it is connected. With `writes` it also checks that etcd has a quorum, as a member of a cluster does.
-    pub(super) async fn connect(&self, writes: bool) -> Result<Session, Failure> {
+    /// Opens a session and waits until it is connected. With `locks` it also checks that etcd has a quorum, as a member of a cluster does, and takes
+    /// its leases away when it is closed: nothing but locks hangs on them.
+    pub(super) async fn connect(&self, locks: bool) -> Result<Session, Failure> {
         let session = Session::start(
             self.client_file()?,
-            SessionOptions { quorum_check: writes, ..self.session_options() },
+            SessionOptions { quorum_check: locks, revoke_on_close: locks, ..self.session_options() },
             CancellationToken::new(),
         );
-        match timeout(WAITING_MAX, session.connected()).await {
-            Ok(Ok(())) => Ok(session),
-            Ok(Err(error)) => Err(failure(&error)),
-            Err(_) => {
-                let cause = session.status().cause.unwrap_or_else(|| format!("no connection within {WAITING_MAX:?}"));
-                Err(Failure::unreachable(cause))
-            }
-        }
+        connected(&session, WAITING_MAX).await.map(|()| session)
     }
 
     fn session_options(&self) -> SessionOptions {
@@ -118,6 +117,32 @@ impl TargetOptions {
             (None, None) => Err(Failure::usage("which etcd? Give its client file: --etcd FILE")),
         }
     }
+}
+
+/// Waits until a session is connected, and says meanwhile why it is not yet.
+pub(super) async fn connected(session: &Session, limit: Duration) -> Result<(), Failure> {
+    let progress = Progress::begin("connecting to the etcd");
+    let telling = async {
+        let mut ticks = interval(TELLING_INTERVAL);
+        loop {
+            ticks.tick().await;
+            if let Some(cause) = session.status().cause {
+                progress.tell(format!("connecting to the etcd: {}", in_words(cause)));
+            }
+        }
+    };
+    let connecting = async {
+        tokio::select! {
+            result = session.connected() => result.map_err(|error| failure(&error)),
+            () = telling => Ok(()),
+        }
+    };
+    let connected = timeout(limit, connecting).await;
+    drop(progress);
+    connected.unwrap_or_else(|_| {
+        let cause = session.status().cause.unwrap_or_else(|| "it does not answer".to_owned());
+        Err(Failure::unreachable(format!("no connection with the etcd within {limit:?}: {cause}")))
+    })
 }
 
 /// What a failed call means to who ran the command, with what can be done about it.

@@ -100,6 +100,31 @@ async fn a_lock_is_held_until_the_input_ends_or_a_command_does() {
     assert_eq!(left.count(), 0);
 }
 
+/// Without the lock nothing may go on, and nobody has to wait for who is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_or_waits_for_a_lock_and_is_ended_ends_its_command_and_leaves_no_key() {
+    let etcd = Etcd::start().await;
+    let target = Target::of(&etcd.client_file_yaml());
+    let keys = async || {
+        let options = etcd_client::GetOptions::new().with_prefix().with_count_only();
+        etcd.client().await.get("locks/", Some(options)).await.unwrap().count()
+    };
+    let mut holder =
+        target.command(&["lock", "locks/a", "--", "sh", "-c", "echo $$; exec sleep 1000"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    let (key, run) = (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
+    assert!(key.starts_with("locks/a/"), "{key}");
+    assert_eq!((target.run(&["lock", "locks/a", "--timeout", "300ms"]).await.0, keys().await), (1, 1));
+    let mut waiting = target.command(&["lock", "locks/a"]).spawn().unwrap();
+    crate::harness::eventually("another waits", async || (keys().await == 2).then_some(())).await;
+    for child in [&mut waiting, &mut holder] {
+        assert!(Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+    }
+    assert_eq!(keys().await, 0);
+    assert!(!std::path::Path::new(&format!("/proc/{run}")).exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_work_is_told_with_its_exit_code() {
     let target = Target::of("endpoints: []\n");
@@ -107,6 +132,9 @@ async fn what_cannot_work_is_told_with_its_exit_code() {
     assert!(code == 2 && errors.contains("endpoints is missing or empty"), "{code} {errors}");
     let none = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["kvstore", "get", "a"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
+    for arguments in [&["get", ""][..], &["delete", "--recursive", ""], &["set", "--key", "", "--value", "1"], &["lock", ""]] {
+        assert_eq!(target.run(arguments).await.0, 2, "{arguments:?}");
+    }
     let mut etcd = Etcd::start().await;
     etcd.enable_auth("meshkeep", "secret").await;
     etcd.restrict_to_remote("paris").await;
