@@ -375,12 +375,22 @@ async fn identities_are_allocated_found_released_and_collected_by_command() {
     assert_eq!(listed[0]["labels"]["k8s:app"], "a", "{listed}");
     let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
     assert_eq!(told(&kept), (Some(0), "1 identities are left, 0 were deleted, and 0 locks".to_owned()));
+    let other = place.identity(&[&["release", "--node", "other"], &labels[..]].concat());
+    assert!(other.status.code() == Some(1) && String::from_utf8_lossy(&other.stderr).contains("node other does not refer"), "{other:?}");
     assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(0));
     assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(1));
     let gone = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
     assert_eq!(told(&gone).1, format!("deleted {id}\n0 identities are left, 1 were deleted, and 0 locks"));
     assert_eq!(place.identity(&["get", &id]).status.code(), Some(1));
-    assert_eq!(place.identity(&["get", "nonsense"]).status.code(), Some(2));
+    // what a clustermesh-apiserver publishes has no references at all
+    let lease = etcd.client().await.lease_grant(600, None).await.unwrap().id();
+    let published = Some(etcd_client::PutOptions::new().with_lease(lease));
+    etcd.client().await.put("cilium/state/identities/v1/id/5046300", text, published).await.unwrap();
+    let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
+    assert_eq!(told(&kept).1, "1 identities are left, 0 were deleted, and 0 locks");
     fs::write(place.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
     assert_eq!(place.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
+    // bad arguments are told before any etcd is asked
+    assert_eq!(place.identity(&["get", "nonsense"]).status.code(), Some(2));
+    assert_eq!(place.identity(&["gc", "--cluster-id", "256", "--interval", "0"]).status.code(), Some(2));
 }
