@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::{Next, from_fn};
+use axum::http::{StatusCode, Version};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{BoxError, Router};
@@ -17,10 +17,17 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use super::guard::{self, Guard};
 use super::routes::metrics;
 use super::state::ApiState;
 use super::visit::Visit;
 use crate::model::ETCD_VERSION;
+
+/// What tools ask over plain HTTP.
+const VERSION_PATH: &str = "/version";
+const HEALTH_PATH: &str = "/health";
+const METRICS_PATH: &str = "/metrics";
+const TOOLS_PATHS: [&str; 3] = [VERSION_PATH, HEALTH_PATH, METRICS_PATH];
 
 /// Answers what an etcd is asked.
 pub type EtcdService = BoxCloneSyncService<Request, Response, Infallible>;
@@ -34,12 +41,15 @@ where
     BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
 }
 
-/// The face, where there is one.
-pub(super) fn router(state: ApiState, service: Option<EtcdService>) -> Router {
+/// The face, where there is one. What a browser could ask is guarded as the HTTP face is; etcd's calls are HTTP/2 without TLS, or with a
+/// certificate of the client, which no page in a browser sends to a name of its own.
+pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>) -> Router {
     let routes = Router::new()
-        .route("/version", get(version))
-        .route("/health", get(health))
-        .route("/metrics", get(metrics::get_metrics))
+        .route(VERSION_PATH, get(version))
+        .route(HEALTH_PATH, get(health))
+        .route(METRICS_PATH, get(metrics::get_metrics))
+        .layer(from_fn_with_state(guard, guard::check))
+        .layer(from_fn(super::render::render))
         .with_state(state);
     let routes = match service {
         Some(service) => routes.fallback_service(service),
@@ -48,8 +58,12 @@ pub(super) fn router(state: ApiState, service: Option<EtcdService>) -> Router {
     routes.layer(CatchPanicLayer::new()).layer(from_fn(let_in))
 }
 
-/// Whoever could connect is let in: who they are was asked in the handshake, where that is asked at all.
+/// Whoever could connect is let in: who they are was asked in the handshake, where that is asked at all. gRPC is HTTP/2: calls in any other version
+/// come from no etcd's client.
 async fn let_in(request: Request, next: Next) -> Response {
+    if request.version() != Version::HTTP_2 && !TOOLS_PATHS.contains(&request.uri().path()) {
+        return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "an etcd is asked by gRPC, over HTTP/2\n").into_response();
+    }
     if let Some(visit) = request.extensions().get::<Arc<Visit>>() {
         visit.let_in(false);
     }

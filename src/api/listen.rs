@@ -43,6 +43,7 @@ pub struct Bound {
     pub(super) etcd_service: Option<EtcdService>,
     pub(super) guard: Guard,
     pub(super) health_guard: Guard,
+    pub(super) etcd_guard: Guard,
     pub(super) tls: Option<Arc<Kept<Serving>>>,
     /// The token and the certificates.
     pub(super) files: KeptFiles,
@@ -121,15 +122,17 @@ impl Bound {
             Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };
-        let health_guard = match &options.health_listen {
+        let without_token = |address: &Option<ListenAddress>| match address {
             // a page in a browser of this machine must not read it through a name of its own
             Some(address) if address.is_local() => Guard::new(Hosts::new(&[], &options.allowed_hosts), None),
             _ => Guard::open_to_all(),
         };
+        let (health_guard, etcd_guard) = (without_token(&options.health_listen), without_token(&options.etcd_listen));
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
-        Ok(Self { guard, health_guard, listeners, health, etcd, etcd_service: None, tls, files, reread, limits: options.limits, poster })
+        let limits = options.limits;
+        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service: None, tls, files, reread, limits, poster })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.

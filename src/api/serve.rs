@@ -101,7 +101,7 @@ impl Bound {
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
         let health_router = super::health_router(state.clone(), self.health_guard);
-        let etcd_router = super::etcd::router(state.clone(), self.etcd_service);
+        let etcd_router = super::etcd::router(state.clone(), self.etcd_guard, self.etcd_service);
         watching.spawn(lookout::keep(state.clone()));
         if let Some(poster) = self.poster {
             watching.spawn(poster.run(state.posts.clone(), state.handle.uptime()));

@@ -10,7 +10,7 @@ use crate::harness::certificates::{Authority, Pair};
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
-use crate::harness::meshkeep::Home;
+use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::Remote;
 
 async fn connect(url: &str, authority: &Authority, pair: Option<&Pair>) -> Result<Client, Error> {
@@ -20,6 +20,29 @@ async fn connect(url: &str, authority: &Authority, pair: Option<&Pair>) -> Resul
         tls = tls.identity(Identity::from_pem(read(&pair.certificate), read(&pair.key)));
     }
     Client::connect([url], Some(ConnectOptions::new().with_tls(tls))).await
+}
+
+/// A page reaches a loopback address through a name of its own (DNS rebinding), and can send what it likes there, over HTTP/1.1.
+#[tokio::test]
+async fn a_page_in_a_browser_reads_nothing() {
+    let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let mut home = Home::new().with_flags(&[FLAG]);
+    home.write_cluster("c01", &remote.client_file());
+    let meshkeep = home.start().await;
+    meshkeep.reaches("c01", "live").await;
+    let (url, browser) = (face_url(&home), http());
+    for path in ["version", "health", "metrics"] {
+        let ask = |host: &str| browser.get(format!("{url}/{path}")).header("host", host).send();
+        assert_eq!(ask("evil.example").await.unwrap().status(), 421, "{path}");
+        assert_eq!(ask("localhost").await.unwrap().status(), 200, "{path}");
+    }
+    // a range of everything as gRPC frames it: the keys from cilium/ on and below cilium0
+    let message = b"\x0a\x07cilium/\x12\x07cilium0";
+    let body = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], message].concat();
+    let asked = browser.post(format!("{url}/etcdserverpb.KV/Range")).header("content-type", "application/grpc").body(body).send();
+    let answer = asked.await.unwrap();
+    assert_eq!(answer.status(), 505);
+    assert!(!String::from_utf8_lossy(&answer.bytes().await.unwrap()).contains("cilium/cache"));
 }
 
 #[tokio::test]
