@@ -20,6 +20,8 @@ mod refusal;
 mod revisions;
 mod rights;
 mod span;
+#[cfg(test)]
+mod tests;
 mod txn;
 mod watch;
 mod window;

@@ -1,8 +1,11 @@
 //! The moments that lists are read at page by page, kept until their last page.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 use super::revisions::revision;
 use crate::handle::Reading;
@@ -16,7 +19,11 @@ const PINNED_FOR: Duration = Duration::from_secs(60);
 
 /// The moments that lists are read at.
 #[derive(Debug, Default)]
-pub(super) struct Pins(Mutex<BTreeMap<i64, Pin>>);
+pub(super) struct Pins {
+    kept: Arc<Mutex<BTreeMap<i64, Pin>>>,
+    /// Lets those go that nobody asks for any more, as long as there are any: each holds all that has changed since.
+    letting_go: Mutex<JoinSet<()>>,
+}
 
 #[derive(Debug)]
 struct Pin {
@@ -27,20 +34,67 @@ struct Pin {
 impl Pins {
     /// Keeps a moment for the pages that follow.
     pub(super) fn keep(&self, reading: &Reading) {
-        let (mut pins, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
-        pins.retain(|_, pin| now.duration_since(pin.asked) < PINNED_FOR);
-        pins.insert(revision(reading.position().sequence), Pin { reading: reading.clone(), asked: now });
-        while pins.len() > PINNED_COUNT_MAX {
-            let longest_ago = pins.iter().min_by_key(|(_, pin)| pin.asked).map(|(revision, _)| *revision);
-            longest_ago.and_then(|revision| pins.remove(&revision));
+        let mut kept = self.kept();
+        let is_first = kept.is_empty();
+        kept.insert(revision(reading.position().sequence), Pin { reading: reading.clone(), asked: Instant::now() });
+        while kept.len() > PINNED_COUNT_MAX {
+            let longest_ago = kept.iter().min_by_key(|(_, pin)| pin.asked).map(|(revision, _)| *revision);
+            longest_ago.and_then(|revision| kept.remove(&revision));
+        }
+        drop(kept);
+        if is_first {
+            let mut tasks = self.letting_go.lock().unwrap_or_else(PoisonError::into_inner);
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(let_go(Arc::clone(&self.kept)));
         }
     }
 
     /// The moment of a revision, if it is kept.
     pub(super) fn find(&self, revision: i64) -> Option<Reading> {
-        let mut pins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pin = pins.get_mut(&revision)?;
+        let mut kept = self.kept();
+        let pin = kept.get_mut(&revision)?;
         pin.asked = Instant::now();
         Some(pin.reading.clone())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<i64, Pin>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Until none is kept.
+async fn let_go(kept: Arc<Mutex<BTreeMap<i64, Pin>>>) {
+    loop {
+        let next = {
+            let (mut kept, now) = (kept.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+            kept.retain(|_, pin| now.duration_since(pin.asked) < PINNED_FOR);
+            kept.values().map(|pin| pin.asked + PINNED_FOR).min()
+        };
+        match next {
+            Some(next) => sleep_until(next).await,
+            None => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Mirror;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_moment_is_kept_for_the_pages_that_follow_and_no_longer_whether_anybody_comes_or_not() {
+        let (mirror, pins) = (Mirror::new(), Pins::default());
+        let reading = mirror.reading().await;
+        let at = revision(reading.position().sequence);
+        for _ in 0..2 {
+            pins.keep(&reading);
+            for _ in 0..3 {
+                tokio::time::sleep(PINNED_FOR - Duration::from_secs(1)).await;
+                assert!(pins.find(at).is_some(), "it is asked for again and again");
+            }
+            tokio::time::sleep(PINNED_FOR + Duration::from_secs(1)).await;
+            assert!(pins.kept().is_empty());
+        }
     }
 }

@@ -12,6 +12,9 @@ use crate::model::{Announcement, Sequence};
 /// they hold the ring holds too, as a rule.
 const KEPT_MAX: usize = 4_096;
 
+/// How many bytes are kept where values are large: a fourth of what the ring has (`feed`), which drops what this alone would still hold.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
 /// How many changes one part has.
 const PART_MAX: usize = 1_024;
 
@@ -29,6 +32,7 @@ pub(super) struct Part {
     after: Sequence,
     pub(super) upto: Sequence,
     told: Vec<Told>,
+    bytes: usize,
 }
 
 /// The newest parts.
@@ -38,14 +42,19 @@ pub(super) struct Window(Mutex<VecDeque<Arc<Part>>>);
 impl Part {
     /// What follows a position, up to so many announcements.
     fn of(reading: &Reading, after: Sequence) -> Option<Self> {
-        let (mut upto, mut told) = (after, Vec::new());
+        let (mut upto, mut told, mut bytes) = (after, Vec::new(), 0);
         for announcement in reading.announced_after(after)?.take(PART_MAX) {
             upto = announcement.sequence;
             if let Some(key) = announcement.key.etcd_key() {
+                bytes += announcement.byte_count();
                 told.push(Told { key, announcement: Arc::clone(announcement) });
             }
+            // a part is held as long as a watch is told of it
+            if bytes > KEPT_BYTES_MAX {
+                break;
+            }
         }
-        Some(Self { after, upto, told })
+        Some(Self { after, upto, told, bytes })
     }
 
     /// Those of its changes that follow a position.
@@ -81,11 +90,35 @@ impl Window {
             parts.push_back(Arc::new(Part::of(reading, position)?));
         }
         let mut kept: usize = parts.iter().map(|part| part.told.len()).sum();
-        while kept > KEPT_MAX && parts.len() > 1 {
-            kept -= parts.pop_front().map_or(0, |part| part.told.len());
+        let mut bytes: usize = parts.iter().map(|part| part.bytes).sum();
+        while (kept > KEPT_MAX || bytes > KEPT_BYTES_MAX) && parts.len() > 1 {
+            let Some(oldest) = parts.pop_front() else { break };
+            (kept, bytes) = (kept - oldest.told.len(), bytes - oldest.bytes);
         }
         let found = parts.iter().find(|part| part.after <= position && position < part.upto).cloned();
         drop(parts);
         found.or_else(|| Part::of(reading, position).map(Arc::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Mirror;
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_kept_ready_is_bounded_in_bytes_and_follows_without_a_gap() {
+        let (mut mirror, window) = (Mirror::new(), Window::default());
+        let mut position = mirror.reading().await.position().sequence;
+        for number in 0..80_u32 {
+            mirror.put("10.0.0.1", &vec![u8::try_from(number).unwrap(); 1 << 20]);
+            let reading = mirror.reading().await;
+            let part = window.after(&reading, position).unwrap();
+            let told = part.after(position);
+            assert_eq!((told.len(), told[0].announcement.sequence), (1, position.next()));
+            position = part.upto;
+            let kept: usize = window.0.lock().unwrap().iter().map(|part| part.bytes).sum();
+            assert!(kept <= KEPT_BYTES_MAX + (3 << 20), "{kept} bytes are kept");
+        }
     }
 }

@@ -1,0 +1,57 @@
+//! A mirror of one cluster that is in memory alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::commit::{PersistState, Published, Publisher, publication};
+use crate::feed::{Feed, Retention};
+use crate::handle::{About, ClusterBoard, Handle, LostLines, Reading, StoreReport};
+use crate::model::{
+    Change, ClusterName, Command, DirectoryState, EntryKey, Epoch, Kind, MaxConnectedClusters, Scope, Sequence, SourceStamp,
+};
+use crate::view::View;
+
+pub(super) struct Mirror {
+    published: Published,
+    publisher: Publisher,
+    handle: Handle,
+}
+
+impl Mirror {
+    pub(super) fn new() -> Self {
+        let start = Sequence(1);
+        let feed = Feed::starting_at(start, Retention { age_max: Duration::from_secs(60), count_max: 100 });
+        let published = Published { view: View::starting_at(start), feed, epoch: Epoch(7), earlier: Arc::default() };
+        let (publisher, subscriber) = publication(published.clone());
+        let handle = Handle::new(About {
+            started: Instant::now(),
+            loaded: watch::channel(Some(subscriber)).1,
+            clusters: watch::channel(ClusterBoard::default()).1,
+            directory: watch::channel(DirectoryState::default()).1,
+            own_cluster: None,
+            max_connected_clusters: MaxConnectedClusters::default(),
+            persistence: watch::channel(PersistState::Healthy).1,
+            store: watch::channel(StoreReport::default()).1,
+            lost_lines: LostLines::default(),
+        });
+        Self { published, publisher, handle }
+    }
+
+    /// An address of the cluster has these bytes.
+    pub(super) fn put(&mut self, name: &str, value: &[u8]) {
+        let (cluster, now) = (ClusterName::parse("paris").unwrap(), SystemTime::now());
+        let key = EntryKey::new(Kind::Ip, cluster.clone(), name);
+        let change = Change::Put { key, value: value.into(), decoded: Err("not looked at".into()), source: SourceStamp::default() };
+        let command = Command::Apply { scope: Scope { cluster, kind: Kind::Ip }, changes: vec![change], cursor: None };
+        for announcement in self.published.view.apply_all(vec![command], now).announcements {
+            self.published.feed.announce(announcement, now);
+        }
+        self.publisher.publish(self.published.clone());
+    }
+
+    pub(super) async fn reading(&self) -> Reading {
+        self.handle.reading().await.unwrap()
+    }
+}
