@@ -60,7 +60,8 @@ impl Keys {
         let reading = if span.is_single && is_newest { self.0.reading_for(&request.key).await? } else { self.0.reading().await? };
         let head = revision(reading.position().sequence);
         let is_few = span.is_single || (1..=QUICK_LIMIT).contains(&request.limit);
-        let is_quick = is_few && is_newest && range::is_default_order(&request) && !range::has_revision_filters(&request);
+        let is_plain = range::is_default_order(&request) && !range::has_revision_filters(&request);
+        let is_quick = is_few && is_newest && is_plain && span.is_text();
         let mut room = self.0.answers.room();
         let (mut answer, room) = if is_quick {
             let moment = self.0.moment(&reading, 0, |_| true)?;
@@ -88,7 +89,8 @@ impl Keys {
         let span = Span::new(&request.key, &request.range_end);
         self.0.may_read(&span)?;
         let reading = self.0.reading().await?;
-        let moment = Arc::new(self.0.moment(&reading, request.revision, |key| span.holds(key))?);
+        let (face, then, at) = (Arc::clone(&self.0), reading.clone(), request.revision);
+        let moment = Arc::new(self.0.work(move |_| face.moment(&then, at, |key| span.holds(key))).await?);
         let header = Some(header(&reading, revision(reading.position().sequence)));
         Ok(Response::new(range_stream::answer(moment, request, header, self.0.answers.room())))
     }
@@ -97,11 +99,11 @@ impl Keys {
         txn::check(&request)?;
         txn::spans(&request).iter().try_for_each(|span| self.0.may_read(span))?;
         let reading = self.0.reading().await?;
-        let moments = txn::Moments::of(&self.0, &reading, &request)?;
         let (mut answer, room) = {
-            let mut room = self.0.answers.room();
+            let (face, reading, mut room) = (Arc::clone(&self.0), reading.clone(), self.0.answers.room());
             self.0
                 .work(move |given| {
+                    let moments = txn::Moments::of(&face, &reading, &request)?;
                     let answer = moments.answer(&request, &mut Bounds { room: &mut room, given })?;
                     Ok((answer, room))
                 })

@@ -31,6 +31,11 @@ impl Span {
         self.end.as_ref().is_none_or(|end| key < end.as_slice())
     }
 
+    /// Whether both ends are text, as all keys are: how many keys lie between others is not known without going through them.
+    pub(super) fn is_text(&self) -> bool {
+        str::from_utf8(&self.start).is_ok() && self.end.as_ref().is_none_or(|end| str::from_utf8(end).is_ok())
+    }
+
     /// Whether it can hold nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
@@ -40,6 +45,13 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_of_bytes_is_told_from_one_of_text() {
+        let is_text = |key: &[u8], end: &[u8]| Span::new(key, end).is_text();
+        assert_eq!([is_text(b"a", b""), is_text(b"a", b"\0"), is_text("é".as_bytes(), b"b")], [true; 3]);
+        assert_eq!([is_text(b"a", b"\xff"), is_text(b"\xc3", b""), is_text(b"a", b"\xc3")], [false; 3]);
+    }
 
     #[test]
     fn spans_are_those_of_etcd() {
