@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::DemoError;
+use super::{CLUSTERS, DemoError};
 
 /// How many connections are answered at once; others wait.
 const CONNECTIONS_MAX: usize = 16;
@@ -43,9 +43,11 @@ pub(super) enum Ask {
     Quit,
 }
 
-/// Takes orders from now on.
-pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks: &mut JoinSet<()>) -> Result<(), DemoError> {
-    let listener = TcpListener::bind(address).await.map_err(|cause| DemoError::Listen { address, cause })?;
+/// Takes orders from now on; says where.
+pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks: &mut JoinSet<()>) -> Result<SocketAddr, DemoError> {
+    let failed = |cause| DemoError::Listen { address, cause };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
     tasks.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
@@ -60,18 +62,21 @@ pub(super) async fn serve(address: SocketAddr, orders: mpsc::Sender<Ask>, tasks:
             }
         }
     });
-    Ok(())
+    Ok(bound)
 }
 
 async fn answer(request: Request<Incoming>, orders: mpsc::Sender<Ask>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match order(request.method(), request.uri().path()) {
         // a page of somewhere else must not break anything
-        Some(_) if request.headers().contains_key(http::header::ORIGIN) => (StatusCode::FORBIDDEN, "not from a page\n"),
-        Some(ask) if orders.send(ask.clone()).await.is_ok() => (StatusCode::ACCEPTED, "done\n"),
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the demo ends\n"),
-        None => (StatusCode::NOT_FOUND, "POST /demo/clusters/{name}/break, lose or heal\n"),
+        Some(_) if request.headers().contains_key(http::header::ORIGIN) => (StatusCode::FORBIDDEN, "not from a page".to_owned()),
+        Some(Ask::Cluster(name, _)) if !CLUSTERS.iter().any(|(known, _)| *known == name) => {
+            (StatusCode::NOT_FOUND, format!("there is no cluster {name}, but {}", CLUSTERS.map(|(name, _)| name).join(", ")))
+        }
+        Some(ask) if orders.send(ask.clone()).await.is_ok() => (StatusCode::ACCEPTED, "done".to_owned()),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the demo ends".to_owned()),
+        None => (StatusCode::NOT_FOUND, "POST /demo/clusters/{name}/break, lose or heal".to_owned()),
     };
-    let mut response = Response::new(Full::from(text));
+    let mut response = Response::new(Full::from(text + "\n"));
     *response.status_mut() = status;
     Ok(response)
 }

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -80,6 +81,10 @@ pub enum DemoError {
 /// # Errors
 /// [`DemoError`].
 pub async fn run(options: &DemoOptions) -> Result<(), DemoError> {
+    let signals = |kind| signal(kind).map_err(DemoError::Signals);
+    let (mut interrupt, mut terminate) = (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
+    // a terminal that is closed: the sidecar would take it for a wish to read its files again, and go on without us
+    let mut hangup = signals(SignalKind::hangup())?;
     let mut tasks = JoinSet::new();
     let mut sources = Vec::new();
     for (name, id) in CLUSTERS {
@@ -95,18 +100,18 @@ pub async fn run(options: &DemoOptions) -> Result<(), DemoError> {
         ups.push(upstream::Upstream::start(Arc::clone(source), &mut tasks).await?);
     }
     let (sender, mut asked) = tokio::sync::mpsc::channel(ASKED_MAX);
-    control::serve(options.control, sender.clone(), &mut tasks).await?;
+    let control = control::serve(options.control, sender.clone(), &mut tasks).await?;
+    let listen = free(options.listen)?;
     let _terminal = keys::read(sender);
     tasks.spawn(churn(Arc::clone(&sources), options.changes_per_second));
     tasks.spawn(beat(Arc::clone(&sources)));
-    let mut sidecar = Sidecar::start(options.listen, &ups)?;
-    explain(options);
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).map_err(DemoError::Signals)?;
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(DemoError::Signals)?;
+    let mut sidecar = Sidecar::start(listen, &ups)?;
+    explain(&DemoOptions { listen, control, ..options.clone() });
     loop {
         tokio::select! {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
+            _ = hangup.recv() => break,
             ended = sidecar.ended() => return Err(DemoError::SidecarEnded(ended)),
             ask = asked.recv() => match ask {
                 None | Some(Ask::Quit) => break,
@@ -128,6 +133,12 @@ pub async fn run(options: &DemoOptions) -> Result<(), DemoError> {
     }
     sidecar.stop().await;
     Ok(())
+}
+
+/// The address with a port of its own where it asks for any: the sidecar has the same one after each restart.
+fn free(address: SocketAddr) -> Result<SocketAddr, DemoError> {
+    let bound = std::net::TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    bound.map_err(|cause| DemoError::Listen { address, cause })
 }
 
 /// Pods come and go.

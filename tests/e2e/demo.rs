@@ -1,5 +1,7 @@
 //! `meshkeep demo`: what a newcomer sees within a minute, with no server at all.
 
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -67,6 +69,31 @@ async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
     phase("paris", "live").await;
     phase("tokyo", "live").await;
     assert_eq!(http().get(format!("http://{control}/demo/clusters/paris/heal")).send().await.unwrap().status(), 404);
+    let unknown = http().post(format!("http://{control}/demo/clusters/rome/break")).send().await.unwrap();
+    assert_eq!(
+        (unknown.status().as_u16(), unknown.text().await.unwrap().as_str()),
+        (404, "there is no cluster rome, but paris, tokyo, oslo\n")
+    );
     terminate(&demo.0);
     assert!(demo.0.wait().unwrap().success());
+}
+
+/// A closed terminal ends the sidecar too, which takes that signal for a wish to read its files again.
+#[tokio::test]
+async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
+    let child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
+        .args(["demo", "--pods=6", "--changes=0", "--listen=127.0.0.1:0", "--control=127.0.0.1:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut demo = Demo(child);
+    let told =
+        BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok).find(|line| line.ends_with("/ shows it")).unwrap();
+    let address = told.split("http://").nth(1).unwrap().trim_end_matches("/ shows it").to_owned();
+    let status = async || get(&format!("http://{address}/v1/status")).await;
+    eventually("the sidecar answers", status).await;
+    assert!(Command::new("sh").args(["-c", &format!("kill -HUP {}", demo.0.id())]).status().unwrap().success());
+    assert!(demo.0.wait().unwrap().success());
+    eventually("the sidecar is gone", async || TcpStream::connect(&address).is_err().then_some(())).await;
 }
