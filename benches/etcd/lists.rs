@@ -109,7 +109,8 @@ async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcom
 async fn streamed(contender: &Contender, keys: usize) -> Outcome<f64> {
     let (began, mut count) = (Instant::now(), 0);
     let options = GetOptions::new().with_range(PREFIX_END);
-    let mut stream = contender.client.kv_client().get_stream(PREFIX, Some(options)).await?;
+    // etcd's chunks are larger than what clients take by default
+    let mut stream = contender.client.kv_client().max_decoding_message_size(usize::MAX).get_stream(PREFIX, Some(options)).await?;
     while let Some(chunk) = stream.message().await? {
         count += chunk.kvs().len();
     }
