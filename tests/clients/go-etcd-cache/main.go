@@ -30,14 +30,14 @@ func main() {
 	for lists := 1; ; lists++ {
 		must(held.WaitReady(ctx))
 		events := held.Watch(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithProgressNotify())
-		for isOpen := true; isOpen; _, isOpen = <-events {
-			// what is newest at the server, which the cache waits for by asking for progress
-			answer, err := held.Get(ctx, os.Args[2], clientv3.WithPrefix())
-			for err != nil {
-				// it is being started
-				time.Sleep(100 * time.Millisecond)
-				answer, err = held.Get(ctx, os.Args[2], clientv3.WithPrefix())
+		for told, isOpen := (clientv3.WatchResponse{}), true; isOpen; told, isOpen = <-events {
+			// what the cache has once it has what was told: it waits in vain for a newer revision of the server's that is the next one and has none of its
+			// keys (`broadcastProgressLocked` passes over progress to where a watch goes on)
+			if last := len(told.Events) - 1; last >= 0 {
+				must(held.WaitForRevision(ctx, told.Events[last].Kv.ModRevision))
 			}
+			answer, err := held.Get(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithSerializable())
+			must(err)
 			keys := map[string][]byte{}
 			for _, kv := range answer.Kvs {
 				keys[string(kv.Key)] = kv.Value
