@@ -11,7 +11,7 @@ use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbResponseHeader, PbTxnOpR
 use etcd_client::{
     Channel, Client, ConnectOptions, GetOptions, GetStreamResponse, KvClient, LeaseTimeToLiveResponse, Txn, TxnOp, WatchClient,
 };
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::dial::{dial, tls_refusal};
@@ -262,6 +262,11 @@ impl Connection {
 }
 
 impl ConnectionState {
+    /// A place among the calls in flight, waited for.
+    async fn permit(&self) -> SemaphorePermit<'_> {
+        self.in_flight.acquire().await.expect("must be open: nobody closes it")
+    }
+
     async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.kv.clone();
         let what = || format!("reading {}", printable(key));
@@ -278,7 +283,7 @@ impl ConnectionState {
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
         header: impl Fn(&T) -> Option<&PbResponseHeader>,
     ) -> Result<(T, Revision), KvstoreError> {
-        let _permit = self.in_flight.acquire().await.expect("must be open: nobody closes it");
+        let _permit = self.permit().await;
         self.vital(what, call, header).await
     }
 
@@ -307,7 +312,7 @@ impl ConnectionState {
         what: impl FnOnce() -> String,
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
     ) -> Result<T, KvstoreError> {
-        let _permit = self.in_flight.acquire().await.expect("must be open: nobody closes it");
+        let _permit = self.permit().await;
         self.timed(what, call).await
     }
 

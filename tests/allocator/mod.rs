@@ -1,12 +1,17 @@
 //! The allocator room over real etcd servers.
 
+mod clusters;
+mod killed;
 mod locks;
+mod remote;
 mod shapes;
 mod together;
+#[path = "../../src/allocator/tests/uses.rs"]
+mod uses;
 
 use std::time::Duration;
 
-use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, IdRange};
+use meshkeep::allocator::{Allocator, AllocatorKey, AllocatorOptions, EtcdBackend, Id, IdRange};
 use meshkeep::kvstore::{ClientFile, ClientOptions, Session, SessionOptions};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +37,12 @@ fn key(name: &str) -> AllocatorKey {
 }
 
 async fn session(etcd: &Etcd) -> Session {
-    let file = ClientFile::parse(etcd.client_file_yaml().as_bytes()).unwrap();
+    session_of(&etcd.client_file_yaml()).await
+}
+
+/// The session of a client file.
+async fn session_of(file: &str) -> Session {
+    let file = ClientFile::parse(file.as_bytes()).unwrap();
     let client = ClientOptions { requests_per_second_max: 10_000, requests_in_flight_max: 100, ..ClientOptions::default() };
     let options = SessionOptions { client, lease_ttl: TTL, lock_ttl: TTL, ..SessionOptions::default() };
     let session = Session::start(file, options, CancellationToken::new());
@@ -42,7 +52,10 @@ async fn session(etcd: &Etcd) -> Session {
 
 impl Node {
     async fn start(etcd: &Etcd, name: &str, options: AllocatorOptions) -> Self {
-        let session = session(etcd).await;
+        Self::of(session(etcd).await, name, options)
+    }
+
+    fn of(session: Session, name: &str, options: AllocatorOptions) -> Self {
         let backend = EtcdBackend::new(session.clone(), BASE, name);
         Self { allocator: Allocator::start(backend, options).unwrap(), session }
     }

@@ -121,3 +121,19 @@ async fn whose_lease_is_lost_has_lost_the_lock() {
     drop(lock);
     session.lock_path(b"cilium/kvstoremesh-lock").await.unwrap().unlock().await.unwrap();
 }
+
+/// Both hold it by one key, as a session's locks hang on one lease: it must be gone before the next one here creates it.
+#[tokio::test]
+async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process() {
+    let etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    for round in 0..40_u8 {
+        drop(session.lock_path(b"locks/a").await.unwrap());
+        let next = session.lock_path(b"locks/a").await.unwrap();
+        // behind a lock that was let go of in the same way, whose key goes after the first one's
+        drop(session.lock_path(b"locks/b").await.unwrap());
+        session.lock_path(b"locks/b").await.unwrap().unlock().await.unwrap();
+        session.update_if_locked(b"cilium/a", &[round], Life::Lasting, &next).await.expect("must still hold it");
+        next.unlock().await.unwrap();
+    }
+}

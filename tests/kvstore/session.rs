@@ -175,3 +175,30 @@ async fn a_key_of_another_session_is_taken_over_with_its_lease() {
     assert_eq!((Some(found.lease), found.version), (second.lease_of(b"cilium/a"), 2));
     assert_ne!(found.lease, LeaseId(0));
 }
+
+/// The leases are in the backup, and etcd renews them; what was written on them since is not.
+#[tokio::test]
+async fn of_an_etcd_that_was_put_back_to_a_backup_all_leases_are_lost() {
+    let mut etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    let lost = watch_losses(&session, &["cilium/before", "cilium/after"]);
+    session.update(b"cilium/before", b"1", Life::Leased).await.unwrap();
+    etcd.stop().await;
+    let (data, backup) = (etcd.directory().join("data"), etcd.directory().join("backup"));
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    copy(&data, &backup);
+    etcd.restart().await;
+    eventually("a write after the backup", async || session.update(b"cilium/after", b"1", Life::Leased).await.ok()).await;
+    assert_eq!(keys_by_lease(&etcd, "cilium/").await, [2], "both hang on the lease that is in the backup");
+    for _ in 0..20 {
+        session.update(b"elsewhere", b"1", Life::Lasting).await.unwrap();
+    }
+    etcd.kill();
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    etcd.restart().await;
+    eventually("both keys to be lost", async || (lost.lock().unwrap().len() == 2).then_some(())).await;
+    session.close().await;
+}

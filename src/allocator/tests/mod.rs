@@ -5,6 +5,7 @@ mod life;
 mod memory;
 mod pure;
 mod together;
+mod uses;
 
 use super::backend::{Id, IdRange};
 use super::key::AllocatorKey;

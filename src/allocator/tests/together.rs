@@ -1,6 +1,5 @@
 //! Many tasks of two nodes over one store, whose answers do not always come, while a collector runs and references are lost.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,37 +9,11 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::memory::{Failure, Memory, Node};
+use super::uses::Uses;
 use super::{key, range};
-use crate::allocator::backend::{Backend, Collected, Id, StaleIds};
-use crate::allocator::key::AllocatorKey;
+use crate::allocator::backend::{Backend, Collected, StaleIds};
 use crate::allocator::options::AllocatorOptions;
 use crate::allocator::serve::Allocator;
-
-/// Who uses what now: no key may have two numbers, no number two keys.
-#[derive(Default)]
-struct Uses {
-    ids: HashMap<AllocatorKey, (Id, u32)>,
-    keys: HashMap<Id, AllocatorKey>,
-}
-
-impl Uses {
-    fn begin(&mut self, key: &AllocatorKey, id: Id) {
-        let uses = self.ids.entry(key.clone()).or_insert((id, 0));
-        assert_eq!(uses.0, id, "two numbers for {key}");
-        uses.1 += 1;
-        let other = self.keys.entry(id).or_insert_with(|| key.clone());
-        assert_eq!(other, key, "two keys for {id}");
-    }
-
-    fn end(&mut self, key: &AllocatorKey, id: Id) {
-        let uses = self.ids.get_mut(key).unwrap();
-        uses.1 -= 1;
-        if uses.1 == 0 {
-            self.ids.remove(key);
-            self.keys.remove(&id);
-        }
-    }
-}
 
 async fn work(allocator: Allocator<Node>, uses: Arc<Mutex<Uses>>, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
@@ -100,6 +73,6 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
     }
     workers.join_all().await;
     others.shutdown().await;
-    assert!(uses.lock().unwrap().ids.is_empty());
+    assert!(uses.lock().unwrap().is_empty());
     assert!(memory.content().writes > 1_000, "{}", memory.content().writes);
 }

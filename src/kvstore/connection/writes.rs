@@ -36,12 +36,11 @@ impl Connection {
         what: impl Fn() -> String,
         txn: Txn,
     ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
-        let mut kv = self.shared.kv.clone();
-        let (reply, revision) = self.shared.read(what, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
-        Ok((reply.0, revision))
+        let _permit = self.shared.permit().await;
+        self.transact_at_once(what, txn).await
     }
 
-    /// Runs a transaction of a lock, behind no queue of other calls.
+    /// The transaction of a lock, behind no queue of other calls.
     pub(in crate::kvstore) async fn transact_at_once(
         &self,
         what: impl Fn() -> String,

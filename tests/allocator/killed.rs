@@ -1,0 +1,91 @@
+//! A node that is a process of its own, and is killed: what it used is free once its lease has run out, and not before.
+//!
+//! The test binary runs itself again as the node.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use meshkeep::allocator::{AllocateError, Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+
+use super::{BASE, Node, TTL, content, key, options, range, session};
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+
+/// The client file for the node.
+const CHILD_FILE: &str = "MESHKEEP_TEST_ALLOCATOR_CHILD_FILE";
+
+/// The name of the node that is killed.
+const KILLED: &str = "10.0.0.9";
+
+/// How many keys it uses: all that there are numbers for.
+const KEYS: usize = 10;
+
+/// What it says once it uses them.
+const READY: &str = "all are used";
+
+fn few() -> AllocatorOptions {
+    AllocatorOptions { range: range(65_536, 65_535 + KEYS as u64), attempts_max: 2, ..options() }
+}
+
+/// Ends with the test at the latest.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // nothing can be done about a failure here
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Does nothing in an ordinary run: it is what the other test starts.
+#[tokio::test]
+async fn the_node_that_is_killed() {
+    let Ok(file) = std::env::var(CHILD_FILE) else { return };
+    let node = Node::of(super::session_of(&file).await, KILLED, few());
+    for number in 0..KEYS {
+        node.allocator.allocate(&key(&number.to_string())).await.unwrap();
+    }
+    println!("\n{READY}");
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn what_a_killed_node_used_is_free_once_its_lease_has_run_out() {
+    let etcd = Etcd::start().await;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", "allocator::killed::the_node_that_is_killed"]).env(CHILD_FILE, etcd.client_file_yaml());
+    let mut child = Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let ready = tokio::task::spawn_blocking(move || lines.map_while(Result::ok).any(|line| line == READY));
+    assert!(ready.await.unwrap(), "the node ended before it used anything");
+
+    let node = Node::start(&etcd, "10.0.0.1", few()).await;
+    let shared = node.allocator.allocate(&key("0")).await.unwrap();
+    assert!(!shared.is_new);
+    let references = async || content(&etcd).await.into_iter().filter(|(name, ..)| name.ends_with(&format!("/{KILLED}"))).count();
+    assert_eq!(references().await, KEYS);
+    assert!(matches!(node.allocator.allocate(&key("new")).await, Err(AllocateError::Exhausted { .. })));
+    let operator =
+        Allocator::for_collection(EtcdBackend::new(session(&etcd).await, BASE, "operator"), AllocatorOptions::default()).unwrap();
+    let what = Collected { range: few().range, deletes_per_minute: std::num::NonZeroU32::MAX };
+    let mut stale = operator.run_gc(&StaleIds::new(), &what).await.unwrap().stale;
+    assert!(stale.is_empty(), "all are used: {stale:?}");
+
+    child.0.kill().unwrap();
+    let killed = Instant::now();
+    eventually("the references of the killed node to be gone", async || (references().await == 0).then_some(())).await;
+    // renewed at a third of its life at the latest
+    assert!(killed.elapsed() >= TTL / 3, "{:?}", killed.elapsed());
+    let mut deleted = Vec::new();
+    for _ in 0..2 {
+        let round = operator.run_gc(&stale, &what).await.unwrap();
+        deleted.extend(round.deleted);
+        stale = round.stale;
+    }
+    assert_eq!((deleted.len(), deleted.contains(&shared.id)), (KEYS - 1, false), "what the other node uses stays");
+    let free = eventually("a number that is free", async || node.allocator.allocate(&key("new")).await.ok()).await;
+    assert!(free.is_new && deleted.contains(&free.id));
+    node.die().await;
+}
