@@ -54,6 +54,10 @@ pub(super) struct To {
     /// How long the entries of a removed cluster stay after its cluster config went (KVStoreMesh: 3 min)
     #[arg(long, hide = true, value_name = "TIME", default_value = "3m", value_parser = parse_duration)]
     drain_grace: Duration,
+
+    /// How often all that stands there is compared, a kind of a cluster at a time: what somebody else wrote meanwhile is put right
+    #[arg(long, hide = true, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
+    to_audit_interval: Duration,
 }
 
 impl To {
@@ -76,6 +80,6 @@ impl To {
             lock_ttl: self.to_lock_ttl,
             ..SessionOptions::default()
         };
-        Ok(ReflectOptions { file, session, drain_grace: self.drain_grace })
+        Ok(ReflectOptions { file, session, drain_grace: self.drain_grace, audit_interval: self.to_audit_interval })
     }
 }

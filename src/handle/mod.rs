@@ -15,6 +15,7 @@ mod miss;
 mod raw;
 mod reading;
 mod reflected;
+mod reflection;
 mod scan;
 mod seek;
 mod selector;
@@ -50,6 +51,7 @@ pub use global_services::Selected;
 pub use miss::Miss;
 pub use raw::{RawChange, RawPast};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
+pub use reflection::{Reflection, ReflectionDoor};
 pub use scan::Scanned;
 pub use selector::LabelSelector;
 pub use slice::{Allowance, Slice, Spent};
@@ -149,6 +151,7 @@ pub struct Handle {
     settings: Arc<[Setting]>,
     disk: Option<DiskBytes>,
     findings: FindingsDoor,
+    reflection: ReflectionDoor,
     log: LogTail,
     etcd: Arc<EtcdCounts>,
 }
@@ -169,6 +172,7 @@ impl Handle {
             settings: Arc::default(),
             disk: None,
             findings: FindingsDoor::default(),
+            reflection: ReflectionDoor::default(),
             log: LogTail::default(),
             etcd: Arc::default(),
         }

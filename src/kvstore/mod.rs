@@ -43,8 +43,8 @@ pub use lease::LeaseLife;
 pub use limits::ClientOptions;
 pub use paged_list::{ChangedKeys, Page, PagedList};
 pub use session::{
-    ClusterSize, Condition, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session, SessionOptions,
-    SessionStatus, Watcher, Write, status_check_interval,
+    ClusterSize, Condition, DeleteWatcher, Deleted, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session,
+    SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
 };
 pub use values::{Event, KeyValue, prefix_end};
 #[cfg(test)]

@@ -5,8 +5,8 @@ mod scripted;
 
 use std::time::Duration;
 
-use etcd_client::WatchOptions;
 use etcd_client::proto::{PbEvent, PbWatchResponse};
+use etcd_client::{WatchFilterType, WatchOptions};
 use tokio::time::{Instant, timeout};
 
 use super::connection::check_header;
@@ -84,20 +84,46 @@ impl Connection {
         self.watch_at_once(key, range_end, after).await
     }
 
+    /// Watches the deletes of a key or range alone.
+    ///
+    /// # Errors
+    /// As [`Connection::watch`].
+    pub(super) async fn watch_deletes(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
+        self.pace().await;
+        self.begin_watch(key, range_end, after, &[WatchFilterType::NoPut]).await
+    }
+
     /// Watches a key or range without waiting for a turn, as locks do.
     pub(super) async fn watch_at_once(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
+        self.begin_watch(key, range_end, after, &[]).await
+    }
+
+    async fn begin_watch(
+        &self,
+        key: &[u8],
+        range_end: Option<&[u8]>,
+        after: Revision,
+        filters: &[WatchFilterType],
+    ) -> Result<Watch, KvstoreError> {
         let started = Instant::now();
-        match self.try_watch(key, range_end, after).await {
+        match self.try_watch(key, range_end, after, filters).await {
             Err(error) if self.has_user() && error.is_about_the_token() => {
                 self.renew_token(started).await?;
-                self.try_watch(key, range_end, after).await
+                self.try_watch(key, range_end, after, filters).await
             }
             result => result,
         }
     }
 
-    async fn try_watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
+    async fn try_watch(
+        &self,
+        key: &[u8],
+        range_end: Option<&[u8]>,
+        after: Revision,
+        filters: &[WatchFilterType],
+    ) -> Result<Watch, KvstoreError> {
         let mut options = WatchOptions::new().with_start_revision(start_revision(after).0).with_progress_notify().with_fragment();
+        options = options.with_filters(filters);
         if let Some(end) = range_end {
             options = options.with_range(end);
         }

@@ -28,6 +28,8 @@ pub(super) struct Progress {
     pub(super) compared: Option<Stage>,
     /// Whether changes are followed since: not of what only had to stay, for our own state is older.
     pub(super) followed: bool,
+    /// When that was.
+    pub(super) compared_at: Option<Instant>,
     /// Its canary is written or queued.
     pub(super) has_canary: bool,
     /// The group of its keys in the queue.

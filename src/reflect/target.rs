@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
-use crate::handle::{Handle, Reading};
+use crate::handle::{Handle, Reading, Reflection};
 use crate::kvstore::store::{SyncQueue, Wanted};
 use crate::kvstore::{Life, LostKeys, Session, keys};
 use crate::model::{ClusterName, EntryKey, Kind};
@@ -19,6 +21,15 @@ pub(super) struct Target {
     contents: Arc<Contents>,
     /// What became of canaries' leases: canaries are no business of the queue, which knows no order.
     lost_canaries: Arc<Mutex<Vec<LostKeys>>>,
+    is_leader: AtomicBool,
+    trouble: Mutex<Trouble>,
+}
+
+/// What keeps from writing, beside the writes themselves.
+#[derive(Default)]
+struct Trouble {
+    now: Option<String>,
+    last: Option<(String, SystemTime)>,
 }
 
 /// What it is to hold.
@@ -47,7 +58,46 @@ impl Target {
         let lost = Arc::clone(&lost_canaries);
         let take = move |keys: &LostKeys| lost.lock().unwrap_or_else(PoisonError::into_inner).push(keys.clone());
         session.on_lease_lost(keys::SYNCED_PREFIX.as_bytes(), take);
-        Self { session, queue, contents, lost_canaries }
+        Self { session, queue, contents, lost_canaries, is_leader: AtomicBool::new(false), trouble: Mutex::default() }
+    }
+
+    /// How it goes.
+    pub(super) fn reflection(&self) -> Reflection {
+        let counts = self.queue.counts();
+        let trouble = self.trouble();
+        let last_error = [counts.last_failure, trouble.last.clone()].into_iter().flatten().max_by_key(|(_, time)| *time);
+        Reflection {
+            is_leader: self.is_leader.load(Ordering::Relaxed),
+            clusters: self.contents.made().clusters.len(),
+            waiting: counts.waiting,
+            lag: counts.longest_wait,
+            written: counts.written,
+            deleted: counts.deleted,
+            failed: counts.failed,
+            error: trouble.now.clone().or(counts.failing),
+            last_error,
+        }
+    }
+
+    /// Something keeps from writing, or nothing any more. Says whether that is another thing than before.
+    pub(super) fn note_trouble(&self, error: Option<String>) -> bool {
+        let mut trouble = self.trouble();
+        if let Some(error) = &error {
+            trouble.last = Some((error.clone(), SystemTime::now()));
+        }
+        let is_new = trouble.now != error;
+        trouble.now = error;
+        is_new
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This process is the one that writes.
+    pub(super) fn begin(&self) {
+        self.is_leader.store(true, Ordering::Relaxed);
+        self.note_trouble(None);
     }
 
     /// Which canaries lost their leases since this was asked last.
@@ -104,6 +154,13 @@ impl Target {
         self.contents.made().values.get(key).cloned()
     }
 
+    /// Whether a key is to be there, by what is known now.
+    pub(super) fn wants(&self, key: &[u8]) -> bool {
+        let entry = str::from_utf8(key).ok().and_then(EntryKey::from_cache_form);
+        let withheld = entry.is_some_and(|entry| !self.contents.made().clusters.contains(&entry.cluster));
+        !withheld && self.contents.value(key).is_some()
+    }
+
     /// A key is made here no more.
     pub(super) fn unmake(&self, key: &[u8]) {
         self.contents.made().values.remove(key);
@@ -111,6 +168,7 @@ impl Target {
 
     /// A term is over: somebody else may write, so nothing that waits is written.
     pub(super) fn forget(&self) {
+        self.is_leader.store(false, Ordering::Relaxed);
         self.queue.clear();
         let mut made = self.contents.made();
         *made = Made { standing: std::mem::take(&mut made.standing), ..Made::default() };

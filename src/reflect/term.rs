@@ -12,7 +12,7 @@ use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
 use super::target::{MADE, Target};
 use crate::handle::{Origin, Reading};
-use crate::kvstore::{KvstoreError, keys};
+use crate::kvstore::{DeleteWatcher, Deleted, KvstoreError, keys};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{Reading as Offer, reading_of};
 use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
@@ -32,6 +32,15 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// How long after a failure the target is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Everything that is written here is below this.
+const WATCHED: &[u8] = b"cilium/";
+
+/// How long a term waits for the watch for deletes before it begins without.
+const WATCHING_MAX: Duration = Duration::from_secs(2);
+
+/// How many deletes wait to be looked at: names of some 100 bytes.
+const DELETED_MAX: usize = 1024;
+
 /// A term.
 pub(super) struct Term {
     target: Arc<Target>,
@@ -43,12 +52,16 @@ pub(super) struct Term {
     position: Sequence,
     /// Not before this moment, after a failure.
     ask_again_at: Instant,
-    failing: bool,
+    deleted: DeleteWatcher,
+    audit_interval: Duration,
+    /// The kind that is compared once more in this look, though it was compared before.
+    audited: Option<(ClusterName, Kind)>,
 }
 
 impl Term {
-    pub(super) fn new(target: Arc<Target>, signal: watch::Receiver<Sequence>, drain_grace: Duration) -> Self {
+    pub(super) fn new(target: Arc<Target>, signal: watch::Receiver<Sequence>, (drain_grace, audit_interval): (Duration, Duration)) -> Self {
         let ask_again_at = Instant::now();
+        let deleted = target.session.watch_deletes(WATCHED, DELETED_MAX);
         Self {
             target,
             signal,
@@ -57,7 +70,9 @@ impl Term {
             next_group: MADE + 1,
             position: Sequence(0),
             ask_again_at,
-            failing: false,
+            deleted,
+            audit_interval,
+            audited: None,
         }
     }
 
@@ -78,8 +93,11 @@ impl Term {
         for timer in [&mut tick, &mut config_tick] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
+        // nothing is compared before deletes are told, if they can be: all that went by then shows in the comparison
+        drop(tokio::time::timeout(WATCHING_MAX, self.deleted.next()).await);
         loop {
             tokio::select! {
+                Some(deleted) = self.deleted.next() => self.restore(deleted).await,
                 changed = self.signal.changed() => {
                     if changed.is_err() {
                         // the mirror ends, and the process with it
@@ -93,6 +111,29 @@ impl Term {
         }
     }
 
+    /// Writes again what somebody else deleted.
+    async fn restore(&mut self, deleted: Deleted) {
+        match deleted {
+            Deleted::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.take_back_canaries(|canary| canary == key),
+            Deleted::Key(key) if self.target.wants(&key) => {
+                let entry = str::from_utf8(&key).ok().and_then(EntryKey::from_cache_form);
+                let group = entry.and_then(|entry| self.follows(&entry)).unwrap_or(MADE);
+                self.target.queue.add(&key, group).await;
+            }
+            Deleted::Key(_) => {}
+            Deleted::Unknown => {
+                tracing::info!("reflecting: what was deleted in the target is not known, all is compared again");
+                self.compare_all_again();
+                self.check_configs().await;
+            }
+        }
+    }
+
+    fn compare_all_again(&mut self) {
+        self.take_back_canaries(|_| true);
+        self.clusters.values_mut().filter(|cluster| cluster.withdrawal.is_none()).for_each(Cluster::restart);
+    }
+
     /// Queues what changed in the mirror.
     async fn follow(&mut self) {
         loop {
@@ -100,7 +141,7 @@ impl Term {
             let Some((changed, up_to)) = reading.changed_after(self.position, CHANGES_AT_ONCE) else {
                 tracing::info!("reflecting: too much changed at once, all is compared again");
                 self.position = reading.position().sequence;
-                self.clusters.values_mut().filter(|cluster| cluster.withdrawal.is_none()).for_each(Cluster::restart);
+                self.compare_all_again();
                 return;
             };
             for (key, deleted) in changed {
@@ -140,12 +181,13 @@ impl Term {
             return;
         }
         let Some(reading) = self.target.reading() else { return };
+        self.audited = self.oldest_comparison();
         if let Err(error) = self.look_at_all(&reading).await {
             self.ask_again_at = Instant::now() + RETRY_INTERVAL;
-            if !std::mem::replace(&mut self.failing, true) {
+            if self.target.note_trouble(Some(error.to_string())) {
                 tracing::warn!(%error, hint = error.hint(), "reflecting: the target cannot be compared; trying again");
             }
-        } else if std::mem::take(&mut self.failing) {
+        } else if self.target.note_trouble(None) {
             tracing::info!("reflecting: the target can be compared again");
         }
     }
@@ -182,13 +224,18 @@ impl Term {
     /// wiped would else take what is not there yet for deleted.
     fn take_back_lost_canaries(&mut self) {
         for lost in self.target.take_lost_canaries() {
-            for (name, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| cluster.withdrawal.is_none()) {
-                for (kind, progress) in &mut cluster.kinds {
-                    let key = canary_key(*kind, name, true);
-                    if lost.had(key.as_bytes()) {
-                        self.target.unmake(key.as_bytes());
-                        progress.has_canary = false;
-                    }
+            self.take_back_canaries(|key| lost.had(key));
+        }
+    }
+
+    /// These canaries do not stand, or it is not known whether what they stand for is there.
+    fn take_back_canaries(&mut self, is_lost: impl Fn(&[u8]) -> bool) {
+        for (name, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| cluster.withdrawal.is_none()) {
+            for (kind, progress) in &mut cluster.kinds {
+                let key = canary_key(*kind, name, true);
+                if is_lost(key.as_bytes()) {
+                    self.target.unmake(key.as_bytes());
+                    progress.has_canary = false;
                 }
             }
         }
@@ -232,7 +279,7 @@ impl Term {
         let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
         // what is always published says whether the cluster was read
         let Some(stage) = stage_of(reading.source(name, Kind::Node).origin) else { return Ok(()) };
-        if progress.compared.is_some_and(|compared| compared >= stage) {
+        if progress.compared.is_some_and(|compared| compared >= stage) && !self.is_audited(name, kind) {
             if !progress.has_canary {
                 self.write_canary(name, kind, None);
             }
@@ -248,7 +295,7 @@ impl Term {
         }
         self.write_canary(name, kind, canary.map(|canary| canary.value));
         if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
-            progress.compared = Some(stage);
+            (progress.compared, progress.compared_at) = (Some(stage), Some(Instant::now()));
         }
         Ok(())
     }
@@ -256,7 +303,8 @@ impl Term {
     async fn look_at_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
         let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
         let Some(stage) = stage_of(reading.source(name, kind).origin) else { return Ok(()) };
-        if progress.compared.is_none_or(|compared| compared < stage) {
+        let is_due = progress.compared.is_none_or(|compared| compared < stage);
+        if is_due || self.is_audited(name, kind) {
             let canary = self.target.session.get(canary_key(kind, name, true).as_bytes()).await?;
             let right = match (stage, &canary) {
                 (Stage::Confirmed, _) => Right::All,
@@ -264,9 +312,11 @@ impl Term {
                 (Stage::Restored, Some(_)) => Right::Keep,
             };
             let compared = compare(&self.target, reading, (name, kind), progress.group, right).await?;
-            tracing::info!(cluster = %name, %kind, ?right, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared");
+            if is_due || compared.queued + compared.pruned > 0 {
+                tracing::info!(cluster = %name, %kind, ?right, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared");
+            }
             if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
-                progress.compared = Some(stage);
+                (progress.compared, progress.compared_at) = (Some(stage), Some(Instant::now()));
                 progress.followed = right != Right::Keep;
             }
             if let Some(canary) = canary.filter(|canary| canary.lease.0 != 0) {
@@ -280,6 +330,20 @@ impl Term {
             self.write_canary(name, kind, None);
         }
         Ok(())
+    }
+
+    /// The kind whose comparison with its confirmed source is the oldest, if that is so old that it is worth another look.
+    fn oldest_comparison(&self) -> Option<(ClusterName, Kind)> {
+        let kinds =
+            self.clusters.iter().flat_map(|(name, cluster)| cluster.kinds.iter().map(move |(kind, progress)| (name, kind, progress)));
+        let confirmed = kinds.filter(|(.., progress)| progress.compared == Some(Stage::Confirmed));
+        let (at, name, kind) = confirmed.filter_map(|(name, kind, progress)| Some((progress.compared_at?, name, kind))).min()?;
+        (at.elapsed() >= self.audit_interval).then(|| (name.clone(), *kind))
+    }
+
+    /// Whether it is a kind's turn to be compared once more.
+    fn is_audited(&self, name: &ClusterName, kind: Kind) -> bool {
+        self.audited.as_ref().is_some_and(|audited| (&audited.0, audited.1) == (name, kind))
     }
 
     /// Writes a canary, or keeps one that stands.

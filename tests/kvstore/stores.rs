@@ -75,7 +75,7 @@ async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
     let store = sync_store(&session);
     store.upsert(b"a", "1".as_bytes().to_vec());
     store.synced("now".as_bytes().to_vec());
-    eventually("several tries failed", async || (store.counts().2 > 3).then_some(())).await;
+    eventually("several tries failed", async || (store.counts().failed > 3).then_some(())).await;
     let permission = etcd_client::Permission::read_write("cilium/").with_prefix();
     etcd.client().await.role_grant_permission("mesh", permission).await.unwrap();
     tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();

@@ -38,6 +38,15 @@ pub struct LostKeys {
 }
 
 impl LostKeys {
+    /// These keys.
+    #[cfg(test)]
+    pub(in crate::kvstore) fn of<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let hasher = RandomState::new();
+        let mut hashes: Vec<u64> = keys.into_iter().map(|key| hasher.hash_one(key)).collect();
+        hashes.sort_unstable();
+        Self { hasher, hashes: hashes.into() }
+    }
+
     /// Whether this key was among them.
     #[must_use]
     pub fn had(&self, key: &[u8]) -> bool {

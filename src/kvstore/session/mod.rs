@@ -5,6 +5,7 @@
 //! history that is gone (another cluster id, an older revision) is lost, whatever that etcd says. Deliberately lacks: retries of operations (who
 //! asks knows what to do), any meaning of keys and values.
 
+mod deletes;
 mod in_process;
 mod interval;
 mod leases;
@@ -33,6 +34,7 @@ use self::lock::Janitor;
 use super::{ClientFile, ClientOptions, Connection, KvstoreError};
 use crate::model::LeaseId;
 
+pub use self::deletes::{DeleteWatcher, Deleted};
 pub use self::interval::status_check_interval;
 pub use self::leases::LostKeys;
 pub use self::lock::KvLocker;

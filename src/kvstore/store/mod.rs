@@ -11,7 +11,7 @@ mod watched;
 
 use std::sync::Arc;
 
-pub use queue::{SyncQueue, Wanted};
+pub use queue::{QueueCounts, SyncQueue, Wanted};
 pub use shared::{SharedStore, SharedStoreOptions};
 pub use sync::{SyncStore, SyncStoreOptions};
 pub use watched::WatchStore;

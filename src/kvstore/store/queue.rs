@@ -1,16 +1,15 @@
 //! A queue of keys that are to be written: each key once, its newest value, again until that succeeds.
 //!
 //! It knows keys alone. What a key is to have is asked when its turn comes, so that however often it changes meanwhile it is written once. Bounded:
-//! [`SyncQueue::add`] waits while too many keys wait.
+//! [`SyncQueue::add`] waits while too many keys wait, and the keys of lost leases are looked for piece by piece, as there is room for them.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::kvstore::error::printable;
@@ -18,10 +17,8 @@ use crate::kvstore::{KvstoreError, Life, LostKeys, Session};
 
 /// How many keys may wait: 256 for each of 64 calls in flight, some 2 MB of names.
 const WAITING_MAX: usize = 16_384;
-/// How many wanted keys are looked at in one go where leases were lost: a millisecond or two.
-const LOOKED_AT: usize = 2_048;
-/// The group of keys whose leases were lost: whatever waits for another one does not wait for them.
-const RESTORED: u32 = u32::MAX;
+/// How many keys are looked at in one piece for whether they were on a lost lease: a millisecond or less.
+const LOOKED_AT_ONCE: usize = 1024;
 /// The first wait of a key whose writing failed (client-go's `DefaultControllerRateLimiter`).
 const RETRY_MIN: Duration = Duration::from_millis(5);
 /// The longest: an etcd that takes writes again is right within a minute. (Cilium's queue waits up to 1,000 s.)
@@ -32,9 +29,28 @@ pub trait Wanted: Send + Sync + 'static {
     /// What a key is to have; `None` where it is not to be there.
     fn value(&self, key: &[u8]) -> Option<Arc<[u8]>>;
 
-    /// The keys behind one, from the first on where there is none, in the order in which they are to be written again where their leases were
-    /// lost: so many at most. None is the end.
-    fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>>;
+    /// So many of the keys that may hang on a lease, for those that were on a lost one: what follows one of them in an order that stays, the first
+    /// ones where none is given. None: there are no more.
+    fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>>;
+}
+
+/// What became of keys so far, and what waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Keys that wait or are being written.
+    pub waiting: usize,
+    /// How long the first of them has waited.
+    pub longest_wait: Duration,
+    /// Puts that succeeded.
+    pub written: u64,
+    /// Deletes that succeeded.
+    pub deleted: u64,
+    /// Tries that failed.
+    pub failed: u64,
+    /// Why writing fails at the moment.
+    pub failing: Option<String>,
+    /// The newest failure and when it was, also where writing succeeds again.
+    pub last_failure: Option<(String, SystemTime)>,
 }
 
 /// Keys to be written, by groups of which each can be waited for. Clones share it.
@@ -62,29 +78,44 @@ struct QueueState {
     later: BTreeSet<(Instant, Vec<u8>)>,
     /// How many keys of each group are not written yet.
     groups: HashMap<u32, usize>,
+    /// Lost leases whose keys are still to be looked for.
     lost: Vec<LostKeys>,
     looking: Option<Looking>,
-    failing: Option<String>,
+    /// How many keys were tried in vain and not written since.
+    failing: usize,
+    last_failure: Option<(String, SystemTime)>,
     written: u64,
-    errors: u64,
+    deleted: u64,
+    failed: u64,
 }
 
-/// A look through all wanted keys, for those whose leases were lost.
+/// A look over all keys for those of lost leases.
+#[derive(Clone)]
 struct Looking {
-    lost: Vec<LostKeys>,
+    lost: Arc<[LostKeys]>,
     /// The last key that was looked at.
-    behind: Option<Vec<u8>>,
+    last: Option<Vec<u8>>,
 }
 
 struct Item {
     group: u32,
+    since: Instant,
     failures: u32,
     running: bool,
     /// It changed while it was being written.
     again: bool,
 }
 
+/// What came of writing a key.
+enum Outcome {
+    Put,
+    Deleted,
+}
+
 impl SyncQueue {
+    /// The group of keys that lost their lease.
+    pub const LOST: u32 = u32::MAX;
+
     /// A queue that writes nothing until [`SyncQueue::run`].
     #[must_use]
     pub fn new(session: Session, wanted: Arc<dyn Wanted>, life: Life, workers: usize) -> Self {
@@ -128,34 +159,36 @@ impl SyncQueue {
         }
     }
 
-    /// How many keys of a group are not written yet.
+    /// How many keys of a group are not written yet; of [`SyncQueue::LOST`] at least one while some may not have been found.
     #[must_use]
     pub fn pending(&self, group: u32) -> usize {
-        self.shared.state().groups.get(&group).copied().unwrap_or_default()
+        let state = self.shared.state();
+        let unfound = group == Self::LOST && (state.looking.is_some() || !state.lost.is_empty());
+        state.groups.get(&group).copied().unwrap_or_default() + usize::from(unfound)
     }
 
     /// Whether keys of lost leases are still to be written again.
     #[must_use]
     pub fn is_restoring(&self) -> bool {
-        let state = self.shared.state();
-        !state.lost.is_empty() || state.looking.is_some() || state.groups.contains_key(&RESTORED)
+        self.pending(Self::LOST) > 0
     }
 
-    /// How many keys wait, how many writes succeeded, and how many failed.
+    /// How it goes.
     #[must_use]
-    pub fn counts(&self) -> (usize, u64, u64) {
+    pub fn counts(&self) -> QueueCounts {
         let state = self.shared.state();
-        (state.items.len(), state.written, state.errors)
+        QueueCounts {
+            waiting: state.items.len(),
+            longest_wait: state.items.values().map(|item| item.since).min().map_or(Duration::ZERO, |since| since.elapsed()),
+            written: state.written,
+            deleted: state.deleted,
+            failed: state.failed,
+            failing: state.last_failure.as_ref().filter(|_| state.failing > 0).map(|(error, _)| error.clone()),
+            last_failure: state.last_failure.clone(),
+        }
     }
 
-    /// Why writing fails at the moment.
-    #[must_use]
-    pub fn failing(&self) -> Option<String> {
-        self.shared.state().failing.clone()
-    }
-
-    /// Forgets what is still to be written, also what was just being written: a caller that clears has dropped its [`SyncQueue::run`], or the key would
-    /// count as being written for ever.
+    /// Forgets what is still to be written, also what was just being written: for a caller that has dropped its [`SyncQueue::run`] before.
     pub fn clear(&self) {
         let mut state = self.shared.state();
         state.items.clear();
@@ -164,15 +197,17 @@ impl SyncQueue {
         state.lost.clear();
         state.looking = None;
         state.groups.clear();
+        state.failing = 0;
         drop(state);
         self.shared.less.notify_waiters();
     }
 
-    /// Writes, so many keys at one time, for as long as it is polled.
+    /// Writes, so many keys at one time, for as long as it is polled. What was being written when an earlier run was dropped is written anew.
     pub async fn run(&self) {
+        self.shared.state().begin();
         let mut writing = FuturesUnordered::new();
         loop {
-            let is_looking = self.look_for_lost();
+            let looking = self.look_for_lost();
             while writing.len() < self.shared.workers
                 && let Some(key) = self.shared.state().take(Instant::now())
             {
@@ -190,57 +225,64 @@ impl SyncQueue {
                 Some((key, result)) = writing.next(), if !idle => self.done(&key, result),
                 () = self.shared.more.notified() => {}
                 () = due, if writing.len() < self.shared.workers => {}
-                () = yield_now(), if is_looking => {}
+                () = tokio::task::yield_now(), if looking => {}
             }
         }
     }
 
-    async fn write(&self, key: Vec<u8>) -> (Vec<u8>, Result<(), KvstoreError>) {
+    async fn write(&self, key: Vec<u8>) -> (Vec<u8>, Result<Outcome, KvstoreError>) {
         let session = &self.shared.session;
         let result = match self.shared.wanted.value(&key) {
-            Some(value) => session.update(&key, &value, self.shared.life).await.map(drop),
-            None => session.delete(&key).await.map(drop),
+            Some(value) => session.update(&key, &value, self.shared.life).await.map(|_| Outcome::Put),
+            None => session.delete(&key).await.map(|_| Outcome::Deleted),
         };
         (key, result)
     }
 
-    fn done(&self, key: &[u8], result: Result<(), KvstoreError>) {
+    fn done(&self, key: &[u8], result: Result<Outcome, KvstoreError>) {
         let mut state = self.shared.state();
+        let failed_before = state.failing > 0;
         match result {
-            Ok(()) => {
-                state.written += 1;
+            Ok(outcome) => {
+                match outcome {
+                    Outcome::Put => state.written += 1,
+                    Outcome::Deleted => state.deleted += 1,
+                }
                 state.succeeded(key);
-                if state.failing.take().is_some() {
+                if failed_before && state.failing == 0 {
                     tracing::info!(key = printable(key), "writing to etcd succeeds again");
                 }
             }
             Err(error) => {
-                state.errors += 1;
-                state.failed(key, Instant::now());
+                state.failed += 1;
+                state.put_off(key, Instant::now());
                 let text = error.to_string();
-                if state.failing.is_none() {
+                if !failed_before {
                     tracing::warn!(error = text, hint = error.hint(), "writing to etcd fails: it is tried again until it succeeds");
                 }
-                state.failing = Some(text);
+                state.last_failure = Some((text, SystemTime::now()));
             }
         }
         drop(state);
         self.shared.less.notify_waiters();
     }
 
-    /// Goes on looking for the keys of lost leases, as long as there is room for them; whether it is to be called again at once.
+    /// Looks at some keys for those of lost leases, if there is room for them; says whether more can be looked at now. Those are in a group of
+    /// their own: whatever waits for another does not wait for them.
     fn look_for_lost(&self) -> bool {
-        let Some((behind, lost)) = self.shared.state().next_look() else { return false };
-        let keys = self.shared.wanted.keys_behind(behind.as_deref(), LOOKED_AT);
-        let found: Vec<&Vec<u8>> = keys.iter().filter(|key| lost.iter().any(|lost| lost.had(key))).collect();
+        let Some(Looking { lost, last }) = self.shared.state().next_look() else { return false };
+        let keys = self.shared.wanted.keys_behind(last.as_deref(), LOOKED_AT_ONCE);
         let mut state = self.shared.state();
-        for key in found {
-            state.add(key, RESTORED);
+        for key in keys.iter().filter(|key| lost.iter().any(|lost| lost.had(key))) {
+            state.add(key, Self::LOST);
         }
-        state.looking = keys.last().map(|last| Looking { lost, behind: Some(last.clone()) });
+        state.looking = keys.into_iter().next_back().map(|last| Looking { lost, last: Some(last) });
+        let more = state.looking.is_some() || !state.lost.is_empty();
         drop(state);
-        self.shared.less.notify_waiters();
-        true
+        if !more {
+            self.shared.less.notify_waiters();
+        }
+        more
     }
 }
 
@@ -251,28 +293,35 @@ impl QueueShared {
 }
 
 impl QueueState {
+    /// Nothing is being written: what was, is to be written again.
+    fn begin(&mut self) {
+        for (key, item) in self.items.iter_mut().filter(|(_, item)| item.running) {
+            (item.running, item.again) = (false, false);
+            self.ready.push_back(key.clone());
+        }
+    }
+
+    /// Lost leases whose keys are to be looked for now, and the key behind which; `None` where there are none, or no room for more keys.
+    fn next_look(&mut self) -> Option<Looking> {
+        if self.items.len() >= WAITING_MAX {
+            return None;
+        }
+        if self.looking.is_none() && !self.lost.is_empty() {
+            self.looking = Some(Looking { lost: std::mem::take(&mut self.lost).into(), last: None });
+        }
+        self.looking.clone()
+    }
+
     /// Whether there is something new to write.
     fn add(&mut self, key: &[u8], group: u32) -> bool {
         if let Some(item) = self.items.get_mut(key) {
             item.again |= item.running;
             return false;
         }
-        self.items.insert(key.to_vec(), Item { group, failures: 0, running: false, again: false });
+        self.items.insert(key.to_vec(), Item { group, since: Instant::now(), failures: 0, running: false, again: false });
         self.ready.push_back(key.to_vec());
         *self.groups.entry(group).or_default() += 1;
         true
-    }
-
-    /// From where to look for keys of which lost leases, where that is to be done and there is room for what is found.
-    fn next_look(&mut self) -> Option<(Option<Vec<u8>>, Vec<LostKeys>)> {
-        if self.items.len() >= WAITING_MAX {
-            return None;
-        }
-        // what is lost meanwhile is looked for from the beginning again
-        if self.looking.is_none() && !self.lost.is_empty() {
-            self.looking = Some(Looking { lost: std::mem::take(&mut self.lost), behind: None });
-        }
-        self.looking.as_ref().map(|looking| (looking.behind.clone(), looking.lost.clone()))
     }
 
     fn take(&mut self, now: Instant) -> Option<Vec<u8>> {
@@ -289,8 +338,9 @@ impl QueueState {
 
     fn succeeded(&mut self, key: &[u8]) {
         let Some(item) = self.items.get_mut(key) else { return };
+        self.failing -= usize::from(item.failures > 0);
         if item.again {
-            (item.running, item.again, item.failures) = (false, false, 0);
+            (item.running, item.again, item.failures, item.since) = (false, false, 0, Instant::now());
             self.ready.push_back(key.to_vec());
         } else if let Some(item) = self.items.remove(key)
             && let Some(count) = self.groups.get_mut(&item.group)
@@ -302,8 +352,9 @@ impl QueueState {
         }
     }
 
-    fn failed(&mut self, key: &[u8], now: Instant) {
+    fn put_off(&mut self, key: &[u8], now: Instant) {
         let Some(item) = self.items.get_mut(key) else { return };
+        self.failing += usize::from(item.failures == 0);
         let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(item.failures.min(20))).min(RETRY_MAX);
         item.failures = item.failures.saturating_add(1);
         item.running = false;
@@ -312,35 +363,4 @@ impl QueueState {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_key_waits_once_is_written_again_if_it_changed_meanwhile_and_counts_until_it_succeeded() {
-        let mut state = QueueState::default();
-        let now = Instant::now();
-        assert!(state.add(b"a", 1));
-        assert!(!state.add(b"a", 1), "it waits already");
-        assert!(state.add(b"b", 1));
-        assert_eq!(state.take(now).as_deref(), Some(&b"a"[..]));
-        assert!(!state.add(b"a", 1), "it changed while it was written");
-        state.succeeded(b"a");
-        assert_eq!(state.groups.get(&1), Some(&2));
-        assert_eq!(state.take(now).as_deref(), Some(&b"b"[..]));
-        state.failed(b"b", now);
-        assert_eq!(state.take(now).as_deref(), Some(&b"a"[..]));
-        state.succeeded(b"a");
-        assert_eq!(state.groups.get(&1), Some(&1));
-        assert_eq!(state.take(now), None, "b waits before it is tried again");
-        assert_eq!(state.take(now + RETRY_MIN).as_deref(), Some(&b"b"[..]));
-        state.failed(b"b", now);
-        assert_eq!(state.later.first().unwrap().0, now + 2 * RETRY_MIN);
-        for _ in 0..40 {
-            state.later.clear();
-            state.failed(b"b", now);
-        }
-        assert_eq!(state.later.first().unwrap().0, now + RETRY_MAX);
-        state.succeeded(b"b");
-        assert!(state.groups.is_empty() && state.items.is_empty());
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{SyncQueue, Wanted};
+use super::{QueueCounts, SyncQueue, Wanted};
 use crate::kvstore::keys::{SYNCED_PREFIX, join};
 use crate::kvstore::{Life, Session};
 
@@ -60,9 +60,11 @@ impl Wanted for Values {
         self.by_key().get(key).cloned()
     }
 
-    fn keys_behind(&self, key: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
-        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
-        self.by_key().range::<[u8], _>((from, Bound::Unbounded)).take(count).map(|(key, _)| key.clone()).collect()
+    fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>> {
+        let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let by_key = self.by_key();
+        let keys = by_key.range::<[u8], _>((begin, Bound::Unbounded)).map(|(key, _)| key);
+        keys.filter(|key| !key.starts_with(SYNCED_PREFIX.as_bytes())).take(count).cloned().collect()
     }
 }
 
@@ -79,11 +81,18 @@ impl SyncStore {
         let values = Arc::new(Values::default());
         let queue = SyncQueue::new(session.clone(), Arc::clone(&values) as Arc<dyn Wanted>, options.life, options.workers);
         let canary = canary_key(&options);
-        for prefix in [&options.prefix, &canary] {
-            let queue = queue.clone();
-            session.on_lease_lost(prefix, move |lost| queue.add_lost(lost));
-        }
         let stop = CancellationToken::new();
+        let lost = queue.clone();
+        session.on_lease_lost(&options.prefix, move |keys| lost.add_lost(keys));
+        // a canary says that all is there, so it waits for what was lost with it
+        let (after, of, told, ended) = (queue.clone(), session.clone(), canary.clone(), stop.clone());
+        session.on_lease_lost(&canary, move |_| {
+            let (after, told) = (after.clone(), told.clone());
+            of.spawn(ended.clone(), async move {
+                after.settled(SyncQueue::LOST).await;
+                after.add_now(&told, LATER);
+            });
+        });
         let running = queue.clone();
         session.spawn(stop.clone(), async move { running.run().await });
         let (sender, synced) = watch::channel(false);
@@ -134,9 +143,9 @@ impl SyncStore {
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
-    /// How many keys wait, how many writes succeeded, and how many failed.
+    /// How it goes.
     #[must_use]
-    pub fn counts(&self) -> (usize, u64, u64) {
+    pub fn counts(&self) -> QueueCounts {
         self.queue.counts()
     }
 
