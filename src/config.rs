@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
+#[cfg(test)]
+pub(crate) use self::layers::options;
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 use self::values::{parse_bytes, parse_interval};

@@ -4,7 +4,7 @@ use crate::api::dto::problems::{Finding, Severity};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 26] = [
+pub(crate) const KINDS: [(&str, Severity); 27] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigRefused", Severity::Critical),
@@ -31,6 +31,7 @@ pub(crate) const KINDS: [(&str, Severity); 26] = [
     ("sourceLost", Severity::Warning),
     ("staleFile", Severity::Warning),
     ("storeUnwritable", Severity::Critical),
+    ("targetUnwritable", Severity::Critical),
 ];
 
 /// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters

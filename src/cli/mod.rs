@@ -25,6 +25,8 @@ mod progress;
 mod reflect;
 mod scripts;
 mod serve;
+#[cfg(test)]
+mod settings_page;
 mod status;
 mod store;
 mod target;

@@ -149,7 +149,18 @@ fn held(status: &Value) -> String {
     if parts.is_empty() { format!("holds {keys}\n") } else { format!("holds {keys}: {}\n", parts.join(", ")) }
 }
 
-/// The process in three lines.
+/// How writing into another etcd goes, on a line.
+fn reflected(reflection: &Value) -> String {
+    let count = |name: &str| reflection.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let (error, leads) = (text(reflection, "/error"), reflection.get("leader").and_then(Value::as_bool) == Some(true));
+    match (error.as_str(), leads) {
+        ("", true) => format!("reflects {} clusters; {} keys wait\n", count("clusters"), count("waiting")),
+        ("", false) => "reflects nothing: another meshkeep or KVStoreMesh writes\n".to_owned(),
+        (error, _) => format!("cannot reflect: {error}\n"),
+    }
+}
+
+/// The process in a few lines.
 fn summary(status: &Value) -> String {
     let mut out = String::new();
     let loaded = status.pointer("/loaded").and_then(Value::as_bool).unwrap_or(false);
@@ -163,6 +174,9 @@ fn summary(status: &Value) -> String {
     out.push_str(&held(status));
     let error = text(status, "/store/error");
     let _ = writeln!(out, "store {}{}", text(status, "/store/state"), if error.is_empty() { error } else { format!(": {error}") });
+    if let Some(reflection) = status.get("reflection") {
+        out.push_str(&reflected(reflection));
+    }
     let error = text(status, "/directory/error");
     match (is_directory_read(status), error.as_str()) {
         (true, _) => {}

@@ -74,7 +74,7 @@ fn open_options<'a>(command: &'a Command, given: &'a ArgMatches) -> impl Iterato
 }
 
 /// The options that a layer may give.
-pub(super) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let settable = |option: &&Arg| match option.get_action() {
         ArgAction::Set | ArgAction::Append | ArgAction::SetTrue => option.get_long().is_some(),
         _ => false,

@@ -1,6 +1,10 @@
 //! `meshkeep reflect`: the target holds what the sources do, key by key, through what happens to sources, target and meshkeep.
 
-use std::collections::BTreeMap;
+mod acts;
+mod chaos;
+mod contents;
+mod history;
+
 use std::time::{Duration, Instant};
 
 use etcd_client::GetOptions;
@@ -8,60 +12,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
-use crate::harness::mesh::{BASES, EVERY_KIND, Form, MeshCluster, SMALL, config_value, source_key};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, source_key};
 use crate::harness::meshkeep::Home;
 use crate::harness::scene::Remote;
-
-/// How long the target may take to be as it should: a lock of a killed leader has to run out in between.
-const SETTLING: Duration = Duration::from_secs(60);
-
-/// Everything below `cilium/` but locks and times: values by key.
-async fn contents(target: &Etcd) -> BTreeMap<String, String> {
-    let reply = target.client().await.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
-    let entries = reply.kvs().iter().map(|found| {
-        let key = found.key_str().unwrap().to_owned();
-        // of binary values a text that differs where they do
-        let value = String::from_utf8(found.value().to_vec()).unwrap_or_else(|_| format!("{:?}", found.value()));
-        let is_time = key.starts_with("cilium/synced/") || key == "cilium/.heartbeat";
-        (key, if is_time { "a time".into() } else { value })
-    });
-    entries.filter(|(key, _)| !key.contains("lock/")).collect()
-}
-
-/// What the target of these clusters should hold.
-fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> BTreeMap<String, String> {
-    let text = |value: &Vec<u8>| String::from_utf8(value.clone()).unwrap_or_else(|_| format!("{value:?}"));
-    let mut all = BTreeMap::from([("cilium/.heartbeat".to_owned(), "a time".to_owned())]);
-    for cluster in clusters {
-        let name = &cluster.name;
-        all.extend(cluster.entries.iter().map(|(key, value)| (key.clone(), text(value))));
-        all.insert(format!("cilium/cluster-config/{name}"), config_value(Form::Cache, cluster));
-        all.extend(BASES.map(|base| (format!("cilium/synced/{name}/cilium/cache/{base}"), "a time".to_owned())));
-    }
-    all
-}
-
-async fn becomes(target: &Etcd, expected: &BTreeMap<String, String>, after: &str) {
-    let deadline = Instant::now() + SETTLING;
-    loop {
-        let found = contents(target).await;
-        if found == *expected {
-            return all_hang_on_leases(target).await;
-        }
-        if Instant::now() > deadline {
-            let lacking: Vec<_> = expected.iter().filter(|(key, value)| found.get(*key) != Some(*value)).take(10).collect();
-            let surplus: Vec<_> = found.iter().filter(|(key, _)| !expected.contains_key(*key)).take(10).collect();
-            panic!("after {after} the target lacks {lacking:#?} and has too much {surplus:#?}");
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-async fn all_hang_on_leases(target: &Etcd) {
-    let reply = target.client().await.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
-    let without = reply.kvs().iter().filter(|found| found.lease() == 0 && found.key() != b"cilium/foreign");
-    assert_eq!(without.map(|found| found.key_str().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new(), "these hang on no lease");
-}
+use contents::{becomes, contents, expected, revisions};
 
 /// After a wipe: each canary is younger than all that it stands for, so that who finds it finds that too.
 async fn canaries_came_last(target: &Etcd) {
@@ -76,12 +30,6 @@ async fn canaries_came_last(target: &Etcd) {
         count += 1;
     }
     assert!(count > 0);
-}
-
-/// The revisions of all entries: what was written anew has another.
-async fn revisions(target: &Etcd) -> BTreeMap<Vec<u8>, i64> {
-    let reply = target.client().await.get("cilium/cache/", Some(GetOptions::new().with_prefix())).await.unwrap();
-    reply.kvs().iter().map(|found| (found.key().to_vec(), found.mod_revision())).collect()
 }
 
 fn home(target: &Etcd, remotes: &[&Remote]) -> Home {
@@ -110,7 +58,7 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
             all.insert("cilium/foreign".into(), "1".into());
             all
         };
-        becomes(&target, &truth(&direct), "the start").await;
+        becomes(&target.client().await, &truth(&direct), "the start").await;
         let mut random = StdRng::seed_from_u64(7);
         direct
             .change(|cluster| {
@@ -119,22 +67,22 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
                 cluster.add_endpoints(3);
             })
             .await;
-        becomes(&target, &truth(&direct), "changes").await;
+        becomes(&target.client().await, &truth(&direct), "changes").await;
         // bytes that cannot be used are copied as they are
         let bad = direct.clusters[0].keys_of("nodes/v1")[0].clone();
         direct.etcd.put(source_key(Form::State, "c01", &bad), "no node").await;
         direct.clusters[0].entries.insert(bad, b"no node".to_vec());
-        becomes(&target, &truth(&direct), "a bad value").await;
+        becomes(&target.client().await, &truth(&direct), "a bad value").await;
         // the target is lost, and with it a remote
         direct.etcd.kill();
         target.wipe();
         target.restart().await;
         let mut left = truth(&direct);
         left.remove("cilium/foreign");
-        becomes(&target, &left, "the loss of the target").await;
+        becomes(&target.client().await, &left, "the loss of the target").await;
         canaries_came_last(&target).await;
         meshkeep.stop().await;
-        assert_eq!(contents(&target).await, left, "a stop takes nothing away");
+        assert_eq!(contents(&target.client().await).await, left, "a stop takes nothing away");
     }
 }
 
@@ -144,14 +92,14 @@ async fn of_two_one_writes_and_the_other_takes_over_without_writing_anything_ane
     let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
     let (mut first_home, mut second_home) = (home(&target, &[&remote]), home(&target, &[&remote]));
     let first = first_home.start().await;
-    becomes(&target, &expected(&remote.clusters), "the start").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
     let second = second_home.start().await;
     second.reaches("c01", "live").await;
-    let before = revisions(&target).await;
+    let before = revisions(&target.client().await).await;
     first.kill();
     remote.change(|cluster| cluster.add_endpoints(1)).await;
-    becomes(&target, &expected(&remote.clusters), "the death of the leader").await;
-    let mut after = revisions(&target).await;
+    becomes(&target.client().await, &expected(&remote.clusters), "the death of the leader").await;
+    let mut after = revisions(&target.client().await).await;
     after.retain(|key, _| before.contains_key(key));
     assert_eq!(after, before, "what stood is not written again: its leases are renewed");
     second.stop().await;
@@ -163,7 +111,7 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
     let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
     let mut stale_home = home(&target, &[&remote]);
     let stale = stale_home.start().await;
-    becomes(&target, &expected(&remote.clusters), "the start").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
     stale.stop().await;
     // meanwhile another one writes what the first has not seen
     let mut current_home = home(&target, &[&remote]);
@@ -175,7 +123,7 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
             cluster.delete(&key);
         })
         .await;
-    becomes(&target, &expected(&remote.clusters), "changes that one of them has not seen").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "changes that one of them has not seen").await;
     current.kill();
     remote.etcd.kill();
     let stale = stale_home.start().await;
@@ -187,15 +135,15 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
         (holders.len() == 1 && Some(holders[0].lease()) != holder).then_some(())
     })
     .await;
-    let before = revisions(&target).await;
+    let before = revisions(&target.client().await).await;
     // it would take some ticks to do harm
     let since = Instant::now();
     crate::harness::eventually("some time", async || (since.elapsed() > Duration::from_secs(2)).then_some(())).await;
-    assert_eq!(revisions(&target).await, before);
+    assert_eq!(revisions(&target.client().await).await, before);
     // and when the source is back, it goes on
     remote.etcd.restart().await;
     remote.change(|cluster| cluster.add_endpoints(1)).await;
-    becomes(&target, &expected(&remote.clusters), "the return of the source").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "the return of the source").await;
     stale.stop().await;
 }
 
@@ -206,15 +154,15 @@ async fn a_removed_cluster_is_withdrawn_its_config_first() {
     let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
     let mut home = home(&target, &[&remote]);
     let meshkeep = home.start().await;
-    becomes(&target, &expected(&remote.clusters), "the start").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
     home.remove_cluster("c02");
     let mut without_config = expected(&remote.clusters);
     without_config.remove("cilium/cluster-config/c02");
-    becomes(&target, &without_config, "the removal of the file").await;
-    becomes(&target, &expected(&remote.clusters[..1]), "the grace").await;
+    becomes(&target.client().await, &without_config, "the removal of the file").await;
+    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace").await;
     // and it comes back
     home.write_cluster("c02", &remote.client_file());
-    becomes(&target, &expected(&remote.clusters), "its return").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "its return").await;
     meshkeep.stop().await;
 }
 
@@ -225,14 +173,14 @@ async fn what_a_leader_began_to_withdraw_goes_also_where_it_has_to_lead_anew() {
     let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
     let mut home = home(&target, &[&remote]);
     let meshkeep = home.start().await;
-    becomes(&target, &expected(&remote.clusters), "the start").await;
+    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
     home.remove_cluster("c02");
     let mut without_config = expected(&remote.clusters);
     without_config.remove("cilium/cluster-config/c02");
-    becomes(&target, &without_config, "the removal of the file").await;
+    becomes(&target.client().await, &without_config, "the removal of the file").await;
     let lock = target.client().await.get("cilium/kvstoremesh-lock/", Some(GetOptions::new().with_prefix())).await.unwrap();
     target.client().await.lease_revoke(lock.kvs()[0].lease()).await.unwrap();
-    becomes(&target, &expected(&remote.clusters[..1]), "the grace, in another term").await;
+    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace, in another term").await;
     meshkeep.stop().await;
 }
 

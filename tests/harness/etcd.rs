@@ -3,6 +3,8 @@
 //! Nothing here stands in for etcd. `ETCD_BIN` names the binary (default: `etcd` on the path), `ETCD35_BIN` and `ETCD37_BIN` two more
 //! (default: `target/tools/etcd-3.5/etcd` and the like).
 
+mod members;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -15,8 +17,9 @@ use std::time::{Duration, Instant};
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, Permission, RoleRevokePermissionOptions, Txn, TxnOp};
 use tempfile::TempDir;
 
-use super::PATIENCE;
 use super::certificates::{Authority, Pair};
+use super::{PATIENCE, eventually};
+pub(crate) use members::EtcdMembers;
 
 /// The password of the user `root` once authentication is on; the harness itself goes on as that user.
 const ROOT_PASSWORD: &str = "root-password";
@@ -55,9 +58,11 @@ pub(crate) struct EtcdBuilder {
     max_request_bytes: Option<u64>,
     watch_progress_interval: Option<String>,
     flags: Vec<String>,
+    /// The member's name and all members, where it is one of several.
+    membership: Option<(String, String)>,
 }
 
-/// A running (or stopped, or wiped) etcd with one member.
+/// A running (or stopped, or wiped) etcd with one member, or one of several.
 pub(crate) struct Etcd {
     builder: EtcdBuilder,
     directory: Option<TempDir>,
@@ -127,11 +132,24 @@ impl EtcdBuilder {
 
     /// Starts the server and waits until it serves.
     pub(crate) async fn start(self) -> Etcd {
+        let mut etcd = self.prepare();
+        for _ in 0..START_ATTEMPTS_MAX {
+            (etcd.client_port, etcd.peer_port) = (take_port(), take_port());
+            if etcd.try_start().await {
+                return etcd;
+            }
+            etcd.wipe_files();
+        }
+        panic!("etcd did not find free ports in {START_ATTEMPTS_MAX} attempts");
+    }
+
+    /// A server that has a directory and no ports yet.
+    fn prepare(self) -> Etcd {
         let directory = tempfile::Builder::new().prefix("meshkeep-etcd-").tempdir().unwrap();
         let authority = Authority::new(&directory.path().join("certificates"), "ca");
         let server_pair = authority.server("server", &["localhost", "127.0.0.1"]);
         let client_pair = authority.client("meshkeep");
-        let mut etcd = Etcd {
+        Etcd {
             builder: self,
             directory: Some(directory),
             authority,
@@ -142,15 +160,7 @@ impl EtcdBuilder {
             child: None,
             starts: 0,
             user: None,
-        };
-        for _ in 0..START_ATTEMPTS_MAX {
-            (etcd.client_port, etcd.peer_port) = (take_port(), take_port());
-            if etcd.try_start().await {
-                return etcd;
-            }
-            etcd.wipe_files();
         }
-        panic!("etcd did not find free ports in {START_ATTEMPTS_MAX} attempts");
     }
 }
 
@@ -164,6 +174,7 @@ impl Etcd {
             max_request_bytes: None,
             watch_progress_interval: None,
             flags: Vec::new(),
+            membership: None,
         }
     }
 
@@ -278,16 +289,18 @@ impl Etcd {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.builder.binary);
-        let peer_url = format!("http://127.0.0.1:{}", self.peer_port);
+        let peer_url = self.peer_url();
+        let alone = ("test".to_owned(), format!("test={peer_url}"));
+        let (name, members) = self.builder.membership.as_ref().unwrap_or(&alone);
         command
             .env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH)
-            .arg("--name=test")
+            .arg(format!("--name={name}"))
             .arg(format!("--data-dir={}", self.data_directory().display()))
             .arg(format!("--listen-client-urls={}", self.url()))
             .arg(format!("--advertise-client-urls={}", self.url()))
             .arg(format!("--listen-peer-urls={peer_url}"))
             .arg(format!("--initial-advertise-peer-urls={peer_url}"))
-            .arg(format!("--initial-cluster=test={peer_url}"))
+            .arg(format!("--initial-cluster={members}"))
             .arg(format!("--initial-cluster-token={}", self.builder.cluster_token))
             // quick elections and no waiting for the disk: the tests' data need not outlive a power cut
             .args(["--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync=true"]);
@@ -309,6 +322,10 @@ impl Etcd {
         command
     }
 
+    fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.peer_port)
+    }
+
     fn data_directory(&self) -> PathBuf {
         self.directory().join("data")
     }
@@ -323,8 +340,12 @@ impl Etcd {
 
 /// Test data and administration.
 impl Etcd {
-    /// A client of the tests' own, as `root` once authentication is on.
+    /// A client of the tests' own, as `root` once authentication is on. A member that knows no leader at the moment lets nobody log in.
     pub(crate) async fn client(&self) -> Client {
+        eventually("a client of etcd", async || self.try_client().await.ok()).await
+    }
+
+    async fn try_client(&self) -> Result<Client, etcd_client::Error> {
         let mut options = ConnectOptions::new().with_auto_token_refresh(true);
         if self.builder.tls != Tls::None {
             let read = |path: &Path| fs::read(path).unwrap();
@@ -337,7 +358,7 @@ impl Etcd {
         if self.user.is_some() {
             options = options.with_user("root", ROOT_PASSWORD);
         }
-        Client::connect([self.url()], Some(options)).await.unwrap()
+        Client::connect([self.url()], Some(options)).await
     }
 
     /// Puts one key and returns the revision.

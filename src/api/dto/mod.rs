@@ -9,6 +9,7 @@ pub(crate) mod meta;
 pub(crate) mod objects;
 pub(crate) mod problems;
 pub(crate) mod raw;
+pub(crate) mod reflection;
 pub(crate) mod reserved;
 pub(crate) mod status;
 pub(crate) mod streamed;

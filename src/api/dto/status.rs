@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, origin_name};
+use super::reflection::ReflectionStatus;
 use super::{rfc3339, seconds};
 use crate::api::kept::KeptFiles;
 use crate::handle::PersistState;
@@ -39,6 +40,9 @@ pub(crate) struct Status {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     stale_files: BTreeMap<&'static str, String>,
+    /// How writing into another etcd goes; left out unless this is `meshkeep reflect`, and while it loads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reflection: Option<ReflectionStatus>,
 }
 
 /// How much is mirrored.
@@ -256,6 +260,7 @@ impl Status {
             directory: DirectoryStatus { readable: directory.readable, error: directory.error, invalid_files: directory.invalid },
             store: StoreStatus::new(handle),
             stale_files: files.states().filter_map(|(name, failure)| Some((name, failure?))).collect(),
+            reflection: handle.reflection().map(ReflectionStatus::from),
         }
     }
 }

@@ -35,6 +35,12 @@ pub(super) fn of_process(state: &ApiState) -> Vec<Finding> {
         }
     };
     found.extend(unwritten.map(|(detail, advice)| finding("storeUnwritable", "", NOBODY, detail, advice)));
+    // that another one writes is nothing wrong
+    if let Some(error) = handle.reflection().and_then(|reflection| reflection.error) {
+        let detail = format!("the etcd of reflect --to cannot be written: {error}; what is there stays, and gets older");
+        let advice = "see that it runs and has space, and that the user of the client file may read and write below cilium/: it is tried again until it succeeds";
+        found.push(finding("targetUnwritable", "", NOBODY, detail, advice));
+    }
     if handle.is_log_failing() {
         let detail = "the log cannot be written: after a crash, positions from now on are answered with a reset";
         let advice = "make room on the disk of --data-dir, or see why its log/ cannot be written";

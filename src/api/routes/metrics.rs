@@ -6,6 +6,7 @@
 mod clusters;
 mod page;
 mod process;
+mod reflection;
 
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +45,9 @@ fn text(state: &ApiState) -> String {
     streams(&mut page, state, reading.as_ref());
     posts(&mut page, state);
     etcd(&mut page, &state.handle);
+    if let Some(reflection) = state.handle.reflection() {
+        reflection::add(&mut page, &reflection);
+    }
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
         clusters::add(&mut page, &state.handle, &all);

@@ -23,6 +23,7 @@ mod paging;
 mod probes;
 mod problem_stream;
 mod problems;
+mod reflection;
 mod rereading;
 mod serving;
 mod shared;

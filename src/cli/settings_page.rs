@@ -1,0 +1,59 @@
+//! Whether docs/settings.md has the options that there are: those of `serve`, and those of `reflect` beside them.
+
+use clap::{ArgAction, Args as _, Command};
+
+use super::reflect::To;
+use crate::config::{Settings, options};
+
+/// What each table begins with.
+const BEGIN: &str = "| flag | variable |";
+
+/// A cell of a table: a bar would end it, and what is between angle brackets would be markup.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
+}
+
+/// What the page has of the options of a command, in the order of the help text.
+fn table_of(command: &Command) -> String {
+    let mut table = "| flag | variable | default | what it is |\n|---|---|---|---|\n".to_owned();
+    for option in options(command).filter(|option| !option.is_hide_set()) {
+        let long = option.get_long().unwrap();
+        let value = match option.get_action() {
+            ArgAction::SetTrue => String::new(),
+            _ => option.get_value_names().map(|names| format!(" {}", names[0])).unwrap_or_default(),
+        };
+        let defaults: Vec<String> = option.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+        let default = if defaults.is_empty() || matches!(option.get_action(), ArgAction::SetTrue) {
+            String::new()
+        } else {
+            format!("`{}`", defaults.join(","))
+        };
+        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+        let variable = format!("MESHKEEP_{}", long.to_uppercase().replace('-', "_"));
+        table += &format!("| `--{long}{value}` | `{variable}` | {} | {} |\n", cell(&default), cell(&help));
+    }
+    table
+}
+
+/// The page with this table in place of the first one from a place on, and where what follows begins.
+fn with_table(page: &str, from: usize, table: &str) -> (String, usize) {
+    let at = from + page[from..].find(BEGIN).unwrap();
+    let end = page[at..].find("\n\n").map_or(page.len(), |length| at + length + 1);
+    (format!("{}{table}{}", &page[..at], &page[end..]), at + table.len())
+}
+
+/// `SETTINGS_WRITE=1` writes the page's tables instead.
+#[test]
+fn the_page_about_settings_has_what_the_code_has() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (expected, behind) = with_table(&page, 0, &table_of(&Settings::augment_args(Command::new("serve"))));
+    let (expected, _) = with_table(&expected, behind, &table_of(&To::augment_args(Command::new("reflect"))));
+    if std::env::var_os("SETTINGS_WRITE").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == expected,
+        "docs/settings.md is not what the options are: run this test with SETTINGS_WRITE=1"
+    );
+}

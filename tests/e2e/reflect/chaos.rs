@@ -1,0 +1,280 @@
+//! Two meshkeeps reflect three clusters into an etcd of three members while 14 kinds of things happen to all of them. After each the target is compared key by
+//! key; that nothing went wrong in between is told by the target's own history.
+//!
+//! Once each in CI; `MESHKEEP_REFLECT_CHAOS_SECONDS` has them come at random for so long, `MESHKEEP_REFLECT_CHAOS_SEED` in an order that was had before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, GetOptions};
+use futures_util::future::join_all;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+
+use super::acts::{ACTS, Act};
+use super::contents::{becomes, contents, expected};
+use super::history::{Allowed, Mark, Truth, since};
+use crate::harness::etcd::{Etcd, EtcdMembers, etcd_binaries};
+use crate::harness::eventually;
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::proxy::Proxy;
+use crate::harness::scene::Remote;
+
+/// How many members the target has.
+const MEMBERS: usize = 3;
+
+/// Who writes into it.
+const USER: (&str, &str) = ("meshkeep", "secret");
+
+/// Short lives, so that nothing is waited for long; the audit finds what others wrote.
+const FLAGS: [&str; 6] =
+    ["--to-lock-ttl=2s", "--to-lease-ttl=25s", "--to-audit-interval=1s", "--drain-grace=1s", "--backoff-min=100ms", "--backoff-max=1s"];
+
+/// One of the two, with a wire of its own to each member of the target.
+pub(super) struct Writer {
+    pub(super) home: Home,
+    pub(super) wires: Vec<Proxy>,
+    pub(super) meshkeep: Option<Meshkeep>,
+}
+
+/// All of it.
+pub(super) struct World {
+    pub(super) target: EtcdMembers,
+    pub(super) writers: Vec<Writer>,
+    /// The first has one cluster of its own, the second three in cache form.
+    pub(super) sources: Vec<Remote>,
+    /// The clusters that have a file.
+    pub(super) present: BTreeSet<String>,
+    pub(super) random: StdRng,
+    pub(super) truth: Truth,
+    /// What others wrote that stays.
+    pub(super) foreign: BTreeMap<String, String>,
+    mark: Mark,
+    stamp: u32,
+}
+
+impl World {
+    async fn start(seed: u64) -> Self {
+        let binary = &etcd_binaries()[0];
+        let builder = Etcd::builder().binary(binary).flag("--bcrypt-cost=4");
+        let mut target = builder.start_members(MEMBERS).await;
+        target.enable_auth(USER.0, USER.1).await;
+        let cached = [2, 3, 4].map(|id| MeshCluster::generate(id, SMALL)).to_vec();
+        let sources = vec![
+            Remote::start(binary, Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await,
+            Remote::start(binary, Form::Cache, cached).await,
+        ];
+        let mut world = Self {
+            target,
+            writers: Vec::new(),
+            sources,
+            present: ["c01", "c02", "c03"].map(str::to_owned).into(),
+            random: StdRng::seed_from_u64(seed),
+            truth: Truth::default(),
+            foreign: BTreeMap::new(),
+            mark: Mark::default(),
+            stamp: 0,
+        };
+        for _ in 0..2 {
+            let wires = join_all(world.target.members.iter().map(|member| Proxy::to(member.port()))).await;
+            let endpoints: String = wires.iter().map(|wire| format!("- http://127.0.0.1:{}\n", wire.port())).collect();
+            let file = format!("endpoints:\n{endpoints}username: {}\npassword: {}\n", USER.0, USER.1);
+            let home = Home::new().reflecting(&file).with_flags(&FLAGS);
+            for name in &world.present {
+                home.write_cluster(name, &world.file_of(name));
+            }
+            let mut writer = Writer { home, wires, meshkeep: None };
+            writer.start().await;
+            world.writers.push(writer);
+        }
+        world.note();
+        world.becomes("the start").await;
+        world
+    }
+
+    /// The client file of a cluster.
+    pub(super) fn file_of(&self, name: &str) -> String {
+        let has = |source: &&Remote| source.clusters.iter().any(|cluster| cluster.name == name);
+        self.sources.iter().find(has).unwrap().client_file()
+    }
+
+    fn clusters(&self) -> impl Iterator<Item = &MeshCluster> {
+        self.sources.iter().flat_map(|source| &source.clusters).filter(|cluster| self.present.contains(&cluster.name))
+    }
+
+    /// What the sources have now is true.
+    pub(super) fn note(&mut self) {
+        let mut truth = std::mem::take(&mut self.truth);
+        truth.note(self.clusters());
+        self.truth = truth;
+    }
+
+    /// Something changes in every cluster, deletes only where they are wanted.
+    pub(super) async fn change(&mut self, deletes: bool) {
+        let mut random = StdRng::seed_from_u64(self.random.random());
+        // noted first: it may be there before this ends
+        for source in &mut self.sources {
+            let mut after = source.clusters.clone();
+            for cluster in &mut after {
+                cluster.change_one_percent(&mut random);
+                cluster.add_endpoints(2);
+                if deletes {
+                    let keys = cluster.keys_of("ip/v1");
+                    keys.choose_multiple(&mut random, 2).for_each(|key| cluster.delete(key));
+                }
+            }
+            let before = std::mem::replace(&mut source.clusters, after);
+            for (before, after) in before.iter().zip(&source.clusters) {
+                self.truth.note_of(after);
+                crate::harness::mesh::rewrite(&source.etcd, source.form, before, after).await;
+            }
+        }
+    }
+
+    /// A stamp for canaries that no etcd has seen yet.
+    pub(super) fn next_stamp(&mut self) -> String {
+        self.stamp += 1;
+        format!("2026-02-{:02}T{:02}:{:02}:00Z", 1 + self.stamp / 1440 % 28, self.stamp / 60 % 24, self.stamp % 60)
+    }
+
+    pub(super) async fn client(&self) -> Client {
+        self.target.client().await
+    }
+
+    fn expected(&self) -> BTreeMap<String, String> {
+        let mut all = expected(self.clusters());
+        all.extend(self.foreign.clone());
+        all
+    }
+
+    pub(super) async fn becomes(&self, after: &str) {
+        becomes(&self.client().await, &self.expected(), after).await;
+    }
+
+    pub(super) async fn contents(&self) -> BTreeMap<String, String> {
+        contents(&self.client().await).await
+    }
+
+    /// Users and history are gone with the data.
+    pub(super) async fn target_was_wiped(&mut self) {
+        self.target.restart().await;
+        self.target.enable_auth(USER.0, USER.1).await;
+        self.foreign.clear();
+        self.mark = Mark::default();
+    }
+
+    /// The history that is told of begins now.
+    pub(super) async fn begin(&mut self) {
+        let reply = self.client().await.get("cilium/cache/", Some(GetOptions::new().with_prefix())).await.unwrap();
+        let entries = reply.kvs().iter().map(|found| (found.key_str().unwrap().to_owned(), found.value().to_vec())).collect();
+        self.mark = Mark { revision: reply.header().unwrap().revision(), entries };
+    }
+
+    /// Looks at the history up to now.
+    pub(super) async fn check(&mut self, before: &BTreeSet<String>, allowed: &Allowed, during: &str) {
+        let events = since(self.client().await, self.mark.revision).await;
+        let after: BTreeSet<String> = self.keys();
+        let lasting = before.intersection(&after).cloned().collect();
+        self.truth.check(std::mem::take(&mut self.mark), &events, &lasting, allowed, during);
+    }
+
+    /// The keys of all entries that should be there.
+    pub(super) fn keys(&self) -> BTreeSet<String> {
+        self.clusters().flat_map(|cluster| cluster.entries.keys().cloned()).collect()
+    }
+
+    /// The number of the one that leads, by what they say themselves; waits until just one does.
+    pub(super) async fn leader(&self) -> usize {
+        let find = async || {
+            let mut leaders = Vec::new();
+            for (number, writer) in self.writers.iter().enumerate() {
+                if let Some(meshkeep) = &writer.meshkeep
+                    && meshkeep.ask("/v1/status").await.1["reflection"]["leader"] == true
+                {
+                    leaders.push(number);
+                }
+            }
+            <[usize; 1]>::try_from(leaders).ok().map(|[leader]| leader)
+        };
+        eventually("one that leads", find).await
+    }
+
+    /// Waits until one leads and nobody has anything to complain of.
+    async fn all_is_well(&self, after: &str) {
+        self.leader().await;
+        for meshkeep in self.writers.iter().filter_map(|writer| writer.meshkeep.as_ref()) {
+            eventually(&format!("nothing wrong after {after}"), async || (problems(meshkeep).await == 0).then_some(())).await;
+        }
+    }
+
+    async fn act(&mut self, act: Act) {
+        let (name, before) = (format!("{act:?}"), self.keys());
+        self.begin().await;
+        let allowed = act.run(self).await;
+        self.note();
+        self.becomes(&name).await;
+        self.check(&before, &allowed, &name).await;
+        self.all_is_well(&name).await;
+    }
+}
+
+impl Writer {
+    pub(super) async fn start(&mut self) {
+        self.meshkeep = Some(self.home.start().await);
+    }
+
+    pub(super) fn running(&self) -> &Meshkeep {
+        self.meshkeep.as_ref().expect("must be running")
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.meshkeep.take().expect("must be running").kill();
+    }
+
+    pub(super) async fn cut(&mut self) {
+        for wire in &mut self.wires {
+            wire.cut().await;
+        }
+    }
+
+    pub(super) async fn restore(&mut self) {
+        for wire in &mut self.wires {
+            wire.restore().await;
+        }
+    }
+}
+
+/// How often a target that cannot be written to is told now.
+pub(super) async fn problems(meshkeep: &Meshkeep) -> usize {
+    meshkeep.get("/v1/problems?kind=targetUnwritable").await["items"].as_array().unwrap().len()
+}
+
+fn number_of(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} must be a number")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_target_is_right_after_and_during_everything_that_happens() {
+    let seed = number_of("MESHKEEP_REFLECT_CHAOS_SEED").unwrap_or(28);
+    let long = number_of("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
+    let begin = Instant::now();
+    let mut world = World::start(seed).await;
+    let mut done: BTreeMap<Act, u32> = BTreeMap::new();
+    while done.is_empty() || long.is_some_and(|long| begin.elapsed() < long) {
+        let mut round = ACTS;
+        round.shuffle(&mut world.random);
+        for act in round {
+            let since = Instant::now();
+            world.act(act).await;
+            *done.entry(act).or_default() += 1;
+            println!("{act:?}: {:.1} s", since.elapsed().as_secs_f64());
+        }
+    }
+    println!("reflect, seed {seed}: {} acts in {:.0} s: {done:?}", done.values().sum::<u32>(), begin.elapsed().as_secs_f64());
+    for writer in &mut world.writers {
+        let ended = writer.meshkeep.take().unwrap().stop().await;
+        assert!(ended.status.success(), "{}", ended.log);
+    }
+}

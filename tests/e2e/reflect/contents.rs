@@ -1,0 +1,77 @@
+//! What a target should hold, and what it holds.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, GetOptions, KeyValue};
+
+use crate::harness::eventually;
+use crate::harness::mesh::{BASES, Form, MeshCluster, config_value};
+
+/// How long the target may take to be as it should: a lock of a killed leader has to run out in between.
+const SETTLING: Duration = Duration::from_secs(60);
+
+/// Everything below `cilium/`. A target whose members elect a leader does not answer for a moment.
+async fn all(target: &Client) -> Vec<KeyValue> {
+    let get = async || target.clone().get("cilium/", Some(GetOptions::new().with_prefix())).await.ok();
+    eventually("an answer of the target", get).await.kvs().to_vec()
+}
+
+/// Everything below `cilium/` but locks and times: values by key.
+pub(super) async fn contents(target: &Client) -> BTreeMap<String, String> {
+    let found = all(target).await;
+    let entries = found.iter().map(|found| {
+        let key = found.key_str().unwrap().to_owned();
+        // of binary values a text that differs where they do
+        let value = String::from_utf8(found.value().to_vec()).unwrap_or_else(|_| format!("{:?}", found.value()));
+        let is_time = key.starts_with("cilium/synced/") || key == "cilium/.heartbeat";
+        (key, if is_time { "a time".into() } else { value })
+    });
+    entries.filter(|(key, _)| !key.contains("lock/")).collect()
+}
+
+/// What the target of these clusters should hold.
+pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> BTreeMap<String, String> {
+    let text = |value: &Vec<u8>| String::from_utf8(value.clone()).unwrap_or_else(|_| format!("{value:?}"));
+    let mut all = BTreeMap::from([("cilium/.heartbeat".to_owned(), "a time".to_owned())]);
+    for cluster in clusters {
+        let name = &cluster.name;
+        all.extend(cluster.entries.iter().map(|(key, value)| (key.clone(), text(value))));
+        all.insert(format!("cilium/cluster-config/{name}"), config_value(Form::Cache, cluster));
+        all.extend(BASES.map(|base| (format!("cilium/synced/{name}/cilium/cache/{base}"), "a time".to_owned())));
+    }
+    all
+}
+
+/// Waits until the target holds just that, each key on a lease.
+pub(super) async fn becomes(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
+    let deadline = Instant::now() + SETTLING;
+    loop {
+        let found = contents(target).await;
+        if found == *expected {
+            return all_hang_on_leases(target).await;
+        }
+        if Instant::now() > deadline {
+            let lacking: Vec<_> = expected.iter().filter(|(key, value)| found.get(*key) != Some(*value)).take(10).collect();
+            let surplus: Vec<_> = found.iter().filter(|(key, _)| !expected.contains_key(*key)).take(10).collect();
+            panic!("after {after} the target lacks {lacking:#?} and has too much {surplus:#?}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn all_hang_on_leases(target: &Client) {
+    let found = all(target).await;
+    let without = found.iter().filter(|found| found.lease() == 0 && found.key() != b"cilium/foreign");
+    assert_eq!(without.map(|found| found.key_str().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new(), "these hang on no lease");
+}
+
+/// The revisions of all entries: what was written anew has another.
+pub(super) async fn revisions(target: &Client) -> BTreeMap<Vec<u8>, i64> {
+    let found = all(target).await;
+    found
+        .iter()
+        .filter(|found| found.key().starts_with(b"cilium/cache/"))
+        .map(|found| (found.key().to_vec(), found.mod_revision()))
+        .collect()
+}

@@ -1,0 +1,115 @@
+//! What happened in a target, by etcd's own history: not what somebody saw who looked now and then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use etcd_client::{Client, EventType, WatchOptions};
+
+use crate::harness::mesh::MeshCluster;
+
+/// A key outside of what anybody reflects: its put ends a history.
+const END: &str = "end-of-history";
+
+/// A put, or a delete.
+pub(super) struct Event {
+    pub(super) key: String,
+    pub(super) value: Option<Vec<u8>>,
+}
+
+/// Where a history begins: at a revision, with these values by key.
+#[derive(Default)]
+pub(super) struct Mark {
+    pub(super) revision: i64,
+    pub(super) entries: BTreeMap<String, Vec<u8>>,
+}
+
+/// All that happened below `cilium/` after a revision.
+pub(super) async fn since(mut target: Client, revision: i64) -> Vec<Event> {
+    let end = target.put(END, "", None).await.unwrap().header().unwrap().revision();
+    let options = WatchOptions::new().with_all_keys().with_start_revision(revision + 1);
+    let mut stream = target.watch("", Some(options)).await.unwrap();
+    let mut events = Vec::new();
+    loop {
+        let reply = stream.message().await.unwrap().unwrap();
+        assert!(!reply.canceled(), "the history since {revision} is gone: {}", reply.cancel_reason());
+        for event in reply.events() {
+            let found = event.kv().unwrap();
+            if found.mod_revision() == end {
+                return events;
+            }
+            let value = (event.event_type() == EventType::Put).then(|| found.value().to_vec());
+            events.push(Event { key: String::from_utf8(found.key().to_vec()).unwrap(), value });
+        }
+    }
+}
+
+/// What sources ever had.
+#[derive(Default)]
+pub(super) struct Truth {
+    values: BTreeMap<String, BTreeSet<Vec<u8>>>,
+    /// The keys that were deleted at their source, or went with their cluster.
+    deleted: BTreeSet<String>,
+}
+
+/// What a history may have beside what the sources had.
+#[derive(Default)]
+pub(super) struct Allowed {
+    /// Keys that others wrote or deleted.
+    pub(super) by_others: BTreeSet<String>,
+    /// Whether a value may be written anew: an answer may be lost on its way, with the connection or the server.
+    pub(super) same_again: bool,
+}
+
+impl Truth {
+    /// This is what the reflected clusters have now.
+    pub(super) fn note<'a>(&mut self, clusters: impl IntoIterator<Item = &'a MeshCluster>) {
+        let mut present = BTreeSet::new();
+        for (key, value) in clusters.into_iter().flat_map(|cluster| &cluster.entries) {
+            self.values.entry(key.clone()).or_default().insert(value.clone());
+            present.insert(key);
+        }
+        self.deleted.extend(self.values.keys().filter(|key| !present.contains(key)).cloned());
+    }
+
+    /// A cluster may have what it has now, from now on.
+    pub(super) fn note_of(&mut self, cluster: &MeshCluster) {
+        for (key, value) in &cluster.entries {
+            self.values.entry(key.clone()).or_default().insert(value.clone());
+        }
+        let is_ours = |key: &str| key.split('/').nth(4) == Some(&cluster.name);
+        let gone = self.values.keys().filter(|key| is_ours(key) && !cluster.entries.contains_key(*key));
+        self.deleted.extend(gone.cloned().collect::<Vec<_>>());
+    }
+
+    /// Of entries nothing was ever there but what their sources had, nothing went that they have, and no canary came before all that was to be there
+    /// throughout.
+    pub(super) fn check(&self, mark: Mark, events: &[Event], lasting: &BTreeSet<String>, allowed: &Allowed, during: &str) {
+        let mut entries = mark.entries;
+        for Event { key, value } in events {
+            if let Some(of) = key.strip_prefix("cilium/synced/").filter(|_| value.is_some()) {
+                let (cluster, prefix) = of.split_once('/').unwrap();
+                let prefix = format!("{prefix}/{cluster}/");
+                let lacking = lasting.iter().find(|key| key.starts_with(&prefix) && !entries.contains_key(*key));
+                assert_eq!(lacking, None, "during {during}: not there when {key} was written");
+            }
+            if !key.starts_with("cilium/cache/") {
+                continue;
+            }
+            let is_free = allowed.by_others.contains(key);
+            match value {
+                Some(value) => {
+                    let known = self.values.get(key).is_some_and(|values| values.contains(value));
+                    assert!(is_free || known, "during {during}: {key} got what its source never had: {}", String::from_utf8_lossy(value));
+                    let before = entries.insert(key.clone(), value.clone());
+                    assert!(
+                        is_free || allowed.same_again || before.as_ref() != Some(value),
+                        "during {during}: {key} was written anew as it was"
+                    );
+                }
+                None => {
+                    assert!(is_free || self.deleted.contains(key), "during {during}: {key} was deleted, and its source has it");
+                    entries.remove(key);
+                }
+            }
+        }
+    }
+}

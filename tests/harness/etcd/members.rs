@@ -1,0 +1,86 @@
+//! Several servers that are one etcd: as long as most of them run, it serves.
+
+use etcd_client::Client;
+use futures_util::future::join_all;
+
+use super::{Etcd, EtcdBuilder, START_ATTEMPTS_MAX, take_port};
+use crate::harness::eventually;
+
+/// The members of an etcd, each of which can be stopped, killed and started again.
+pub(crate) struct EtcdMembers {
+    pub(crate) members: Vec<Etcd>,
+}
+
+impl EtcdBuilder {
+    /// Starts so many members and waits until each serves.
+    pub(crate) async fn start_members(self, count: usize) -> EtcdMembers {
+        // an election of the single servers' kind would go round and round where members share two cores with all tests
+        let builder = self.flag("--heartbeat-interval=200").flag("--election-timeout=2000");
+        let mut members: Vec<Etcd> = (0..count).map(|_| builder.clone().prepare()).collect();
+        for _ in 0..START_ATTEMPTS_MAX {
+            members.iter_mut().for_each(|member| (member.client_port, member.peer_port) = (take_port(), take_port()));
+            let all: Vec<String> = members.iter().enumerate().map(|(number, member)| format!("m{number}={}", member.peer_url())).collect();
+            for (number, member) in members.iter_mut().enumerate() {
+                member.builder.membership = Some((format!("m{number}"), all.join(",")));
+            }
+            if join_all(members.iter_mut().map(Etcd::try_start)).await.into_iter().all(|started| started) {
+                return EtcdMembers { members };
+            }
+            members.iter_mut().for_each(Etcd::wipe);
+        }
+        panic!("{count} members did not find free ports in {START_ATTEMPTS_MAX} attempts");
+    }
+}
+
+impl EtcdMembers {
+    /// A client of the tests' own, of a member that runs.
+    pub(crate) async fn client(&self) -> Client {
+        self.members.iter().find(|member| member.child.is_some()).expect("one must run").client().await
+    }
+
+    /// Starts all of them again on whatever data there is, and waits until they agree on something; stops those first that run.
+    pub(crate) async fn restart(&mut self) {
+        for member in self.members.iter_mut().filter(|member| member.child.is_some()) {
+            member.stop().await;
+        }
+        join_all(self.members.iter_mut().map(Etcd::restart)).await;
+        self.agree().await;
+    }
+
+    /// Waits until there is a leader, and something is written.
+    pub(crate) async fn agree(&self) {
+        self.leader().await;
+        eventually("members that agree", async || self.client().await.put("members-agree", "", None).await.ok()).await;
+    }
+
+    /// Kills all of them.
+    pub(crate) fn kill(&mut self) {
+        self.members.iter_mut().for_each(Etcd::kill);
+    }
+
+    /// Kills all of them and deletes everything; users and authentication are gone with it.
+    pub(crate) fn wipe(&mut self) {
+        self.members.iter_mut().for_each(Etcd::wipe);
+    }
+
+    /// As [`Etcd::enable_auth`].
+    pub(crate) async fn enable_auth(&mut self, user: &str, password: &str) {
+        let (first, others) = self.members.split_first_mut().expect("there are some");
+        first.enable_auth(user, password).await;
+        others.iter_mut().for_each(|other| other.user.clone_from(&first.user));
+    }
+
+    /// The number of the member that leads, as it says itself.
+    pub(crate) async fn leader(&self) -> usize {
+        eventually("a member that leads", async || {
+            for (number, member) in self.members.iter().enumerate().filter(|(_, member)| member.child.is_some()) {
+                let status = member.client().await.status().await.ok()?;
+                if status.header()?.member_id() == status.leader() {
+                    return Some(number);
+                }
+            }
+            None
+        })
+        .await
+    }
+}
