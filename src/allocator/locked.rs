@@ -3,6 +3,14 @@
 //! Cilium believes its copy where that names a number for the key. Here it is a hint: the reference is written only if the store has the
 //! number's entry with this key at that moment, and a number that other nodes use comes before one that is only left over. So a collector
 //! may take any number at any time, and two nodes never find two numbers for a key.
+//!
+//! A key that is used by a node whose references were just lost with its lease, and whose entry a copy has not heard of (after a restart of the
+//! store it is listed anew), would get a second number. So free numbers are not tried in any order: where they are tried depends on the key alone,
+//! and whoever finds a number taken looks whether it is the key's. What is left is a number that was freed between the two tries and stands
+//! before it in that order.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
 use super::backend::{Backend, BackendError, Id, Locker};
 use super::key::AllocatorKey;
@@ -61,11 +69,12 @@ impl<B: Backend> Shared<B> {
     /// Gives a free number to a key that has none.
     async fn choose(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let mut taken = Vec::new();
+        let mut order = StdRng::seed_from_u64(place_of(key));
         let result = loop {
             if taken.len() == CHOICES_MAX {
                 break Err(AllocateError::Taken { tries: CHOICES_MAX });
             }
-            let Some(chosen) = self.state().pool.lease(&mut rand::rng()) else {
+            let Some(chosen) = self.state().pool.lease(&mut order) else {
                 break Err(AllocateError::Exhausted { range: self.options.range });
             };
             let id = self.options.masked(chosen);
@@ -81,7 +90,13 @@ impl<B: Backend> Shared<B> {
                 }
                 Ok(false) => {
                     self.unreserve(key);
-                    taken.push(chosen);
+                    match self.refer_if_it_is(id, key, lock).await {
+                        Ok(false) => taken.push(chosen),
+                        referred => {
+                            self.state().pool.use_up(chosen);
+                            break referred.map(|_| Allocation { id, is_new: false, first_use: true });
+                        }
+                    }
                 }
                 Err(error) => {
                     self.doubt(id, key);
@@ -94,6 +109,11 @@ impl<B: Backend> Shared<B> {
         let mut state = self.state();
         taken.into_iter().for_each(|chosen| state.pool.release(chosen));
         result
+    }
+
+    /// Refers to a number that is taken, if it is the key's: the copy may not have heard of it yet.
+    async fn refer_if_it_is(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<bool, AllocateError> {
+        Ok(self.backend.get_by_id(id).await?.as_ref() == Some(key) && self.refer(id, key, lock, false).await?)
     }
 
     /// The reference is in the store.
@@ -136,4 +156,9 @@ impl<B: Backend> Shared<B> {
         self.state().doubtful.remove(key);
         Ok(())
     }
+}
+
+/// Where the tries for a key begin, on every node (FNV-1a).
+fn place_of(key: &AllocatorKey) -> u64 {
+    key.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -184,6 +184,28 @@ async fn what_the_copy_says_is_believed_only_if_the_store_says_it_too() {
     assert_eq!(two.allocate(&key("a")).await.unwrap().id, anew.id);
 }
 
+/// As after a restart of the store, when a list takes a while, and a lease that ends then.
+#[tokio::test(start_paused = true)]
+async fn a_number_that_the_copy_has_not_heard_of_and_nobody_refers_to_is_found_all_the_same() {
+    let keys = || (0..20).map(|number| key(&number.to_string()));
+    let elsewhere = Memory::default();
+    let first = start(&elsewhere.node("one"), options());
+    let memory = Memory::default();
+    let second = start(&memory.node("two"), options());
+    second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
+    for key in keys() {
+        let id = first.allocate(&key).await.unwrap().id;
+        // nobody is told
+        memory.content().ids.insert(id, (key, 1));
+    }
+    for key in keys() {
+        let expected = first.get(&key).await.unwrap().unwrap();
+        let found = second.allocate(&key).await.unwrap();
+        assert_eq!((found.id, found.is_new), (expected, false), "{key}");
+    }
+    assert_eq!(memory.content().ids.len(), 20);
+}
+
 #[tokio::test(start_paused = true)]
 async fn remote_numbers_are_found_beside_the_own_ones_and_stay_while_a_connection_is_made_anew() {
     let (own, remote) = (Memory::default(), Memory::default());
