@@ -21,7 +21,7 @@ fn range_of(cluster: usize) -> IdRange {
     range(first, first + 0xffff)
 }
 
-/// The same labels in both clusters, but for the cluster's own.
+/// Labels that are alike in both clusters, but for the cluster's own.
 fn key(cluster: usize, number: usize) -> AllocatorKey {
     AllocatorKey::from_labels([("k8s:app", format!("app-{number}").as_str()), ("k8s:io.cilium.k8s.policy.cluster", CLUSTERS[cluster])])
 }

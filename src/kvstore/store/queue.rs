@@ -29,8 +29,8 @@ pub trait Wanted: Send + Sync + 'static {
     /// What a key is to have; `None` where it is not to be there.
     fn value(&self, key: &[u8]) -> Option<Arc<[u8]>>;
 
-    /// So many of the keys that may hang on a lease, for those that were on a lost one: what follows one of them in an order that stays, the first
-    /// ones where none is given. None: there are no more.
+    /// Keys that may hang on a lease, `count` at most, for those that were on a lost one: what follows the last one given in an order that stays, the
+    /// first ones where none is given. Empty: there are no more.
     fn keys_behind(&self, last: Option<&[u8]>, count: usize) -> Vec<Vec<u8>>;
 }
 

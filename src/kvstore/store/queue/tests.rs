@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::kvstore::{ClientFile, ClientOptions, SessionOptions};
 
-/// So many keys, each of which is to have its own name.
+/// Keys by number, each of which is to have its own name.
 struct Numbered(usize);
 
 impl Numbered {
