@@ -55,7 +55,8 @@ pub(super) struct Truth {
 pub(super) struct Allowed {
     /// Keys that others wrote or deleted.
     pub(super) by_others: BTreeSet<String>,
-    /// Whether a value may be written anew: an answer may be lost on its way, with the connection or the server.
+    /// Whether a value may be written anew: an answer may be lost on its way, with the connection or the server, and what is just being compared may
+    /// change at that moment.
     pub(super) same_again: bool,
 }
 
