@@ -38,7 +38,7 @@ pub(crate) const PREFIX_END: &str = "cilium/cache0";
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The sidecar serves both faces.
-const FLAGS: [&str; 2] = ["--etcd-listen", "127.0.0.1:0"];
+const SERVE: [&str; 3] = ["serve", "--etcd-listen", "127.0.0.1:0"];
 
 /// As the process itself does.
 #[global_allocator]
@@ -101,7 +101,7 @@ async fn stage(home: &Path, keys: u32) -> Outcome<Contenders> {
     for number in 1..=data::clusters() {
         add_cluster(&home, data::cluster(number).as_str(), &new.url)?;
     }
-    let (running, address, url) = start_meshkeep_with(&home, &FLAGS)?;
+    let (running, address, url) = start_meshkeep_with(&home, &SERVE)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     // what the first sync took is given back by then, and its last changes are folded
     tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 
-use super::processes::{Outcome, Running, spawn_etcd, start_meshkeep_with};
-use super::{Contender, Contenders, FLAGS, Program, median, report, rounds};
+use super::processes::{Outcome, Ports, Running, spawn_etcd, start_meshkeep_with};
+use super::{Contender, Contenders, Program, SERVE, median, report, rounds};
 
 /// How long a start may take.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
@@ -29,9 +29,9 @@ pub(crate) async fn measure(all: &mut Contenders, key: &[u8]) -> Outcome<()> {
 async fn started(contender: &mut Contender, key: &[u8]) -> Outcome<Duration> {
     let began = Instant::now();
     let (running, url): (Running, String) = match &contender.program {
-        Program::Etcd(binary) => spawn_etcd(binary, &contender.home)?,
+        Program::Etcd(binary) => spawn_etcd(binary, &contender.home, &Ports::free()?)?,
         Program::Meshkeep => {
-            let (running, _, url) = start_meshkeep_with(&contender.home, &FLAGS)?;
+            let (running, _, url) = start_meshkeep_with(&contender.home, &SERVE)?;
             (running, url.ok_or("it does not serve an etcd")?)
         }
     };

@@ -70,13 +70,26 @@ fn free_port() -> Outcome<u16> {
 
 /// Starts the etcd of `ETCD_BIN`, or `etcd` on the path, below `home`. Returns it, its URL and a client.
 pub(crate) async fn start_etcd(home: &Path) -> Outcome<(Running, String, Client)> {
-    start_etcd_of(&std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned()), home).await
+    start_etcd_of(&etcd_binary(), home).await
+}
+
+/// The etcd that `ETCD_BIN` names, or `etcd` on the path.
+pub(crate) fn etcd_binary() -> String {
+    std::env::var("ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned())
+}
+
+/// Where an etcd listens, for clients and for its kind.
+pub(crate) struct Ports(u16, u16);
+
+impl Ports {
+    pub(crate) fn free() -> Outcome<Self> {
+        Ok(Self(free_port()?, free_port()?))
+    }
 }
 
 /// Starts an etcd on what there is below `home`. Returns it and its URL, without waiting for it.
-#[allow(dead_code, reason = "not every bench asks")]
-pub(crate) fn spawn_etcd(binary: &str, home: &Path) -> Outcome<(Running, String)> {
-    let (url, peer) = (format!("http://127.0.0.1:{}", free_port()?), format!("http://127.0.0.1:{}", free_port()?));
+pub(crate) fn spawn_etcd(binary: &str, home: &Path, ports: &Ports) -> Outcome<(Running, String)> {
+    let (url, peer) = (format!("http://127.0.0.1:{}", ports.0), format!("http://127.0.0.1:{}", ports.1));
     let mut command = Command::new(binary);
     command.args(["--name=bench", "--quota-backend-bytes=8000000000", "--log-level=error"]);
     command.arg(format!("--data-dir={}", home.join("etcd").display()));
@@ -88,7 +101,12 @@ pub(crate) fn spawn_etcd(binary: &str, home: &Path) -> Outcome<(Running, String)
 
 /// Starts an etcd below `home`. Returns it, its URL and a client.
 pub(crate) async fn start_etcd_of(binary: &str, home: &Path) -> Outcome<(Running, String, Client)> {
-    let (running, url) = spawn_etcd(binary, home)?;
+    start_etcd_at(binary, home, &Ports::free()?).await
+}
+
+/// Starts an etcd below `home` at these ports. Returns it, its URL and a client.
+pub(crate) async fn start_etcd_at(binary: &str, home: &Path, ports: &Ports) -> Outcome<(Running, String, Client)> {
+    let (running, url) = spawn_etcd(binary, home, ports)?;
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
         if let Ok(mut client) = Client::connect([&url], None).await
@@ -112,16 +130,21 @@ pub(crate) fn add_cluster(home: &Path, name: &str, etcd: &str) -> Outcome<()> {
 
 /// Starts the sidecar below `home`. Returns it and its address.
 pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(Running, String)> {
-    let (running, address, _) = start_meshkeep_with(home, &[])?;
+    start_as(home, &["serve"])
+}
+
+/// Starts a command that mirrors below `home`. Returns it and its address.
+pub(crate) fn start_as(home: &Path, words: &[&str]) -> Outcome<(Running, String)> {
+    let (running, address, _) = start_meshkeep_with(home, words)?;
     Ok((running, address))
 }
 
-/// Starts the sidecar below `home` with further flags. Returns it, its address, and the URL of its etcd face where it has one.
-pub(crate) fn start_meshkeep_with(home: &Path, flags: &[&str]) -> Outcome<(Running, String, Option<String>)> {
+/// Starts a command that mirrors below `home`, with its flags. Returns it, its address, and the URL of its etcd face where it has one.
+pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Running, String, Option<String>)> {
     let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
-    command.arg("serve").arg("--clustermesh-config").arg(home.join("clustermesh")).arg("--data-dir").arg(home.join("data"));
-    command.args(["--listen", "127.0.0.1:0"]).args(flags).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
+    command.args(words).arg("--clustermesh-config").arg(home.join("clustermesh")).arg("--data-dir").arg(home.join("data"));
+    command.args(["--listen", "127.0.0.1:0"]).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
     let running = Running(command.spawn()?);
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
@@ -130,7 +153,7 @@ pub(crate) fn start_meshkeep_with(home: &Path, flags: &[&str]) -> Outcome<(Runni
         let face = lines.clone().find_map(|line| line.strip_suffix(" as an etcd"));
         let address = lines.find_map(|line| line.strip_prefix("http://").filter(|rest| !rest.contains(' ')));
         // one line after the other
-        if let Some(address) = address.filter(|_| face.is_some() == flags.contains(&"--etcd-listen")) {
+        if let Some(address) = address.filter(|_| face.is_some() == words.contains(&"--etcd-listen")) {
             return Ok((running, address.to_owned(), face.map(str::to_owned)));
         }
         if Instant::now() > deadline {

@@ -10,6 +10,7 @@ mod churn;
 mod data;
 mod page;
 #[path = "../processes/mod.rs"]
+#[allow(dead_code, reason = "other benches need more of it")]
 mod processes;
 mod source;
 mod wire;

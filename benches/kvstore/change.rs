@@ -1,0 +1,90 @@
+//! From a put at a source until it is in the target.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, EventType, WatchOptions, WatchStream};
+use tokio::task::JoinSet;
+
+use super::processes::{Outcome, start_etcd};
+use super::source::{change as entry_of, fill};
+use super::{ROUNDS, TIME_MAX, filled, median, sized, start_reflect, write_files};
+
+/// How many keys there are beside those that change.
+const KEYS: u32 = 20_000;
+
+/// What is waited between two changes: nothing of one is left when the next comes.
+const PAUSE: Duration = Duration::from_millis(5);
+
+pub(crate) async fn change(changes: u32) -> Outcome<()> {
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let mut places = Vec::new();
+    for name in ["source", "target", "bare"] {
+        let place = home.path().join(name);
+        std::fs::create_dir_all(&place)?;
+        places.push(start_etcd(&place).await?);
+    }
+    let [(_source, source_url, source), (_target, target_url, target), (_bare, _, bare)] = places.as_slice() else {
+        return Err("no etcds".into());
+    };
+    let (total, _) = fill(source, sized(KEYS, 2_000)).await?;
+    write_files(home.path(), source_url, target_url)?;
+    let (meshkeep, _) = start_reflect(home.path())?;
+    filled(target, total).await?;
+    // so that its canaries are written and nothing else is under way
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut copying = JoinSet::new();
+    copying.spawn(copy(source.clone(), bare.clone()));
+    println!("change: {total} keys; {changes} changes a round, one after another");
+    let (mut number, mut ratios) = (0, Vec::new());
+    for _ in 0..sized(ROUNDS, 1) {
+        let (mut reflected, mut copied) = (Vec::new(), Vec::new());
+        let (mut in_target, mut in_bare) = (watch(target).await?, watch(bare).await?);
+        for _ in 0..changes {
+            number += 1;
+            let (key, value, _) = entry_of(number)?;
+            let began = Instant::now();
+            source.clone().put(key.as_str(), value.as_str(), None).await?;
+            let arrived = async |stream: &mut WatchStream| arrival(stream, value.as_bytes()).await;
+            let (one, other) = tokio::try_join!(arrived(&mut in_target), arrived(&mut in_bare))?;
+            reflected.push(one.duration_since(began).as_secs_f64() * 1e3);
+            copied.push(other.duration_since(began).as_secs_f64() * 1e3);
+            tokio::time::sleep(PAUSE).await;
+        }
+        let (reflected, copied) = (median(reflected), median(copied));
+        ratios.push(reflected / copied);
+        println!("  p50: reflected {reflected:.2} ms, watch and put {copied:.2} ms (ratio {:.2})", reflected / copied);
+    }
+    println!("  median ratio {:.2}", median(ratios));
+    copying.shutdown().await;
+    meshkeep.terminate()
+}
+
+async fn watch(client: &Client) -> Outcome<WatchStream> {
+    Ok(client.clone().watch("cilium/cache/", Some(WatchOptions::new().with_prefix())).await?)
+}
+
+/// When a value arrives.
+async fn arrival(stream: &mut WatchStream, value: &[u8]) -> Outcome<Instant> {
+    let arrived = async {
+        loop {
+            let reply = stream.message().await?.ok_or("a watch ended")?;
+            let is_it = |event: &etcd_client::Event| event.kv().is_some_and(|found| found.value() == value);
+            if reply.events().iter().any(is_it) {
+                return Ok(Instant::now());
+            }
+        }
+    };
+    tokio::time::timeout(TIME_MAX, arrived).await?
+}
+
+/// Watches, and puts what it sees: nothing is kept, nothing compared.
+async fn copy(source: Client, mut target: Client) -> Outcome<()> {
+    let mut stream = watch(&source).await?;
+    while let Some(reply) = stream.message().await? {
+        for event in reply.events().iter().filter(|event| event.event_type() == EventType::Put) {
+            let found = event.kv().ok_or("an event without a key")?;
+            target.put(found.key(), found.value(), None).await?;
+        }
+    }
+    Ok(())
+}

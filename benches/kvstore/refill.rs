@@ -1,0 +1,58 @@
+//! An etcd that was filled is lost, and comes back empty.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::bare::{entries, put_all};
+use super::processes::{Outcome, Ports, etcd_binary, start_etcd, start_etcd_at};
+use super::source::fill;
+use super::{ROUNDS, count, data, filled, median, per_second, sized, start_reflect, write_files};
+
+pub(crate) async fn refill(keys: u32) -> Outcome<()> {
+    let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+    let (source_home, target_home, ports) = (home.path().join("source"), home.path().join("target"), Ports::free()?);
+    std::fs::create_dir_all(&source_home)?;
+    std::fs::create_dir_all(&target_home)?;
+    let (source, source_url, client) = start_etcd(&source_home).await?;
+    let (total, bytes) = fill(&client, keys).await?;
+    let (mut target, target_url, target_client) = start_etcd_at(&etcd_binary(), &target_home, &ports).await?;
+    write_files(home.path(), &source_url, &target_url)?;
+    let (meshkeep, _) = start_reflect(home.path())?;
+    let (_, first) = filled(&target_client, total).await?;
+    println!(
+        "refill: {total} keys of {} clusters, {} MB; first filled at {:.0} keys/s while they were read",
+        data::clusters(),
+        bytes / 1_000_000,
+        per_second(total, first)
+    );
+    // the sources are gone from here on: what is written is what was kept
+    drop(source);
+    let all = Arc::new(entries(keys));
+    let mut ratios = Vec::new();
+    for _ in 0..sized(ROUNDS.div_ceil(2), 1) {
+        let bare_home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
+        let (bare_etcd, _, bare_client) = start_etcd(bare_home.path()).await?;
+        let began = Instant::now();
+        put_all(&bare_client, Arc::clone(&all)).await?;
+        let bare = per_second(total, began.elapsed());
+        drop((bare_etcd, bare_home));
+
+        drop(target);
+        std::fs::remove_dir_all(target_home.join("etcd"))?;
+        let lost = Instant::now();
+        let (again, _, target_client) = start_etcd_at(&etcd_binary(), &target_home, &ports).await?;
+        target = again;
+        let (begun, took) = filled(&target_client, total).await?;
+        let refilled = per_second(total, took);
+        ratios.push(refilled / bare);
+        println!(
+            "  bare puts {bare:.0} keys/s; refilled at {refilled:.0} keys/s (ratio {:.2}), begun {:.1} s after the loss; {} MB resident",
+            refilled / bare,
+            begun.duration_since(lost).as_secs_f64(),
+            meshkeep.resident_mb()?
+        );
+        assert_eq!(count(&target_client).await?, total);
+    }
+    println!("  median ratio {:.2}", median(ratios));
+    meshkeep.terminate()
+}
