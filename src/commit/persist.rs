@@ -147,8 +147,6 @@ enum Next {
 struct Waiting {
     gathered: Gathered,
     since: Option<Instant>,
-    /// The writer waits for room.
-    writer_waits: bool,
     failing: bool,
     stopped: bool,
     finished: bool,
@@ -231,10 +229,8 @@ impl Persister {
     pub fn push(&self, group: Group) -> (usize, usize) {
         let mut waiting = self.shared.lock();
         while waiting.is_full() && !waiting.failing && !waiting.stopped {
-            waiting.writer_waits = true;
             waiting = self.shared.wait(waiting, None);
         }
-        waiting.writer_waits = false;
         if waiting.stopped {
             return (0, 0);
         }
@@ -374,9 +370,7 @@ impl<P: Persistence> PersistWorker<P> {
         }
         let since = waiting.since.take();
         let group = waiting.gathered.take();
-        if waiting.writer_waits {
-            self.shared.changed.notify_all();
-        }
+        self.shared.changed.notify_all();
         Next::Group { group: group.into(), since, last: false }
     }
 

@@ -185,20 +185,6 @@ fn what_waits_is_bounded_in_bytes_however_few_the_changes() {
 }
 
 #[test]
-fn a_writer_waits_for_room_until_the_store_takes_what_is_too_much() {
-    let (persister, worker) = persister(Told(mpsc::sync_channel(1).0), watch::channel(PersistState::Healthy).0);
-    persister.push(small(WAITING_CHANGES_MAX + 1).gathered.take());
-    let pushed = std::thread::spawn(move || persister.push(group(1)));
-    while !worker.shared.lock().writer_waits {
-        assert!(!pushed.is_finished(), "the writer goes on");
-        std::thread::yield_now();
-    }
-    let Next::Group { group, .. } = worker.next_group(None, None) else { panic!("there is a group to store") };
-    assert_eq!(group.len(), WAITING_CHANGES_MAX + 1, "what came behind it is not in it");
-    assert_eq!(pushed.join().unwrap(), (1, 200));
-}
-
-#[test]
 fn a_full_log_is_told_as_stopped_until_the_engine_takes_changes_again() {
     let (state, states) = watch::channel(PersistState::Healthy);
     let (persister, worker) = persister(Told(mpsc::sync_channel(1).0), state);
