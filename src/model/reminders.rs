@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often what stays broken is told again (issue 27, line 12).
+/// How often what stays broken is told again: often enough for whoever opens the log in the night, and six lines an hour.
 pub const REMINDER_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Things that are broken, by name. Bounded by how many there are to be broken.

@@ -12,7 +12,7 @@ use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
 use crate::harness::scene::Scene;
 use crate::harness::truth::list;
 
-/// How soon a cluster file takes effect (issue 3, "Config directory").
+/// How soon a cluster file takes effect, as the changelog says.
 const FILE_TAKES_EFFECT: Duration = Duration::from_secs(2);
 
 #[tokio::test]

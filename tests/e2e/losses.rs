@@ -25,7 +25,7 @@ const HOLD: Duration = Duration::from_secs(3);
 /// The sidecar's flags.
 const FLAGS: [&str; 3] = ["--hold-margin=1s", "--backoff-min=50ms", "--backoff-max=200ms"];
 
-/// How soon a real deletion must be seen (issue 5, line 7).
+/// How soon a real deletion must be seen: no hold may delay one.
 const DELETED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A KVStoreMesh as etcd sees it: keys on leases that it keeps alive until it dies.

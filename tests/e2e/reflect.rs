@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, source_key};
-use crate::harness::meshkeep::Home;
+use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::Remote;
 use contents::{becomes, contents, expected, revisions};
 
@@ -147,8 +147,8 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
     stale.stop().await;
 }
 
-#[tokio::test]
-async fn a_removed_cluster_is_withdrawn_its_config_first() {
+/// The clusters `c01` and `c02` are reflected, and the file of `c02` is removed: its config has gone from the target, and nothing else yet.
+async fn one_of_two_is_being_withdrawn() -> (Etcd, Remote, Home, Meshkeep) {
     let target = Etcd::start().await;
     let clusters = vec![MeshCluster::generate(1, SMALL), MeshCluster::generate(2, SMALL)];
     let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
@@ -159,6 +159,12 @@ async fn a_removed_cluster_is_withdrawn_its_config_first() {
     let mut without_config = expected(&remote.clusters);
     without_config.remove("cilium/cluster-config/c02");
     becomes(&target.client().await, &without_config, "the removal of the file").await;
+    (target, remote, home, meshkeep)
+}
+
+#[tokio::test]
+async fn a_removed_cluster_is_withdrawn_its_config_first() {
+    let (target, remote, home, meshkeep) = one_of_two_is_being_withdrawn().await;
     becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace").await;
     // and it comes back
     home.write_cluster("c02", &remote.client_file());
@@ -168,16 +174,7 @@ async fn a_removed_cluster_is_withdrawn_its_config_first() {
 
 #[tokio::test]
 async fn what_a_leader_began_to_withdraw_goes_also_where_it_has_to_lead_anew() {
-    let target = Etcd::start().await;
-    let clusters = vec![MeshCluster::generate(1, SMALL), MeshCluster::generate(2, SMALL)];
-    let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
-    let mut home = home(&target, &[&remote]);
-    let meshkeep = home.start().await;
-    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
-    home.remove_cluster("c02");
-    let mut without_config = expected(&remote.clusters);
-    without_config.remove("cilium/cluster-config/c02");
-    becomes(&target.client().await, &without_config, "the removal of the file").await;
+    let (target, remote, _home, meshkeep) = one_of_two_is_being_withdrawn().await;
     let lock = target.client().await.get("cilium/kvstoremesh-lock/", Some(GetOptions::new().with_prefix())).await.unwrap();
     target.client().await.lease_revoke(lock.kvs()[0].lease()).await.unwrap();
     becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace, in another term").await;
