@@ -191,14 +191,11 @@ pub async fn run(
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
 }
 
-/// Says on standard output where it listens. A full disk or closed pipe there is no reason not to serve, nor is a pipe whose reader sleeps.
+/// Says on standard output where it listens, all in one write: a script that sees one line has them all. A full disk or closed pipe there is no
+/// reason not to serve, nor is a pipe whose reader sleeps.
 async fn tell(addresses: Vec<String>) {
-    let telling = spawn_blocking(move || {
-        let mut output = std::io::stdout().lock();
-        for address in addresses {
-            let _ = writeln!(output, "listening on {address}");
-        }
-    });
+    let lines: String = addresses.iter().map(|address| format!("listening on {address}\n")).collect();
+    let telling = spawn_blocking(move || drop(std::io::stdout().lock().write_all(lines.as_bytes())));
     let _ = tokio::time::timeout(TELLING_MAX, telling).await;
 }
 
