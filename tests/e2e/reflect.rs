@@ -7,7 +7,7 @@ mod history;
 
 use std::time::{Duration, Instant};
 
-use etcd_client::GetOptions;
+use etcd_client::{GetOptions, Permission, RoleRevokePermissionOptions};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -84,6 +84,33 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
         meshkeep.stop().await;
         assert_eq!(contents(&target.client().await).await, left, "a stop takes nothing away");
     }
+}
+
+/// A reader that finds a canary takes what it does not find for deleted.
+#[tokio::test]
+async fn a_canary_waits_until_all_that_it_stands_for_is_written() {
+    let mut target = Etcd::start().await;
+    target.enable_auth("writer", "secret").await;
+    // everything can be written but ip entries
+    let mut client = target.client().await;
+    client.role_revoke_permission("mesh", "cilium/", Some(RoleRevokePermissionOptions::new().with_prefix())).await.unwrap();
+    for permission in [
+        Permission::read("cilium/").with_prefix(),
+        Permission::write("cilium/").with_range_end("cilium/cache/ip/"),
+        Permission::write("cilium/cache/ip0").with_range_end("cilium0"),
+    ] {
+        client.role_grant_permission("mesh", permission).await.unwrap();
+    }
+    let remote = Remote::start(&etcd_binaries()[0], Form::Cache, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let mut home = home(&target, &[&remote]);
+    let meshkeep = home.start().await;
+    let mut refused = expected(&remote.clusters);
+    refused.retain(|key, _| !key.contains("cache/ip/"));
+    becomes(&client, &refused, "the start").await;
+    client.role_grant_permission("mesh", Permission::write("cilium/cache/ip/").with_prefix()).await.unwrap();
+    becomes(&client, &expected(&remote.clusters), "the right to write all").await;
+    canaries_came_last(&target).await;
+    meshkeep.stop().await;
 }
 
 #[tokio::test]
