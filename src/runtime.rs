@@ -298,7 +298,7 @@ async fn start(
     let options = wiring::directory_options(&settings, reread);
     let (stop, own_events) = (stop_mirror.clone(), events.clone());
     tasks.spawn(async move {
-        watch_directory(options, events, directory, stop).await;
+        watch_directory(options, events, stop).await;
         "watcher of the config directory"
     });
     if let Some(local) = wiring::local_etcd(&settings) {
@@ -308,7 +308,7 @@ async fn start(
             "watcher of the own cluster's file"
         });
     }
-    let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, board);
+    let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, board, directory);
     let stop = stop_mirror.clone();
     tasks.spawn(async move {
         mesh.run(directory_events, stop).await;

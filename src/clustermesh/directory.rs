@@ -1,7 +1,7 @@
 //! The config directory: one file for each remote cluster, as Cilium's agents and KVStoreMesh read it.
 //!
 //! Owns: the passes over the directory, and when they come. Emits: [`DirectoryEvent`]s, in
-//! order, and a [`DirectoryState`] for people to see. Invariants: a missing or unreadable directory or file removes nothing;
+//! order, the [`DirectoryState`] for people to see behind what it says. Invariants: a missing or unreadable directory or file removes nothing;
 //! equal bytes are no event; every change is announced within 2 s. Deliberately lacks: the meaning of a file's content, and any
 //! interest in the certificates that it names.
 //!
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinError;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -67,6 +67,8 @@ pub enum DirectoryEvent {
         /// Every cluster that has a file, unreadable ones included: any other cluster that is known from before is gone.
         present: BTreeSet<ClusterName>,
     },
+    /// How the directory is, where that is new; follows the events of the reading that found it.
+    Read(DirectoryState),
 }
 
 /// Which directory to watch, and how.
@@ -87,20 +89,15 @@ pub struct DirectoryOptions {
 }
 
 /// Watches the directory and announces what changes, until `stop` is cancelled or nobody receives events any more.
-pub async fn watch_directory(
-    options: DirectoryOptions,
-    events: mpsc::Sender<DirectoryEvent>,
-    state: watch::Sender<DirectoryState>,
-    stop: CancellationToken,
-) {
+pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<DirectoryEvent>, stop: CancellationToken) {
     let mut directory = Directory::new(options);
     let work = async {
         let mut announced = Announced::nothing(directory.options.path.clone());
         loop {
             let reading = directory.read_settled().await?;
             let (changes, now) = announced.advance(&reading.files);
-            directory.report(&state, now);
-            for change in changes {
+            let told = directory.report(now).map(DirectoryEvent::Read);
+            for change in changes.into_iter().chain(told) {
                 if events.send(change).await.is_err() {
                     return Ok::<(), JoinError>(());
                 }
@@ -136,6 +133,8 @@ struct Directory {
     changed: Arc<Notify>,
     /// What cannot be used: files by name, and the directory as the empty one.
     reminders: Reminders<String>,
+    /// What was told last.
+    told: DirectoryState,
 }
 
 /// A watch on the directory that stood at the path at the time.
@@ -147,7 +146,8 @@ struct Watch {
 
 impl Directory {
     fn new(options: DirectoryOptions) -> Self {
-        Self { changed: Arc::clone(&options.rescan), reminders: Reminders::new(options.remind_interval), options, watch: None }
+        let reminders = Reminders::new(options.remind_interval);
+        Self { changed: Arc::clone(&options.rescan), reminders, options, watch: None, told: DirectoryState::default() }
     }
 
     /// Reads the directory until two readings in a row agree, so that a file in the middle of being written, or of being replaced by
@@ -223,11 +223,11 @@ impl Directory {
         }
     }
 
-    /// Publishes the state and logs what is new in it: each message once, not with every pass.
-    fn report(&mut self, state: &watch::Sender<DirectoryState>, now: DirectoryState) {
+    /// Logs what is new in the state: each message once, not with every pass. Gives it if anything is.
+    fn report(&mut self, now: DirectoryState) -> Option<DirectoryState> {
         self.remind(&now);
         let path = self.options.path.display();
-        let before = state.borrow().clone();
+        let before = std::mem::replace(&mut self.told, now.clone());
         match &now.error {
             Some(error) if before.error.as_ref() != Some(error) => {
                 tracing::warn!(%path, %error, "config directory cannot be read: waiting for it, no cluster is removed");
@@ -240,10 +240,6 @@ impl Directory {
                 tracing::warn!(%path, file, reason, more, "cluster file cannot be used");
             }
         }
-        state.send_if_modified(|shown| {
-            let modified = *shown != now;
-            *shown = now;
-            modified
-        });
+        (before != now).then_some(now)
     }
 }

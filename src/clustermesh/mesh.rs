@@ -1,6 +1,6 @@
 //! Which remote clusters there are: one task for each cluster that has a file, started, restarted and ended here.
 //!
-//! Receives [`DirectoryEvent`]s. Emits the board of all clusters, and the removal of clusters whose file is gone. A task that
+//! Receives [`DirectoryEvent`]s. Emits the board of all clusters, how the directory is, and the removal of clusters whose file is gone. A task that
 //! panics is started again and touches no other.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use super::ids::ClusterIds;
 use super::reporter::Reporter;
 use super::scope::Surroundings;
 use crate::commit::{CommandSender, Subscriber};
-use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, Kind, Phase, Reminders, Scope};
+use crate::model::{ClusterName, ClusterStatus, Command, DeleteReason, DirectoryState, Kind, Phase, Reminders, Scope};
 
 /// The newest word of every cluster's task, by cluster.
 pub type Board = Arc<BTreeMap<ClusterName, watch::Receiver<ClusterStatus>>>;
@@ -38,6 +38,9 @@ pub struct Mesh {
     commands: CommandSender,
     mirror: Subscriber,
     board: watch::Sender<Board>,
+    directory: watch::Sender<DirectoryState>,
+    /// What of the directory is not shown yet.
+    read: Option<DirectoryState>,
     ids: Arc<ClusterIds>,
     gates: Gates,
     members: BTreeMap<ClusterName, Member>,
@@ -57,11 +60,18 @@ struct Member {
 impl Mesh {
     /// A mesh without clusters.
     #[must_use]
-    pub fn new(options: MeshOptions, commands: CommandSender, mirror: Subscriber, board: watch::Sender<Board>) -> Self {
+    pub fn new(
+        options: MeshOptions,
+        commands: CommandSender,
+        mirror: Subscriber,
+        board: watch::Sender<Board>,
+        directory: watch::Sender<DirectoryState>,
+    ) -> Self {
         let view = &mirror.current().view;
         let stored = view.cluster_names().into_iter().filter_map(|name| Some((view.cluster(&name)?.config.as_ref()?.id, name.clone())));
         let ids = Arc::new(ClusterIds::new(stored));
-        Self { options, commands, mirror, board, ids, gates: Gates::default(), members: BTreeMap::new(), tasks: JoinSet::new() }
+        let (gates, members, tasks) = (Gates::default(), BTreeMap::new(), JoinSet::new());
+        Self { options, commands, mirror, board, directory, read: None, ids, gates, members, tasks }
     }
 
     /// Runs until it is told to stop, or the directory's watcher ends. Every cluster's task has ended then.
@@ -77,6 +87,7 @@ impl Mesh {
                     Some(event) => {
                         self.mirror.marks().directory_events.note(events.len() + 1);
                         self.event(event).await;
+                        self.show_directory();
                     }
                     None => break,
                 },
@@ -118,6 +129,17 @@ impl Mesh {
                     self.remove(&cluster).await;
                 }
             }
+            DirectoryEvent::Read(state) => self.read = Some(state),
+        }
+    }
+
+    /// Shows how the directory is once all clusters are on the board, the own one included: who sees it readable takes a cluster that is not there
+    /// for one without a file.
+    fn show_directory(&mut self) {
+        if self.options.local.as_ref().is_none_or(|own| self.members.contains_key(own))
+            && let Some(state) = self.read.take()
+        {
+            self.directory.send_replace(state);
         }
     }
 

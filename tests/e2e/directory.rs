@@ -3,13 +3,17 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Instant;
 
 use crate::harness::etcd::etcd_binaries;
-use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, Scene, serves, settles};
 use crate::harness::truth::Truth;
+use crate::harness::{PATIENCE, eventually};
+
+/// A client file of an etcd that is not there.
+const NOBODY: &str = "endpoints:\n- http://127.0.0.1:1\n";
 
 /// A cluster that has nothing to do with a change elsewhere: its phase, its failures, and how long it has been in the phase.
 #[derive(Debug)]
@@ -205,4 +209,28 @@ async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is
     scene.home.write_cluster("c01", &file);
     eventually("the end of it", || async { told(&scene).await.is_empty().then_some(()) }).await;
     scene.kill_meshkeep();
+}
+
+/// Otherwise a probe, `status --wait` or a bench would take a mesh of which nothing is known yet for one that is synced.
+#[tokio::test]
+async fn the_directory_counts_as_read_once_every_cluster_of_it_is_known() {
+    const CLUSTERS: usize = 100;
+    let mut home = Home::new();
+    let own = format!("--local-etcd={}", home.local_etcd_file().display());
+    home = home.with_flags(&["--cluster-name=home", &own]);
+    fs::write(home.local_etcd_file(), NOBODY).unwrap();
+    for number in 0..CLUSTERS {
+        home.write_cluster(&format!("c{number}"), NOBODY);
+    }
+    let meshkeep = home.start().await;
+    let began = Instant::now();
+    let told = loop {
+        let told = meshkeep.text("/readyz?synced&verbose").await;
+        if told.contains("[+]directory ok") {
+            break told;
+        }
+        assert!(began.elapsed() < PATIENCE, "{told}");
+    };
+    assert_eq!(told.lines().filter(|line| line.contains("]cluster/")).count(), CLUSTERS + 1, "{told}");
+    meshkeep.stop().await;
 }

@@ -106,6 +106,7 @@ mod tests {
     /// Events as `+name=content`, `-name` and `all:name,name`.
     fn shown(events: &[DirectoryEvent]) -> Vec<String> {
         let show = |event: &DirectoryEvent| match event {
+            DirectoryEvent::Read(state) => panic!("{state:?} is told by who reads"),
             DirectoryEvent::Upserted { cluster, path, content, digest: got } => {
                 let content = std::str::from_utf8(content).unwrap();
                 assert_eq!((path, got), (&PathBuf::from("/config").join(cluster.as_str()), &digest(content)));

@@ -16,7 +16,7 @@ const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 struct Fixture {
     directory: TempDir,
     events: mpsc::Receiver<DirectoryEvent>,
-    state: watch::Receiver<DirectoryState>,
+    state: DirectoryState,
     rescan: Arc<Notify>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
@@ -37,26 +37,33 @@ impl Fixture {
             rescan: Arc::clone(&rescan),
         };
         let (sender, events) = mpsc::channel(16);
-        let (state_sender, state) = watch::channel(DirectoryState::default());
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        tasks.spawn(watch_directory(options, sender, state_sender, stop.clone()));
-        Self { directory, events, state, rescan, stop, tasks }
+        tasks.spawn(watch_directory(options, sender, stop.clone()));
+        Self { directory, events, state: DirectoryState::default(), rescan, stop, tasks }
     }
 
     fn path(&self, relative: &str) -> PathBuf {
         self.directory.path().join(relative)
     }
 
-    /// The next event as `+name content`, `-name` or `all name name`.
-    async fn next(&mut self) -> String {
-        match timeout(EFFECT_WITHIN, self.events.recv()).await.expect("an event within 2 s").expect("the watch goes on") {
+    /// The next event as `+name content`, `-name` or `all name name`; `None` once the watch has ended. What is told of the directory is noted.
+    async fn event(&mut self) -> Option<String> {
+        Some(match self.events.recv().await? {
             DirectoryEvent::Upserted { cluster, path, content, .. } => {
                 assert_eq!(path, self.path("config").join(cluster.as_str()));
                 format!("+{cluster} {}", String::from_utf8(content.to_vec()).unwrap().trim_start_matches("endpoints: "))
             }
             DirectoryEvent::Removed { cluster } => format!("-{cluster}"),
             DirectoryEvent::FirstScan { present } => present.iter().fold("all".to_owned(), |text, cluster| format!("{text} {cluster}")),
-        }
+            DirectoryEvent::Read(state) => {
+                self.state = state;
+                return Box::pin(self.event()).await;
+            }
+        })
+    }
+
+    async fn next(&mut self) -> String {
+        timeout(EFFECT_WITHIN, self.event()).await.expect("an event within 2 s").expect("the watch goes on")
     }
 
     async fn expect(&mut self, expected: &[&str]) {
@@ -65,9 +72,15 @@ impl Fixture {
         }
     }
 
-    /// Waits for a state of the directory.
-    async fn expect_state(&mut self, wanted: impl FnMut(&DirectoryState) -> bool) -> DirectoryState {
-        timeout(EFFECT_WITHIN, self.state.wait_for(wanted)).await.expect("the state within 2 s").unwrap().clone()
+    /// Waits for a state of the directory; no other event may come before.
+    async fn expect_state(&mut self, wanted: impl Fn(&DirectoryState) -> bool) -> DirectoryState {
+        while !wanted(&self.state) {
+            match timeout(EFFECT_WITHIN, self.events.recv()).await.expect("the state within 2 s") {
+                Some(DirectoryEvent::Read(state)) => self.state = state,
+                other => panic!("{other:?} before the state"),
+            }
+        }
+        self.state.clone()
     }
 
     /// Ends the watch; no event may be left over.
@@ -76,7 +89,7 @@ impl Fixture {
         while let Some(ended) = self.tasks.join_next().await {
             ended.unwrap();
         }
-        assert_eq!(self.events.recv().await, None);
+        assert_eq!(self.event().await, None);
     }
 }
 
@@ -127,6 +140,7 @@ async fn plain_files_take_effect_and_everything_else_is_ignored() {
         fs::create_dir(config.join("folder")).unwrap();
     });
     watch.expect(&["+paris a", "all paris"]).await;
+    assert!(!watch.state.readable, "it is told behind what it has");
     let state = watch.expect_state(|state| state.readable).await;
     assert_eq!(state.invalid.keys().collect::<Vec<_>>(), ["foo.yaml"]);
 
@@ -200,6 +214,7 @@ async fn a_directory_that_is_missing_or_vanishes_is_waited_for_and_removes_nothi
     assert_eq!(state.error.as_deref(), Some("No such file or directory"));
     put(&watch.path("config"), &[("paris", "endpoints: a"), ("tokyo", "endpoints: b")]);
     watch.expect(&["+paris a", "+tokyo b", "all paris tokyo"]).await;
+    watch.expect_state(|state| state.readable).await;
 
     fs::rename(watch.path("config"), watch.path("config-old")).unwrap();
     watch.expect_state(|state| !state.readable).await;
