@@ -57,7 +57,7 @@ async fn leases_are_shared_by_so_many_keys_and_run_out_or_are_revoked_at_the_end
 async fn a_session_outlives_restarts_and_its_leases_do_too() {
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
-        let options = SessionOptions { lease_ttl: Duration::from_secs(3), ..session_options() };
+        let options = SessionOptions { lease_ttl: Duration::from_secs(6), ..session_options() };
         let session = session_with(&etcd, options).await;
         session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
         let lost = watch_losses(&session, &["cilium/a"]);
@@ -70,7 +70,7 @@ async fn a_session_outlives_restarts_and_its_leases_do_too() {
         session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
         let granted = tokio::time::Instant::now();
         // for longer than a lease lives
-        eventually("the lease is renewed", async || (granted.elapsed() > Duration::from_secs(4)).then_some(())).await;
+        eventually("the lease is renewed", async || (granted.elapsed() > Duration::from_secs(7)).then_some(())).await;
         assert_eq!((session.lease_of(b"cilium/a"), session.get(b"cilium/a").await.unwrap().unwrap().lease), (lease, lease.unwrap()));
         assert!(lost.lock().unwrap().is_empty());
     }
