@@ -41,6 +41,10 @@ const PAUSE_FOR_EACH: Duration = Duration::from_micros(50);
 /// No look waits for longer.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// For so long a stream looks at its watches before others on its thread get a turn: thousands of them, each with a thousand changes to look at that
+/// are none of its own, take a second together.
+const SLICE: Duration = Duration::from_millis(1);
+
 /// The id of an answer that is about no watch, or about all.
 const NO_WATCH: i64 = -1;
 
@@ -203,7 +207,12 @@ impl WatchStream {
         let head = reading.position().sequence;
         let mut has_told = false;
         let ids: Vec<i64> = self.watchers.iter().filter(|(_, watcher)| !watcher.is_current(head)).map(|(id, _)| *id).collect();
+        let mut since = Instant::now();
         for id in ids {
+            if since.elapsed() >= SLICE {
+                tokio::task::yield_now().await;
+                since = Instant::now();
+            }
             let Some(mut watcher) = self.watchers.remove(&id) else { continue };
             let told = match watcher.follow(&reading, &self.face.window) {
                 Some(told) => told,
