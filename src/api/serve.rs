@@ -94,9 +94,7 @@ impl Bound {
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let seats = Seats::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())
-            .with_files(self.files.clone())
-            .with_seats(seats.clone())
-            .with_certificate(self.tls.clone());
+            .with(|shared| (shared.files, shared.seats, shared.certificate) = (self.files.clone(), seats.clone(), self.tls.clone()));
         // ends with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));

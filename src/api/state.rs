@@ -1,5 +1,6 @@
 //! What every handler gets.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRef;
@@ -16,9 +17,13 @@ use super::surveyor::Surveyor;
 use super::tls::Serving;
 use crate::handle::Handle;
 
-/// Shared by all requests. Cheap to clone.
+/// Shared by all requests. One pointer: each layer and handler that a request passes has a copy.
 #[derive(Debug, Clone)]
-pub(crate) struct ApiState {
+pub(crate) struct ApiState(Arc<Shared>);
+
+/// What an [`ApiState`] points to.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
     pub(crate) handle: Handle,
     /// Cancelled when meshkeep shuts down: streams end, and it is no longer ready.
     pub(crate) stop: CancellationToken,
@@ -46,11 +51,19 @@ pub(crate) struct ApiState {
     pub(crate) certificate: Option<Arc<Kept<Serving>>>,
 }
 
+impl Deref for ApiState {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
         let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
         let (meters, scans, seats) = (StreamMeters::default(), Scans::new(Pace::default()), Seats::new(ConnectionLimits::default()));
-        Self {
+        Self(Arc::new(Shared {
             hub,
             surveyor,
             handle,
@@ -64,19 +77,13 @@ impl ApiState {
             certificate: None,
             ledger: Ledger::default(),
             posts: Posts::default(),
-        }
+        }))
     }
 
-    pub(crate) fn with_files(self, files: KeptFiles) -> Self {
-        Self { files, ..self }
-    }
-
-    pub(crate) fn with_certificate(self, certificate: Option<Arc<Kept<Serving>>>) -> Self {
-        Self { certificate, ..self }
-    }
-
-    pub(crate) fn with_seats(self, seats: Seats) -> Self {
-        Self { seats, ..self }
+    /// With some of it changed.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 }
 
@@ -88,7 +95,7 @@ impl FromRef<ApiState> for Scans {
 
 impl FromRef<ApiState> for Streams {
     fn from_ref(state: &ApiState) -> Self {
-        let ApiState { handle, stop, places, hub, meters, scans, .. } = state.clone();
+        let Shared { handle, stop, places, hub, meters, scans, .. } = Shared::clone(state);
         Self { handle, stop, places, hub, meters, scans }
     }
 }

@@ -27,7 +27,7 @@ impl Handle {
     /// The handle, with early answers while the store loads.
     #[must_use]
     pub fn with_early(self, early: EarlyWatch) -> Self {
-        Self { early: Some(early), ..self }
+        self.with(|shared| shared.early = Some(early))
     }
 
     /// The newest snapshot; while the store loads one that answers this question, and possibly no other. Waits as [`Handle::reading`] does
@@ -51,7 +51,7 @@ impl Handle {
 
     /// Waits for early answers; `None` where the store is loaded before, or neither comes in time.
     async fn wait_for_early(&self, deadline: Instant) -> Option<Arc<dyn Early>> {
-        let (mut early, mut loaded) = (self.early.clone()?, self.about.loaded.clone());
+        let (mut early, mut loaded) = (self.0.early.clone()?, self.0.about.loaded.clone());
         let coming = async {
             let came = early.wait_for(Option::is_some).await.ok().and_then(|early| early.clone());
             match came {

@@ -22,7 +22,7 @@ impl Handle {
     /// This face, whose findings go through a door.
     #[must_use]
     pub fn with_findings_through(self, findings: FindingsDoor) -> Self {
-        Self { findings, ..self }
+        self.with(|shared| shared.findings = findings)
     }
 
     /// Has the writer show and announce what is found wrong by now, and what no longer is. Waits for a place in its queue.
@@ -30,7 +30,7 @@ impl Handle {
     /// # Errors
     /// There is no writer, not yet or no longer.
     pub async fn tell_findings(&self, changes: Vec<FindingChange>) -> Result<(), WriterGone> {
-        let writer = self.findings.0.get().ok_or(WriterGone)?;
+        let writer = self.0.findings.0.get().ok_or(WriterGone)?;
         writer.send(Command::Findings(changes)).await
     }
 
@@ -39,7 +39,7 @@ impl Handle {
     /// # Errors
     /// There is no writer, not yet or no longer.
     pub async fn beat(&self) -> Result<(), WriterGone> {
-        let writer = self.findings.0.get().ok_or(WriterGone)?;
+        let writer = self.0.findings.0.get().ok_or(WriterGone)?;
         writer.send(Command::Beat).await
     }
 }

@@ -55,7 +55,7 @@ impl Reading {
         }
         miss.gone = self.published().feed.gone_at(ip).into_iter().cloned().collect();
         for cluster in self.cluster_names() {
-            let origins = [Kind::Ip, Kind::Node].map(|kind| self.source(&cluster, kind).origin);
+            let origins = self.sources(&cluster, [Kind::Ip, Kind::Node]).map(|source| source.origin);
             match origins.into_iter().min() {
                 Some(Origin::NeverRead) => miss.never_read.push(cluster),
                 Some(Origin::Restored) => miss.restored.push(cluster),

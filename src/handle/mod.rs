@@ -142,9 +142,13 @@ pub struct StoreReport {
     pub losses: Vec<String>,
 }
 
-/// Everything that may be asked. Cheap to clone.
+/// Everything that may be asked. One pointer: each request has a copy.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct Handle(Arc<Shared>);
+
+/// What a [`Handle`] points to.
+#[derive(Debug, Clone)]
+struct Shared {
     about: About,
     early: Option<EarlyWatch>,
     decoded: DecodedBudget,
@@ -165,7 +169,7 @@ impl Handle {
     /// A face over what the runtime built.
     #[must_use]
     pub fn new(about: About) -> Self {
-        Self {
+        Self(Arc::new(Shared {
             about,
             early: None,
             decoded: DecodedBudget::default(),
@@ -175,43 +179,49 @@ impl Handle {
             reflection: ReflectionDoor::default(),
             log: LogTail::default(),
             etcd: Arc::default(),
-        }
+        }))
+    }
+
+    /// With some of it changed.
+    fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 
     /// This face, taking room for large decoded values from what the whole process shares.
     #[must_use]
     pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
-        Self { decoded, ..self }
+        self.with(|shared| shared.decoded = decoded)
     }
 
     /// This face, which can say by what settings it runs.
     #[must_use]
     pub fn with_settings(self, settings: Vec<Setting>) -> Self {
-        Self { settings: settings.into(), ..self }
+        self.with(|shared| shared.settings = settings.into())
     }
 
     /// This face, which can say what was logged lately.
     #[must_use]
     pub fn with_log(self, log: LogTail) -> Self {
-        Self { log, ..self }
+        self.with(|shared| shared.log = log)
     }
 
     /// What the etcd face counts of its calls.
     #[must_use]
     pub fn etcd_counts(&self) -> &EtcdCounts {
-        &self.etcd
+        &self.0.etcd
     }
 
     /// The newest lines of the log, the oldest of them first, and how many older ones there were.
     #[must_use]
     pub fn log_lines(&self) -> (Vec<String>, u64) {
-        self.log.lines()
+        self.0.log.lines()
     }
 
     /// The settings in force.
     #[must_use]
     pub fn settings(&self) -> &[Setting] {
-        &self.settings
+        &self.0.settings
     }
 
     /// The newest snapshot; waits for the store to load, 2 s at most.
@@ -223,7 +233,7 @@ impl Handle {
     }
 
     async fn reading_until(&self, deadline: Instant) -> Result<Reading, Loading> {
-        let mut loaded = self.about.loaded.clone();
+        let mut loaded = self.0.about.loaded.clone();
         let waited = tokio::time::timeout_at(deadline.into(), loaded.wait_for(Option::is_some)).await;
         let subscriber = waited.ok().and_then(Result::ok).and_then(|subscriber| subscriber.clone()).ok_or(Loading)?;
         Ok(self.read(subscriber.current()))
@@ -232,7 +242,7 @@ impl Handle {
     /// The newest snapshot, or `None` while the store loads.
     #[must_use]
     pub fn try_reading(&self) -> Option<Reading> {
-        let subscriber = self.about.loaded.borrow().clone()?;
+        let subscriber = self.0.about.loaded.borrow().clone()?;
         Some(self.read(subscriber.current()))
     }
 
@@ -242,13 +252,13 @@ impl Handle {
     /// [`Loading`] while there is none.
     pub async fn signal(&self) -> Result<watch::Receiver<crate::model::Sequence>, Loading> {
         self.reading().await?;
-        self.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
+        self.0.about.loaded.borrow().as_ref().map(Subscriber::signal).ok_or(Loading)
     }
 
     /// Waits for the store to load, however long, for callers that follow the mirror; then the signal of [`Handle::signal`]. `None` where it never
     /// will.
     pub async fn signal_once_loaded(&self) -> Option<watch::Receiver<crate::model::Sequence>> {
-        let mut loaded = self.about.loaded.clone();
+        let mut loaded = self.0.about.loaded.clone();
         let loaded = loaded.wait_for(Option::is_some).await.ok()?;
         loaded.as_ref().map(Subscriber::signal)
     }
@@ -256,31 +266,31 @@ impl Handle {
     /// Whether lookups answer: everything of the store is in memory.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
-        self.about.loaded.borrow().is_some()
+        self.0.about.loaded.borrow().is_some()
     }
 
     /// How long the process has been running.
     #[must_use]
     pub fn uptime(&self) -> Duration {
-        self.about.started.elapsed()
+        self.0.about.started.elapsed()
     }
 
     /// The config directory.
     #[must_use]
     pub fn directory(&self) -> DirectoryState {
-        self.about.directory.borrow().clone()
+        self.0.about.directory.borrow().clone()
     }
 
     /// How storing goes.
     #[must_use]
     pub fn persistence(&self) -> PersistState {
-        self.about.persistence.borrow().clone()
+        self.0.about.persistence.borrow().clone()
     }
 
     /// The most that each queue ever held, by name; empty while the store loads.
     #[must_use]
     pub fn queue_marks(&self) -> Vec<(&'static str, usize)> {
-        let loaded = self.about.loaded.borrow();
+        let loaded = self.0.about.loaded.borrow();
         let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
         vec![
             ("commit", marks.commands.get()),
@@ -295,7 +305,7 @@ impl Handle {
     /// How long each step of a change's way takes, by name; empty while the store loads.
     #[must_use]
     pub fn step_times(&self) -> Vec<(&'static str, Times)> {
-        let loaded = self.about.loaded.borrow();
+        let loaded = self.0.about.loaded.borrow();
         let Some(marks) = loaded.as_ref().map(Subscriber::marks) else { return Vec::new() };
         let stored = marks.stored().map(|stored| ("durable", stored.times()));
         [("commit", marks.commit.times()), ("publish", marks.publish.times())].into_iter().chain(stored).collect()
@@ -304,43 +314,43 @@ impl Handle {
     /// How many changes each kind of each cluster had since the start; empty while the store loads.
     #[must_use]
     pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
-        self.about.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
+        self.0.about.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
     }
 
     /// How many bytes of the disk each class of files of the data directory takes. Asks the file system.
     #[must_use]
     pub fn disk_bytes(&self) -> Vec<(&'static str, u64)> {
-        self.disk.as_ref().map(|DiskBytes(measure)| measure()).unwrap_or_default()
+        self.0.disk.as_ref().map(|DiskBytes(measure)| measure()).unwrap_or_default()
     }
 
     /// This face, which can say what the data directory takes.
     #[must_use]
     pub fn with_disk_bytes(self, disk: DiskBytes) -> Self {
-        Self { disk: Some(disk), ..self }
+        self.with(|shared| shared.disk = Some(disk))
     }
 
     /// Whether the newest changes could not be written to the log at once.
     #[must_use]
     pub fn is_log_failing(&self) -> bool {
-        let loaded = self.about.loaded.borrow();
+        let loaded = self.0.about.loaded.borrow();
         loaded.as_ref().is_some_and(|subscriber| subscriber.marks().log_fails.load(Ordering::Relaxed))
     }
 
     /// How many lines of the log were lost: they could not be written, or too many waited for a reader that sleeps.
     #[must_use]
     pub fn lost_lines(&self) -> u64 {
-        (self.about.lost_lines.0)()
+        (self.0.about.lost_lines.0)()
     }
 
     /// What became of the store at the start.
     #[must_use]
     pub fn store(&self) -> StoreReport {
-        self.about.store.borrow().clone()
+        self.0.about.store.borrow().clone()
     }
 
     fn read(&self, published: Arc<Published>) -> Reading {
-        let board = Arc::clone(&self.about.clusters.borrow());
-        let reading = Reading::new(published, board).with_decoded(self.decoded.clone());
-        reading.within(self.about.own_cluster.clone(), self.about.max_connected_clusters)
+        let board = Arc::clone(&self.0.about.clusters.borrow());
+        let reading = Reading::new(published, board).with_decoded(self.0.decoded.clone());
+        reading.within(self.0.about.own_cluster.clone(), self.0.about.max_connected_clusters)
     }
 }

@@ -348,10 +348,15 @@ impl Reading {
     /// Where everything of one mirrored kind of one cluster comes from and how old it is.
     #[must_use]
     pub fn source(&self, cluster: &ClusterName, kind: Kind) -> SourceMeta {
+        let [source] = self.sources(cluster, [kind]);
+        source
+    }
+
+    /// Where everything of several kinds of one cluster comes from and how old it is.
+    #[must_use]
+    pub fn sources<const COUNT: usize>(&self, cluster: &ClusterName, kinds: [Kind; COUNT]) -> [SourceMeta; COUNT] {
         let view = &self.published.view;
-        let scope = scope(cluster, kind);
-        let state = view.scope(&scope);
-        let (record, cursor) = (view.cluster(cluster), view.cursor(&scope));
+        let (record, phase) = (view.cluster(cluster), view.phase(cluster));
         // what else a status has may be long, and an answer may use hundreds
         let contacts = self.board.get(cluster).map(|status| {
             let status = status.borrow();
@@ -364,23 +369,20 @@ impl Reading {
             Some(contact) => Some(self.now.saturating_duration_since(contact)),
             None => stored_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO)),
         };
-        SourceMeta {
-            cluster: cluster.clone(),
-            kind,
-            origin: match (state, cursor) {
+        let cached = record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached);
+        kinds.map(|kind| {
+            let scope = scope(cluster, kind);
+            let cursor = view.cursor(&scope);
+            let origin = match (view.scope(&scope), cursor) {
                 (Some(state), _) if state.confirmed => Origin::Live,
                 (None, None) => Origin::NeverRead,
                 (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
                 (_, _) => Origin::Restored,
-            },
-            phase: view.phase(cluster),
-            last_contact,
-            age,
+            };
             // while a list is being settled the cursor claims nothing
-            revision: cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0),
-            cached: record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached),
-            held: false,
-        }
+            let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
+            SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, age, revision, cached, held: false }
+        })
     }
 
     /// Whether everything of a kind of a cluster was read once, so that what is absent means something.

@@ -43,12 +43,12 @@ impl Handle {
     /// From now on this says how it goes.
     pub fn reflects(&self, tell: impl Fn() -> Reflection + Send + Sync + 'static) {
         // a process reflects into one etcd
-        let _ = self.reflection.0.set(Box::new(tell));
+        let _ = self.0.reflection.0.set(Box::new(tell));
     }
 
     /// How writing into another etcd goes; `None` where nothing is written.
     #[must_use]
     pub fn reflection(&self) -> Option<Reflection> {
-        self.reflection.0.get().map(|tell| tell())
+        self.0.reflection.0.get().map(|tell| tell())
     }
 }

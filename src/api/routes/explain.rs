@@ -118,7 +118,7 @@ fn sources(reading: &Reading, found: &[(LookupMatch, Verdict)]) -> Vec<crate::ha
     if clusters.is_empty() {
         return reading.cluster_names().iter().map(|cluster| reading.source(cluster, Kind::Ip)).collect();
     }
-    clusters.into_iter().flat_map(|cluster| KINDS.map(|kind| reading.source(cluster, kind))).collect()
+    clusters.into_iter().flat_map(|cluster| reading.sources(cluster, KINDS)).collect()
 }
 
 /// The node that has the entry's host address, of the same cluster if there is one.

@@ -29,11 +29,11 @@ impl Used {
     }
 
     pub(super) fn sources(&self, reading: &Reading) -> Vec<SourceMeta> {
-        let joined = self.clusters.iter().flat_map(|cluster| LOOKUP_KINDS.map(|kind| reading.source(cluster, kind)));
+        let joined = self.clusters.iter().flat_map(|cluster| reading.sources(cluster, LOOKUP_KINDS));
         // with hundreds of clusters naming them all takes longer than a lookup
         let all = if self.all { reading.cluster_names() } else { Vec::new() };
         let others = all.into_iter().filter(|name| !self.clusters.contains(name));
-        let others = others.flat_map(|cluster| IPCACHE_KINDS.map(|kind| reading.source(&cluster, kind)));
+        let others = others.flat_map(|cluster| reading.sources(&cluster, IPCACHE_KINDS));
         joined.chain(others).collect()
     }
 }

@@ -135,8 +135,8 @@ impl Fixture {
     /// With every tick a wave: what comes within some milliseconds is merged by key.
     pub(in crate::api) fn with_waves(mut self) -> Self {
         let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
-        let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
-        state.hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
+        let hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.hub = hub);
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         self
     }
@@ -151,8 +151,7 @@ impl Fixture {
 
     /// With slices and pages of this length.
     pub(in crate::api) fn with_pace(mut self, pace: Pace) -> Self {
-        let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
-        state.scans = Scans::new(pace);
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = Scans::new(pace));
         self.scans = state.scans.clone();
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         self
@@ -160,9 +159,8 @@ impl Fixture {
 
     /// With a survey that is told what to know.
     pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<Survey>>) {
-        let mut state = ApiState::new(self.handle.clone(), self.stop.clone());
         let (surveyor, sender) = Surveyor::told();
-        state.surveyor = surveyor;
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.surveyor = surveyor);
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         (self, sender)
     }

@@ -118,9 +118,7 @@ async fn a_reader_that_drips_gives_its_room_up_once_others_lack_it() {
 
 /// A face with one thread for what takes long.
 fn with_one_thread(fixture: &Fixture) -> ApiState {
-    let mut state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
-    state.scans = Scans::on_threads(Pace::default(), 1);
-    state
+    ApiState::new(fixture.handle.clone(), fixture.stop.clone()).with(|shared| shared.scans = Scans::on_threads(Pace::default(), 1))
 }
 
 /// Something that has the thread until it is told to end, or that is dropped.
