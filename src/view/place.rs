@@ -94,10 +94,12 @@ impl Place {
     /// Whether another meaning of its key looks the same to every index. Most changes do not touch what an entry stands for, so that is asked
     /// first.
     pub(super) fn means_the_same(&self, other: &Meaning) -> bool {
-        match (self.record(), other) {
-            (Err(at), Meaning::Ip { prefix, .. }) if let Some(before) = at.chunk.prefix(at.row) => before == *prefix,
-            _ => Indices::same(&self.meaning(), other),
+        if let (Err(at), Meaning::Ip { prefix, .. }) = (self.record(), other)
+            && let Some(before) = at.chunk.prefix(at.row)
+        {
+            return before == *prefix;
         }
+        Indices::same(&self.meaning(), other)
     }
 
     /// Whether it is of a scope.
