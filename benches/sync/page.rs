@@ -69,7 +69,7 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     times.sort_unstable();
     let shown: Vec<String> = times.iter().map(|(usable, _)| format!("{:.0}", usable.as_secs_f64() * 1e3)).collect();
     let (usable, listening) = times[times.len() / 2];
-    println!("  usable {usable:.0?} after exec (it listens after {listening:.0?}); all: {} ms", shown.join(" "));
+    println!("  usable {} ms after exec (it listens after {listening:.0?}); all: {} ms", usable.as_millis(), shown.join(" "));
     let bytes = browser.runs(TRANSFERRED).await?;
     println!("  transferred: {} bytes of the page and its files, {} of answers", bytes[0], bytes[1]);
     tokio::time::sleep(settled_after()).await;
