@@ -93,8 +93,12 @@ impl IdRange {
 pub enum Mutation {
     /// The first list is complete; comes once.
     ListDone,
-    /// A number and its key are there.
-    Upsert(Id, AllocatorKey),
+    /// Everything is listed anew: until that is over, what changes comes in any order.
+    Relisting,
+    /// The new list is over.
+    Relisted,
+    /// A number and its key are there, since a revision.
+    Upsert(Id, AllocatorKey, Revision),
     /// A number has gone.
     Delete(Id),
 }
@@ -179,6 +183,9 @@ pub trait Backend: Send + Sync + 'static {
     /// The key of a number.
     fn get_by_id(&self, id: Id) -> impl Future<Output = Result<Option<AllocatorKey>, BackendError>> + Send;
 
+    /// Gives a number that is nobody's to a key, to be referred to. False: the number is somebody's.
+    fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<bool, BackendError>> + Send;
+
     /// Gives a number that is nobody's to a key that has none, and refers to it from this node, at once or not at all. False: the number is
     /// somebody's.
     fn allocate_id_if_locked(
@@ -187,6 +194,9 @@ pub trait Backend: Send + Sync + 'static {
         key: &AllocatorKey,
         lock: &Self::Lock,
     ) -> impl Future<Output = Result<bool, BackendError>> + Send;
+
+    /// Deletes a number's entry if it is this key's; who calls has seen to it that nobody refers to it.
+    fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<(), BackendError>> + Send;
 
     /// Refers from this node to a number, provided that it is this key's at that moment. False: it is not, or not any more.
     fn acquire_reference(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<bool, BackendError>> + Send;
@@ -200,7 +210,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns when references of this node may have been lost, from now on.
     fn references_lost(&self) -> impl Future<Output = ()> + Send;
 
-    /// Tells all numbers and what becomes of them, until `stop` is cancelled or nobody listens.
+    /// Tells all numbers and what becomes of them, in that order but for lists, until `stop` is cancelled or nobody listens.
     fn list_and_watch(&self, mutations: mpsc::Sender<Mutation>, stop: CancellationToken) -> impl Future<Output = ()> + Send;
 
     /// One round of collection: deletes what was unused in the last round, has not been written since and is unused now.

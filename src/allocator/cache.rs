@@ -4,6 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::backend::Id;
 use super::key::AllocatorKey;
+use crate::model::Revision;
+
+/// The revision of what the store has not told of.
+const UNTOLD: Revision = Revision(i64::MAX);
 
 /// The copy. While a list is read it fills beside the one that answers, and takes its place when the list is complete.
 #[derive(Debug, Default)]
@@ -16,24 +20,25 @@ pub(super) struct Cache {
 /// Numbers and keys, in both directions.
 #[derive(Debug, Default)]
 struct Entries {
-    by_id: HashMap<Id, AllocatorKey>,
-    /// A key may have two numbers for a while: a node that died between its two writes left one, which the collector takes.
-    by_key: BTreeSet<(AllocatorKey, Id)>,
+    by_id: HashMap<Id, (AllocatorKey, Revision)>,
+    /// A key may have several numbers for a while: a node that died between its two writes left one, which the collector takes. The key's is
+    /// the one that was there first.
+    by_key: BTreeSet<(AllocatorKey, Revision, Id)>,
 }
 
 impl Entries {
-    fn insert(&mut self, id: Id, key: &AllocatorKey) -> Option<AllocatorKey> {
-        let former = self.by_id.insert(id, key.clone());
-        if let Some(former) = former.clone().filter(|former| former != key) {
-            self.by_key.remove(&(former, id));
+    fn insert(&mut self, id: Id, key: &AllocatorKey, revision: Revision) -> Option<AllocatorKey> {
+        let former = self.by_id.insert(id, (key.clone(), revision));
+        if let Some((former, since)) = former.clone() {
+            self.by_key.remove(&(former, since, id));
         }
-        self.by_key.insert((key.clone(), id));
-        former
+        self.by_key.insert((key.clone(), revision, id));
+        former.map(|(key, _)| key)
     }
 
     fn remove(&mut self, id: Id) -> Option<AllocatorKey> {
-        let key = self.by_id.remove(&id)?;
-        self.by_key.remove(&(key.clone(), id));
+        let (key, revision) = self.by_id.remove(&id)?;
+        self.by_key.remove(&(key.clone(), revision, id));
         Some(key)
     }
 }
@@ -47,7 +52,7 @@ impl Cache {
     /// The list is complete; returns what it did not have any more.
     pub(super) fn finish_list(&mut self) -> Vec<(Id, AllocatorKey)> {
         let Some(next) = self.next.take() else { return Vec::new() };
-        let gone = self.live.by_id.iter().filter(|(id, _)| !next.by_id.contains_key(id)).map(|(id, key)| (*id, key.clone())).collect();
+        let gone = self.live.by_id.iter().filter(|(id, _)| !next.by_id.contains_key(id)).map(|(id, (key, _))| (*id, key.clone())).collect();
         self.live = next;
         gone
     }
@@ -55,15 +60,27 @@ impl Cache {
     /// The list ended before it was complete; returns what it had brought and did not stand before.
     pub(super) fn abort_list(&mut self) -> Vec<(Id, AllocatorKey)> {
         let next = self.next.take().unwrap_or_default();
-        next.by_id.into_iter().filter(|(id, _)| !self.live.by_id.contains_key(id)).collect()
+        next.by_id.into_iter().filter(|(id, _)| !self.live.by_id.contains_key(id)).map(|(id, (key, _))| (id, key)).collect()
     }
 
     /// A number and its key were seen; returns the key that it had before.
-    pub(super) fn insert(&mut self, id: Id, key: &AllocatorKey) -> Option<AllocatorKey> {
+    pub(super) fn insert(&mut self, id: Id, key: &AllocatorKey, revision: Revision) -> Option<AllocatorKey> {
         match &mut self.next {
-            None => self.live.insert(id, key),
-            Some(next) => next.insert(id, key).or_else(|| self.live.by_id.get(&id).cloned()),
+            None => self.live.insert(id, key, revision),
+            Some(next) => next.insert(id, key, revision).or_else(|| self.live.by_id.get(&id).map(|(key, _)| key.clone())),
         }
+    }
+
+    /// A number is a key's although the store has not told of it yet: it stands behind all of which it has.
+    pub(super) fn insert_untold(&mut self, id: Id, key: &AllocatorKey) {
+        if self.key(id) != Some(key) {
+            self.insert(id, key, UNTOLD);
+        }
+    }
+
+    /// Whether the store has told that a number is a key's.
+    pub(super) fn is_told(&self, id: Id, key: &AllocatorKey) -> bool {
+        self.live.by_id.get(&id).is_some_and(|(known, revision)| known == key && *revision != UNTOLD)
     }
 
     /// A number has gone; returns its key.
@@ -74,20 +91,25 @@ impl Cache {
         }
     }
 
-    /// The number of a key, the lowest if there are several.
+    /// The number of a key, the first if there are several.
     pub(super) fn id(&self, key: &AllocatorKey) -> Option<Id> {
-        let all = (key.clone(), Id::MIN)..=(key.clone(), Id::MAX);
-        self.live.by_key.range(all).next().map(|(_, id)| *id)
+        self.ids(key).next()
+    }
+
+    /// The numbers of a key, in the order in which they came.
+    pub(super) fn ids(&self, key: &AllocatorKey) -> impl Iterator<Item = Id> {
+        let all = (key.clone(), Revision(i64::MIN), Id::MIN)..=(key.clone(), UNTOLD, Id::MAX);
+        self.live.by_key.range(all).map(|(_, _, id)| *id)
     }
 
     /// The key of a number.
     pub(super) fn key(&self, id: Id) -> Option<&AllocatorKey> {
-        self.live.by_id.get(&id)
+        self.live.by_id.get(&id).map(|(key, _)| key)
     }
 
     /// Every number with its key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Id, &AllocatorKey)> {
-        self.live.by_id.iter().map(|(id, key)| (*id, key))
+        self.live.by_id.iter().map(|(id, (key, _))| (*id, key))
     }
 
     /// How many numbers there are.

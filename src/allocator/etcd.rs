@@ -2,9 +2,9 @@
 //!
 //! A number's entry is `id/<number>` with its labels, and lasts until it is collected. A node's reference is `value/<labels>/<node>` with the
 //! number, and hangs on the node's lease. Locks are below `locks/`: that of a key is another one than that of a number, which collectors take.
-//! All keys are Cilium's. What is written at once is more than Cilium does: an entry with its first reference, a reference only to an entry
-//! that has its labels, and a number is collected only if no reference names it at that moment. So a collector of ours needs no luck beside
-//! our allocators, and beside Cilium's it is not worse than Cilium's own.
+//! All keys are Cilium's. What is looked at and written at once is more than Cilium does: a reference is written only to an entry that has its
+//! labels, and a number is collected only if no reference names it at that moment. So a collector of ours needs no luck beside our allocators, and
+//! beside Cilium's it is not worse than Cilium's own.
 
 mod collect;
 mod names;
@@ -64,25 +64,25 @@ impl EtcdBackend {
 
     /// What a change of an entry means.
     fn mutation(&self, event: &KeyValueEvent) -> Option<Mutation> {
-        if event.kind == EventKind::ListDone {
-            return Some(Mutation::ListDone);
+        match event.kind {
+            EventKind::ListDone => return Some(Mutation::ListDone),
+            EventKind::Relisting => return Some(Mutation::Relisting),
+            EventKind::Relisted => return Some(Mutation::Relisted),
+            EventKind::Create | EventKind::Modify | EventKind::Delete => {}
         }
         let shown = String::from_utf8_lossy(&event.key);
         let Some(id) = self.names.id_of(&event.key) else {
             tracing::warn!(key = %shown, "a key among identities is none");
             return None;
         };
-        match event.kind {
-            EventKind::Delete => Some(Mutation::Delete(id)),
-            EventKind::Create | EventKind::Modify if event.value.is_empty() => {
-                tracing::warn!(key = %shown, "an identity without labels is not taken");
-                None
-            }
-            EventKind::Create | EventKind::Modify => {
-                Some(Mutation::Upsert(id, AllocatorKey::from_text(&String::from_utf8_lossy(&event.value))))
-            }
-            EventKind::ListDone => Some(Mutation::ListDone),
+        if event.kind == EventKind::Delete {
+            return Some(Mutation::Delete(id));
         }
+        if event.value.is_empty() {
+            tracing::warn!(key = %shown, "an identity without labels is not taken");
+            return None;
+        }
+        Some(Mutation::Upsert(id, AllocatorKey::from_text(&String::from_utf8_lossy(&event.value)), event.mod_revision))
     }
 
     /// Whether a write under a lock was refused because of the lock: the others of its conditions were looked at and hold.
@@ -144,12 +144,26 @@ impl Backend for EtcdBackend {
         Ok(found.map(|found| AllocatorKey::from_text(&String::from_utf8_lossy(&found.value))))
     }
 
+    async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
+        let entry = self.names.entry(id);
+        let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
+        let written = self.session.write_if(&conditions, &[Write::Put(&entry, key.as_str().as_bytes(), Life::Lasting)]).await?;
+        self.if_still_locked(lock, written).await
+    }
+
     async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
         let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
         let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
         let writes = [Write::Put(&entry, key.as_str().as_bytes(), Life::Lasting), Write::Put(&reference, number.as_bytes(), Life::Leased)];
         let written = self.session.write_if(&conditions, &writes).await?;
         self.if_still_locked(lock, written).await
+    }
+
+    async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<(), BackendError> {
+        let entry = self.names.entry(id);
+        let conditions = [Condition::Locked(lock), Condition::Holds(&entry, key.as_str().as_bytes())];
+        self.session.write_if(&conditions, &[Write::Delete(&entry)]).await?;
+        Ok(())
     }
 
     async fn acquire_reference(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {

@@ -4,13 +4,13 @@
 //! number's entry with this key at that moment, and a number that other nodes use comes before one that is only left over. So a collector
 //! may take any number at any time, and two nodes never find two numbers for a key.
 //!
-//! A key that is used by a node whose references were just lost with its lease, and whose entry a copy has not heard of (after a restart of the
-//! store it is listed anew), would get a second number. So free numbers are not tried in any order: where they are tried depends on the key alone,
-//! and whoever finds a number taken looks whether it is the key's. What is left is a number that was freed between the two tries and stands
-//! before it in that order.
+//! A copy may lag behind the store, as after a restart of an etcd, when all is listed anew, and a node whose lease just ended refers to nothing
+//! for a moment although it uses its numbers. So a new number's entry is written first, and referred to only once the store has told of it, as it
+//! tells of all entries in their order: then the copy has every number that the key had under an earlier lock, and if there is one the key keeps
+//! that. A reference is never to a number that is not settled in this way, so whoever finds one may believe it. The copy can be deceived only where it
+//! lags by a whole life of the number that was chosen, with this key: two rounds of a collector.
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
+use tokio::time::timeout;
 
 use super::backend::{Backend, BackendError, Id, Locker};
 use super::key::AllocatorKey;
@@ -36,7 +36,7 @@ impl<B: Backend> Shared<B> {
 
     async fn allocate_locked(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let used = self.backend.get_if_locked(key, lock).await?;
-        let left = || self.state().cache.id(key);
+        let left = || self.state().left_id(key);
         if let Some(id) = used.or_else(left)
             && self.refer(id, key, lock, used.is_some()).await?
         {
@@ -69,37 +69,25 @@ impl<B: Backend> Shared<B> {
     /// Gives a free number to a key that has none.
     async fn choose(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let mut taken = Vec::new();
-        let mut order = StdRng::seed_from_u64(place_of(key));
         let result = loop {
             if taken.len() == CHOICES_MAX {
                 break Err(AllocateError::Taken { tries: CHOICES_MAX });
             }
-            let Some(chosen) = self.state().pool.lease(&mut order) else {
+            let Some(chosen) = self.state().pool.lease(&mut rand::rng()) else {
                 break Err(AllocateError::Exhausted { range: self.options.range });
             };
             let id = self.options.masked(chosen);
-            if self.state().local.reserve(key, id).is_err() {
+            if self.state().local.key(id).is_some() {
                 taken.push(chosen);
                 continue;
             }
-            match self.backend.allocate_id_if_locked(id, key, lock).await {
+            match self.backend.write_id_if_locked(id, key, lock).await {
                 Ok(true) => {
                     self.state().pool.use_up(chosen);
-                    self.verify(id, key);
-                    break Ok(Allocation { id, is_new: true, first_use: true });
+                    break self.settle_on(id, key, lock).await;
                 }
-                Ok(false) => {
-                    self.unreserve(key);
-                    match self.refer_if_it_is(id, key, lock).await {
-                        Ok(false) => taken.push(chosen),
-                        referred => {
-                            self.state().pool.use_up(chosen);
-                            break referred.map(|_| Allocation { id, is_new: false, first_use: true });
-                        }
-                    }
-                }
+                Ok(false) => taken.push(chosen),
                 Err(error) => {
-                    self.doubt(id, key);
                     self.state().pool.release(chosen);
                     break Err(error.into());
                 }
@@ -111,16 +99,45 @@ impl<B: Backend> Shared<B> {
         result
     }
 
-    /// Refers to a number that is taken, if it is the key's: the copy may not have heard of it yet.
-    async fn refer_if_it_is(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<bool, AllocateError> {
-        Ok(self.backend.get_by_id(id).await?.as_ref() == Some(key) && self.refer(id, key, lock, false).await?)
+    /// Refers to a number whose entry was just written, or to one that the key had before as it turns out.
+    async fn settle_on(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
+        let limit = self.options.operation_max;
+        let earlier = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Untold { id, limit })?;
+        for first in earlier {
+            if self.refer(first, key, lock, false).await? {
+                tracing::debug!(%key, %id, %first, "a key that was about to get a number had one already");
+                // nobody refers to it: else the collector takes it
+                if let Err(error) = self.backend.delete_id_if_locked(id, key, lock).await {
+                    tracing::debug!(%id, %error, "a number that nobody needs stays until it is collected");
+                }
+                return Ok(Allocation { id: first, is_new: false, first_use: true });
+            }
+        }
+        if self.refer(id, key, lock, false).await? {
+            Ok(Allocation { id, is_new: true, first_use: true })
+        } else {
+            // somebody deleted it
+            Err(AllocateError::Taken { tries: 1 })
+        }
+    }
+
+    /// Waits until the store has told of an entry; returns the numbers that its key had before.
+    async fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Vec<Id> {
+        loop {
+            let mut told = std::pin::pin!(self.told.notified());
+            told.as_mut().enable();
+            if let Some(earlier) = self.state().earlier_ids(id, key) {
+                return earlier;
+            }
+            told.await;
+        }
     }
 
     /// The reference is in the store.
     fn verify(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.local.verify(key);
-        state.cache.insert(id, key);
+        state.cache.insert_untold(id, key);
     }
 
     fn unreserve(&self, key: &AllocatorKey) {
@@ -156,9 +173,4 @@ impl<B: Backend> Shared<B> {
         self.state().doubtful.remove(key);
         Ok(())
     }
-}
-
-/// Where the tries for a key begin, on every node (FNV-1a).
-fn place_of(key: &AllocatorKey) -> u64 {
-    key.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -3,8 +3,8 @@
 //!
 //! Owns: the pool of free numbers, what this node uses and how often, a copy of all numbers that follows the store, and the tasks that keep
 //! the store right. Receives: a [`Backend`], the store, of which [`EtcdBackend`] is the one over etcd. Emits: numbers, and [`Event`]s of
-//! those that come and go. Invariants: a number is given to a set of labels only under the lock of that set, and becomes a node's only
-//! together with the entry that names its labels; so a number cannot be collected between being found and being used. The pure part
+//! those that come and go. Invariants: a number is given to a set of labels only under the lock of that set, and a node refers
+//! to it only while its entry names these labels; so a number cannot be collected between being found and being used. The pure part
 //! (`pool`, `local`, `cache`, `state`) does no IO and knows no time. Deliberately lacks: what labels mean.
 
 mod backend;

@@ -64,7 +64,8 @@ pub struct AllocatorOptions {
     /// How often all numbers in use are looked at in the store; `None` for never (`WithoutGC`). Lost references are written again without.
     /// 5 minutes: `--identity-allocation-sync-interval`.
     pub sync_interval: Option<Duration>,
-    /// Who wants to know what comes and goes (`WithEvents`). It must be read: a full channel pauses the copy.
+    /// Who wants to know what comes and goes (`WithEvents`). It must be read, and not by who waits for an allocation: a full channel pauses the copy,
+    /// and a new number waits for it.
     pub events: Option<mpsc::Sender<Event>>,
     /// What may not enter the copy.
     pub validator: Option<Validator>,

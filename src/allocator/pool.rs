@@ -25,8 +25,7 @@ impl IdPool {
         Self { range, leased: HashSet::new(), taken: BTreeSet::new() }
     }
 
-    /// Chooses a free number at random, so that nodes seldom choose the same for two keys, and leases it. The same randomness leads to the same number
-    /// unless that is taken.
+    /// Chooses a free number at random, so that nodes seldom choose the same, and leases it.
     pub(super) fn lease(&mut self, random: &mut impl Rng) -> Option<Id> {
         let id = (0..RANDOM_TRIES).map(|_| self.random(random)).find(|id| !self.taken.contains(id)).or_else(|| {
             let start = self.random(random);

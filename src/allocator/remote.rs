@@ -64,15 +64,15 @@ impl RemoteCopy {
         let event = |kind| move |(id, key)| Event { kind, id, key };
         match mutation {
             Mutation::ListDone => self.cache().finish_list().into_iter().map(event(EventKind::Delete)).collect(),
-            Mutation::Upsert(id, key) if accepts(self.options.validator.as_ref(), id, Some(&key)) => {
-                let known = self.cache().insert(id, &key).is_some();
+            Mutation::Upsert(id, key, revision) if accepts(self.options.validator.as_ref(), id, Some(&key)) => {
+                let known = self.cache().insert(id, &key, revision).is_some();
                 vec![Event { kind: if known { EventKind::Modify } else { EventKind::Create }, id, key }]
             }
             Mutation::Delete(id) if accepts(self.options.validator.as_ref(), id, None) => {
                 let gone = self.cache().remove(id);
                 gone.map(|key| Event { kind: EventKind::Delete, id, key }).into_iter().collect()
             }
-            Mutation::Upsert(..) | Mutation::Delete(_) => Vec::new(),
+            Mutation::Upsert(..) | Mutation::Delete(_) | Mutation::Relisting | Mutation::Relisted => Vec::new(),
         }
     }
 }

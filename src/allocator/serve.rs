@@ -68,6 +68,14 @@ pub enum AllocateError {
         /// The number.
         id: Id,
     },
+    /// The store has an entry that was written and does not tell of it, so that nobody knows whether the key had another number before.
+    #[error("the store did not tell of the new identity {id} within {limit:?}")]
+    Untold {
+        /// Its number.
+        id: Id,
+        /// How long was waited.
+        limit: Duration,
+    },
     /// The store does not do it.
     #[error(transparent)]
     Backend(#[from] BackendError),

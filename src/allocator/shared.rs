@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,6 +27,8 @@ pub(super) struct Shared<B> {
     hasher: RandomState,
     /// Whether the first list is complete.
     pub(super) listed: watch::Sender<bool>,
+    /// Told of each change of the copy.
+    pub(super) told: Notify,
     pub(super) remotes: Remotes,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
@@ -41,6 +43,7 @@ impl<B> Shared<B> {
             turns: (0..TURNS).map(|_| tokio::sync::Mutex::new(())).collect(),
             hasher: RandomState::new(),
             listed: watch::Sender::new(false),
+            told: Notify::new(),
             remotes: Remotes::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -61,7 +64,7 @@ impl<B> Shared<B> {
     pub(super) fn reuse(&self, key: &AllocatorKey) -> Option<Id> {
         let mut state = self.state();
         let id = state.local.reuse(key)?;
-        state.cache.insert(id, key);
+        state.cache.insert_untold(id, key);
         Some(id)
     }
 }

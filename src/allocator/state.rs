@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) doubtful: HashMap<AllocatorKey, Id>,
     /// Numbers that are being written into the store again.
     pub(super) restoring: HashSet<Id>,
+    /// Everything is being listed anew: of what was written before an entry that is told of, some may not be told of yet.
+    is_relisting: bool,
 }
 
 /// What a change of the store leads to.
@@ -35,7 +37,19 @@ impl State {
         let mut cache = Cache::default();
         cache.begin_list();
         let (local, pool) = (LocalKeys::default(), IdPool::new(options.range));
-        Self { cache, local, pool, doubtful: HashMap::new(), restoring: HashSet::new() }
+        Self { cache, local, pool, doubtful: HashMap::new(), restoring: HashSet::new(), is_relisting: false }
+    }
+
+    /// The number that a key has in the store by the copy, where that is sure to be the one that was there first.
+    pub(super) fn left_id(&self, key: &AllocatorKey) -> Option<Id> {
+        let first = self.cache.id(key).filter(|_| !self.is_relisting)?;
+        self.cache.is_told(first, key).then_some(first)
+    }
+
+    /// The numbers of a key that were there before this one of it, once the store has told of this, and so of all that were written before.
+    pub(super) fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Option<Vec<Id>> {
+        let is_told = !self.is_relisting && self.cache.is_told(id, key);
+        is_told.then(|| self.cache.ids(key).take_while(|earlier| *earlier != id).collect())
     }
 
     /// Follows the store.
@@ -45,12 +59,20 @@ impl State {
                 self.cache.finish_list();
                 Applied::default()
             }
-            Mutation::Upsert(id, key) => {
+            Mutation::Relisting => {
+                self.is_relisting = true;
+                Applied::default()
+            }
+            Mutation::Relisted => {
+                self.is_relisting = false;
+                Applied::default()
+            }
+            Mutation::Upsert(id, key, revision) => {
                 if !accepts(options.validator.as_ref(), id, Some(&key)) {
                     return Applied::default();
                 }
                 self.pool.remove(options.unmasked(id));
-                let kind = if self.cache.insert(id, &key).is_some() { EventKind::Modify } else { EventKind::Create };
+                let kind = if self.cache.insert(id, &key, revision).is_some() { EventKind::Modify } else { EventKind::Create };
                 Applied { event: Some(Event { kind, id, key }), restore: None }
             }
             Mutation::Delete(id) => self.delete(id, options),

@@ -50,6 +50,7 @@ async fn take_over<B: Backend>(shared: &Arc<Shared<B>>, mutation: Mutation) {
     if is_list_done {
         shared.listed.send_replace(true);
     }
+    shared.told.notify_waiters();
     tell(shared, applied.event).await;
     if let Some((id, key)) = applied.restore
         && shared.state().restoring.insert(id)

@@ -192,7 +192,7 @@ impl Publisher {
     pub(super) fn judge(&self, plan: &Plan, resource: Option<Resource>, event: &KeyValueEvent) {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let right = match (event.kind, wanted.get(&event.key)) {
-            (EventKind::ListDone, _) => true,
+            (EventKind::ListDone | EventKind::Relisting | EventKind::Relisted, _) => true,
             (EventKind::Delete, wanted) => wanted.is_none(),
             (EventKind::Create | EventKind::Modify, Some(value)) => value.as_ref().is_none_or(|value| **value == *event.value),
             (EventKind::Create | EventKind::Modify, None) => resource.is_none_or(|resource| !is_own(plan, resource, &event.value)),

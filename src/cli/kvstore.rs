@@ -206,6 +206,7 @@ async fn watch(options: &WatchOptions) -> Result<Verdict, Failure> {
             EventKind::Modify => format!("modify {key} => {value}\n"),
             EventKind::Delete => format!("delete {key}\n"),
             EventKind::ListDone => "listed\n".to_owned(),
+            EventKind::Relisting | EventKind::Relisted => continue,
         })?;
     }
     Ok(Verdict::Fine)

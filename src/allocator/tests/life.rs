@@ -82,20 +82,25 @@ async fn a_write_whose_answer_did_not_come_is_found_again_or_taken_back() {
     let allocator = start(&memory.node("one"), AllocatorOptions { attempts_max: 1, ..options() });
     memory.fail([Failure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
+    // the entry is there, and nobody refers to it
+    let left = *memory.content().ids.keys().next().unwrap();
+    assert!(memory.content().references.is_empty());
+    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
+    allocator.release(&key("a")).await.unwrap();
+    memory.fail([Failure::After]);
+    allocator.allocate(&key("a")).await.unwrap_err();
     assert_eq!(memory.content().references.len(), 1);
     // nobody uses it: the next look takes the reference back
     until(|| memory.content().references.is_empty()).await;
-    let left = *memory.content().ids.keys().next().unwrap();
-    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
     memory.fail([Failure::After]);
-    allocator.allocate(&key("b")).await.unwrap_err();
-    let found = allocator.allocate(&key("b")).await.unwrap();
-    assert!(!found.is_new && memory.content().ids.len() == 2, "the entry that was written is used");
+    allocator.allocate(&key("a")).await.unwrap_err();
+    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
     // a release that failed is made up for
     memory.fail([Failure::Before]);
-    allocator.release(&key("b")).await.unwrap();
-    assert_eq!(memory.content().references.len(), 2);
-    until(|| memory.content().references.len() == 1).await;
+    allocator.release(&key("a")).await.unwrap();
+    assert_eq!(memory.content().references.len(), 1);
+    until(|| memory.content().references.is_empty()).await;
+    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&left]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,23 +192,31 @@ async fn what_the_copy_says_is_believed_only_if_the_store_says_it_too() {
 /// As after a restart of the store, when a list takes a while, and a lease that ends then.
 #[tokio::test(start_paused = true)]
 async fn a_number_that_the_copy_has_not_heard_of_and_nobody_refers_to_is_found_all_the_same() {
-    let keys = || (0..20).map(|number| key(&number.to_string()));
-    let elsewhere = Memory::default();
-    let first = start(&elsewhere.node("one"), options());
     let memory = Memory::default();
-    let second = start(&memory.node("two"), options());
+    let (one, two) = (memory.node("one"), memory.node("two"));
+    let (first, second) = (start(&one, options()), start(&two, options()));
     second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    for key in keys() {
-        let id = first.allocate(&key).await.unwrap().id;
-        // nobody is told
-        memory.content().ids.insert(id, (key, 1));
+    two.set_deaf(true);
+    let used = first.allocate(&key("a")).await.unwrap().id;
+    one.lose_references_unheard();
+    let a = key("a");
+    let mut allocating = Box::pin(second.allocate(&a));
+    let written = until(|| memory.content().ids.len() == 2);
+    tokio::select! {
+        early = &mut allocating => panic!("{early:?} before it heard of its entry"),
+        () = written => {}
     }
-    for key in keys() {
-        let expected = first.get(&key).await.unwrap().unwrap();
-        let found = second.allocate(&key).await.unwrap();
-        assert_eq!((found.id, found.is_new), (expected, false), "{key}");
-    }
-    assert_eq!(memory.content().ids.len(), 20);
+    two.set_deaf(false);
+    assert_eq!(allocating.await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
+    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&used], "the other number is gone");
+    until(|| second.count() == 1).await;
+    // one that is told of nothing gives nothing
+    two.set_deaf(true);
+    assert!(matches!(second.allocate(&key("b")).await, Err(AllocateError::Untold { .. } | AllocateError::Timeout { .. })));
+    until(|| memory.content().references.keys().all(|(used, _)| *used == a)).await;
+    two.set_deaf(false);
+    let found = second.allocate(&key("b")).await.unwrap();
+    assert_eq!(second.get(&key("b")).await.unwrap(), Some(found.id));
 }
 
 #[tokio::test(start_paused = true)]

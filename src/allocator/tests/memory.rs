@@ -48,6 +48,8 @@ pub(super) struct Node {
     name: &'static str,
     /// Counts how often its references were lost.
     lost: Arc<watch::Sender<u64>>,
+    /// Whether it is told of nothing that happens.
+    is_deaf: Arc<watch::Sender<bool>>,
 }
 
 pub(super) struct Held(#[expect(dead_code, reason = "held for as long as it lives")] OwnedMutexGuard<()>);
@@ -58,7 +60,7 @@ impl Locker for Held {
 
 impl Memory {
     pub(super) fn node(&self, name: &'static str) -> Node {
-        Node { memory: self.clone(), name, lost: Arc::new(watch::Sender::new(0)) }
+        Node { memory: self.clone(), name, lost: Arc::new(watch::Sender::new(0)), is_deaf: Arc::new(watch::Sender::new(false)) }
     }
 
     pub(super) fn content(&self) -> MutexGuard<'_, Content> {
@@ -83,8 +85,18 @@ impl Memory {
 impl Node {
     /// Its lease ends: its references go, and it hears of it.
     pub(super) fn lose_references(&self) {
-        self.memory.content().references.retain(|(_, node), _| *node != self.name);
+        self.lose_references_unheard();
         self.lost.send_modify(|count| *count += 1);
+    }
+
+    /// From now on it is told of nothing that happens, or of all that happened meanwhile.
+    pub(super) fn set_deaf(&self, is_deaf: bool) {
+        self.is_deaf.send_replace(is_deaf);
+    }
+
+    /// Its lease ends, and it has not heard of it yet.
+    pub(super) fn lose_references_unheard(&self) {
+        self.memory.content().references.retain(|(_, node), _| *node != self.name);
     }
 
     /// One write; fails as it was told to.
@@ -106,7 +118,7 @@ impl Content {
     fn put(&mut self, id: Id, key: &AllocatorKey) {
         self.revision += 1;
         self.ids.insert(id, (key.clone(), self.revision));
-        self.tell(&Mutation::Upsert(id, key.clone()));
+        self.tell(&Mutation::Upsert(id, key.clone(), Revision(self.revision)));
     }
 
     fn delete(&mut self, id: Id) {
@@ -159,9 +171,29 @@ impl Backend for Node {
         Ok(self.memory.content().ids.get(&id).map(|(key, _)| key.clone()))
     }
 
+    async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| {
+            let free = !content.ids.contains_key(&id);
+            if free {
+                content.put(id, key);
+            }
+            free
+        })
+    }
+
     async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| content.allocate(id, key, self.name))
+    }
+
+    async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<(), BackendError> {
+        tokio::task::yield_now().await;
+        self.write(|content| {
+            if content.is(id, key) {
+                content.delete(id);
+            }
+        })
     }
 
     async fn acquire_reference(&self, id: Id, key: &AllocatorKey, _: &Held) -> Result<bool, BackendError> {
@@ -208,7 +240,12 @@ impl Backend for Node {
         let list: Vec<_> = {
             let mut content = self.memory.content();
             content.watchers.push(watcher);
-            content.ids.iter().map(|(id, (key, _))| Mutation::Upsert(*id, key.clone())).chain([Mutation::ListDone]).collect()
+            content
+                .ids
+                .iter()
+                .map(|(id, (key, revision))| Mutation::Upsert(*id, key.clone(), Revision(*revision)))
+                .chain([Mutation::ListDone])
+                .collect()
         };
         let forward = async {
             for mutation in list {
@@ -216,7 +253,11 @@ impl Backend for Node {
                     return;
                 }
             }
+            let mut deaf = self.is_deaf.subscribe();
             while let Some(mutation) = changes.recv().await {
+                if deaf.wait_for(|is_deaf| !is_deaf).await.is_err() {
+                    return;
+                }
                 if mutations.send(mutation).await.is_err() {
                     return;
                 }

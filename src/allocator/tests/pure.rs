@@ -14,6 +14,7 @@ use crate::allocator::local::{Conflict, Given, LocalKeys};
 use crate::allocator::options::{AllocatorOptions, Validator};
 use crate::allocator::pool::IdPool;
 use crate::allocator::state::{Applied, State};
+use crate::model::Revision;
 
 #[test]
 fn a_key_is_its_labels_in_the_order_of_their_keys_whatever_their_sources() {
@@ -123,18 +124,18 @@ fn local_keys_count_their_uses_and_have_one_number_each() {
 #[test]
 fn a_copy_answers_with_what_stood_until_a_new_list_is_complete() {
     let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
-    cache.insert(id(1), &a);
-    cache.insert(id(2), &b);
+    cache.insert(id(1), &a, Revision(1));
+    cache.insert(id(2), &b, Revision(2));
     cache.begin_list();
-    assert_eq!(cache.insert(id(1), &a), Some(a.clone()), "known from before");
-    cache.insert(id(3), &b);
+    assert_eq!(cache.insert(id(1), &a, Revision(3)), Some(a.clone()), "known from before");
+    cache.insert(id(3), &b, Revision(4));
     assert_eq!((cache.key(id(2)), cache.key(id(3)), cache.id(&b)), (Some(&b), None, Some(id(2))));
     assert_eq!(cache.finish_list(), [(id(2), b.clone())]);
     assert_eq!((cache.key(id(2)), cache.id(&b), cache.len()), (None, Some(id(3)), 2));
     assert_eq!(cache.finish_list(), []);
     cache.begin_list();
-    cache.insert(id(3), &b);
-    cache.insert(id(4), &a);
+    cache.insert(id(3), &b, Revision(5));
+    cache.insert(id(4), &a, Revision(6));
     assert_eq!(cache.abort_list(), [(id(4), a.clone())]);
     assert_eq!((cache.id(&a), cache.id(&b), cache.len()), (Some(id(1)), Some(id(3)), 2));
 }
@@ -142,12 +143,31 @@ fn a_copy_answers_with_what_stood_until_a_new_list_is_complete() {
 #[test]
 fn a_key_with_two_numbers_is_found_until_both_are_gone() {
     let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
-    cache.insert(id(9), &a);
-    cache.insert(id(8), &a);
-    assert_eq!(cache.id(&a), Some(id(8)));
-    assert_eq!((cache.remove(id(8)), cache.id(&a)), (Some(a.clone()), Some(id(9))));
-    assert_eq!(cache.insert(id(9), &b), Some(a.clone()), "the number is another key's now");
-    assert_eq!((cache.id(&a), cache.id(&b), cache.remove(id(8))), (None, Some(id(9)), None));
+    cache.insert(id(9), &a, Revision(7));
+    cache.insert(id(8), &a, Revision(8));
+    assert_eq!(cache.id(&a), Some(id(9)), "the one that was there first");
+    assert_eq!((cache.remove(id(9)), cache.id(&a)), (Some(a.clone()), Some(id(8))));
+    assert_eq!(cache.insert(id(8), &b, Revision(9)), Some(a.clone()), "the number is another key's now");
+    assert_eq!((cache.id(&a), cache.id(&b), cache.remove(id(9))), (None, Some(id(8)), None));
+}
+
+#[test]
+fn the_numbers_that_a_key_had_before_are_known_once_the_store_has_told_of_the_new_one_and_no_list_is_under_way() {
+    let (options, a) = (AllocatorOptions { range: range(1, 100), ..options(true) }, key("a"));
+    let mut state = State::new(&options);
+    state.apply(Mutation::ListDone, &options);
+    state.cache.insert_untold(id(7), &a);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "it was written here, and the store has not told of it");
+    state.apply(Mutation::Upsert(id(7), key("b"), Revision(1)), &options);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "it was another's before");
+    state.apply(Mutation::Relisting, &options);
+    state.apply(Mutation::Upsert(id(7), a.clone(), Revision(5)), &options);
+    assert_eq!(state.earlier_ids(id(7), &a), None, "a list is in the order of its keys");
+    state.apply(Mutation::Upsert(id(8), a.clone(), Revision(3)), &options);
+    state.apply(Mutation::Upsert(id(9), a.clone(), Revision(6)), &options);
+    state.apply(Mutation::Relisted, &options);
+    assert_eq!(state.earlier_ids(id(7), &a), Some(vec![id(8)]));
+    assert_eq!(state.earlier_ids(id(8), &a), Some(vec![]));
 }
 
 fn options(protection: bool) -> AllocatorOptions {
@@ -162,9 +182,9 @@ fn event(kind: EventKind, number: u64, key: &AllocatorKey) -> Applied {
 fn what_goes_from_the_store_while_it_is_used_is_written_again() {
     let (options, a, mut random) = (options(true), key("a"), StdRng::seed_from_u64(1));
     let mut state = State::new(&options);
-    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone()), &options), event(EventKind::Create, 1, &a));
+    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(EventKind::Create, 1, &a));
     state.apply(Mutation::ListDone, &options);
-    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone()), &options), event(EventKind::Modify, 1, &a));
+    assert_eq!(state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options), event(EventKind::Modify, 1, &a));
     state.local.reserve(&a, id(1)).unwrap();
     let protected = state.apply(Mutation::Delete(id(1)), &options);
     assert_eq!(protected, Applied { event: None, restore: Some((id(1), a.clone())) });
@@ -180,7 +200,7 @@ fn a_number_in_use_is_free_only_when_it_is_in_use_no_more() {
     let (options, a, mut random) = (options(false), key("a"), StdRng::seed_from_u64(1));
     let mut state = State::new(&options);
     state.apply(Mutation::ListDone, &options);
-    state.apply(Mutation::Upsert(id(1), a.clone()), &options);
+    state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options);
     state.local.reserve(&a, id(1)).unwrap();
     assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(EventKind::Delete, 1, &a));
     let others: BTreeSet<_> = (0..2).map(|_| state.pool.lease(&mut random).unwrap()).collect();
@@ -198,15 +218,15 @@ fn a_remote_cluster_s_numbers_are_of_its_range_and_name_it() {
     let foreign = AllocatorKey::from_labels([("k8s:io.cilium.k8s.policy.cluster", "paris")]);
     let unnamed = AllocatorKey::from_labels([("k8s:app", "a")]);
     for refused in [
-        Mutation::Upsert(id(99), key("a")),
-        Mutation::Upsert(id(200), key("a")),
-        Mutation::Upsert(id(100), foreign),
-        Mutation::Upsert(id(100), unnamed),
+        Mutation::Upsert(id(99), key("a"), Revision(1)),
+        Mutation::Upsert(id(200), key("a"), Revision(1)),
+        Mutation::Upsert(id(100), foreign, Revision(1)),
+        Mutation::Upsert(id(100), unnamed, Revision(1)),
         Mutation::Delete(id(200)),
     ] {
         assert_eq!(state.apply(refused, &options), Applied::default());
     }
-    assert_eq!(state.apply(Mutation::Upsert(id(199), key("a")), &options), event(EventKind::Create, 199, &key("a")));
+    assert_eq!(state.apply(Mutation::Upsert(id(199), key("a"), Revision(1)), &options), event(EventKind::Create, 199, &key("a")));
     assert_eq!(state.apply(Mutation::Delete(id(199)), &options), event(EventKind::Delete, 199, &key("a")));
 }
 

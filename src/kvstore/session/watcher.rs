@@ -33,6 +33,11 @@ pub enum EventKind {
     Delete,
     /// The first list is complete: told once, without a key.
     ListDone,
+    /// A later list begins, without a key: until its end changes come in the order of their keys, and not in that of their revisions. Told again where
+    /// a list breaks off.
+    Relisting,
+    /// A later list is complete, without a key.
+    Relisted,
 }
 
 /// One change.
@@ -44,7 +49,7 @@ pub struct KeyValueEvent {
     pub key: Vec<u8>,
     /// Its value; empty of what is deleted.
     pub value: Arc<[u8]>,
-    /// The revision of the change; of what a new list does not have any more, that of the list.
+    /// The revision of the change; of what a new list does not have any more, and of its end, that of the list.
     pub mod_revision: Revision,
 }
 
@@ -149,6 +154,9 @@ impl Following {
 
     async fn list(&mut self, connection: &Connection) -> Result<Revision, Ended> {
         self.generation += 1;
+        if self.told {
+            self.tell(about_list(EventKind::Relisting, Revision(0))).await?;
+        }
         let mut list = connection.list(&self.prefix);
         let mut revision = Revision(0);
         while let Some(page) = list.next_page().await? {
@@ -165,10 +173,9 @@ impl Following {
             self.known.remove(&key);
             self.tell(gone(key, revision)).await?;
         }
-        if !self.told {
-            self.told = true;
-            self.tell(KeyValueEvent { kind: EventKind::ListDone, key: Vec::new(), value: Arc::default(), mod_revision: revision }).await?;
-        }
+        let kind = if self.told { EventKind::Relisted } else { EventKind::ListDone };
+        self.told = true;
+        self.tell(about_list(kind, revision)).await?;
         Ok(revision)
     }
 
@@ -205,6 +212,10 @@ impl Following {
     async fn tell(&self, event: KeyValueEvent) -> Result<(), Unread> {
         self.sender.send(event).await.map_err(|_| Unread)
     }
+}
+
+fn about_list(kind: EventKind, mod_revision: Revision) -> KeyValueEvent {
+    KeyValueEvent { kind, key: Vec::new(), value: Arc::default(), mod_revision }
 }
 
 fn gone(key: Vec<u8>, mod_revision: Revision) -> KeyValueEvent {

@@ -161,6 +161,7 @@ impl Inner {
             EventKind::ListDone => {
                 self.listed.send_replace(true);
             }
+            EventKind::Relisting | EventKind::Relisted => {}
             EventKind::Create | EventKind::Modify => {
                 if let Some(reason) = self.options.validate.as_ref().and_then(|validate| validate(&name, &event.value).err()) {
                     tracing::warn!(key = printable(&event.key), reason, "a shared key cannot be used");

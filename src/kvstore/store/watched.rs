@@ -53,6 +53,7 @@ impl WatchStore {
                     self.prune();
                     self.synced.send_replace(true);
                 }
+                EventKind::Relisting | EventKind::Relisted => {}
             }
         }
     }
