@@ -333,7 +333,7 @@ async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     scene.settles("the disk being full").await;
     eventually("the store to fail", || async { (store_state(&scene).await != "healthy").then_some(()) }).await;
     let data = scene.home.data_directory().display().to_string();
-    assert!(scene.meshkeep().log_lines_with(&[&data]) >= 1, "a message should name the data directory");
+    eventually("a message to name the data directory", async || (scene.meshkeep().log_lines_with(&[&data]) >= 1).then_some(())).await;
 
     // with room again, everything is fetched and kept
     scene.kill_meshkeep();
@@ -342,7 +342,8 @@ async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     scene.start_meshkeep().await;
     scene.settles("room on the disk again").await;
     // what the full disk cut off may be told as lost
-    assert!(["healthy", "recovered"].contains(&store_state(&scene).await.as_str()));
+    let is_well = async || ["healthy", "recovered"].contains(&store_state(&scene).await.as_str()).then_some(());
+    eventually("the store to be well", is_well).await;
 }
 
 async fn store_state(scene: &Scene) -> String {
