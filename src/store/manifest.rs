@@ -265,6 +265,33 @@ mod tests {
         Noted { head, body: Some(Manifest::default().write(&entries).into()), slots, complete: true }
     }
 
+    /// Changes to that base that change nothing, with a number.
+    fn changes_of(number: u64) -> Noted {
+        let head = Head { stamp: 9 + number, first_group: 9, last_group: number, ..Head::default() };
+        let slots = vec![Slot { kind: SlotKind::Manifest, number: u32::try_from(number).unwrap() }];
+        Noted { head, body: Some(Bytes::new()), slots, complete: true }
+    }
+
+    /// What only the missing one says of a chunk is nowhere else.
+    #[test]
+    fn changes_of_which_one_is_missing_are_not_believed() {
+        let is_believed = |numbers: &[u64]| {
+            let objects = [base_of(&[("", None)])].into_iter().chain(numbers.iter().map(|number| changes_of(*number))).collect();
+            Manifest::read(objects, false).0.is_valid()
+        };
+        assert!(is_believed(&[1, 2, 3]));
+        assert!(!is_believed(&[1, 3]), "the second");
+        assert!(!is_believed(&[2, 3]), "the first");
+    }
+
+    /// A part that cannot even be told from others may be of an object that counts.
+    #[test]
+    fn a_manifest_with_a_part_that_is_damaged_is_not_believed() {
+        let is_believed = |damaged| Manifest::read(vec![base_of(&[("", None)])], damaged).0.is_valid();
+        assert!(is_believed(false));
+        assert!(!is_believed(true));
+    }
+
     #[test]
     fn ranges_that_leave_a_key_out_are_not_believed() {
         let is_believed = |ranges: &[(&str, Option<&str>)]| Manifest::read(vec![base_of(ranges)], false).0.is_valid();

@@ -375,6 +375,49 @@ fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
+/// The newest put's key was put again in the restored history, behind the revision of ours, so that only its value *then* tells the two apart;
+/// what else happened at that revision no list of changes behind it would have.
+#[test]
+fn a_snapshot_whose_history_put_the_same_key_later_is_noticed_by_its_value_then() {
+    let (mut etcd, mut mirror) = settled(true);
+    let (key, other) = (format!("{PREFIX}{FIRST_IDENTITY}").into_bytes(), format!("{PREFIX}{}", FIRST_IDENTITY + 1).into_bytes());
+    let snapshot = etcd.clone();
+    etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
+    mirror.settle(&etcd);
+    etcd = snapshot;
+    etcd.put(&other, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
+    etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
+    mirror.crash(0);
+    mirror.settle(&etcd);
+    assert_eq!(mirror.served(), etcd.truth());
+}
+
+#[test]
+fn a_put_that_was_watched_is_what_a_resume_asks_for_and_reads_behind() {
+    let (mut etcd, mut mirror) = settled(true);
+    let key = format!("{PREFIX}{FIRST_IDENTITY}").into_bytes();
+    etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
+    mirror.settle(&etcd);
+    mirror.crash(0);
+    mirror.connect(&etcd);
+    let mut requests = Vec::new();
+    while !matches!(mirror.request, Some(Request::Watch(_))) && mirror.advance(&etcd) {
+        requests.extend(mirror.request.clone());
+    }
+    let (put, now) = (Revision(etcd.revision), Revision(etcd.revision));
+    assert_eq!(requests, [Request::ReadTogether(vec![CANARY.to_vec(), key]), Request::ListChanges(put), Request::Watch(now)]);
+}
+
+/// Old etcds tell a new watch of events from before its start (etcd #20221): they must not take the revision back that everything is read up to.
+#[test]
+fn events_from_before_take_no_revision_back() {
+    let (etcd, mut mirror) = settled(true);
+    let (before, revision) = (mirror.served(), mirror.resync.cursor().unwrap().revision);
+    let signs = mirror.signs(&etcd, &[]);
+    mirror.feed(Input::Events { events: Vec::new(), revision: Revision(2), signs });
+    assert_eq!((mirror.served(), mirror.resync.cursor().unwrap().revision), (before, revision));
+}
+
 /// The newest put that is held is in the snapshot, and the revision that was read is not yet: nothing but the revision tells.
 #[test]
 fn a_snapshot_restored_behind_the_newest_put_is_noticed_by_its_revision() {

@@ -139,6 +139,46 @@ fn a_key_on_a_lease_of_its_own_goes_after_a_third_of_a_life() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
+/// One key on a lease that has expired, and the first look at the signs.
+fn one_held() -> (Etcd, Mirror) {
+    let (mut etcd, mut mirror) = copy();
+    etcd.lease = 30;
+    etcd.put(&key(0), LABELS);
+    run(&mut mirror, &etcd);
+    etcd.expire(30);
+    run(&mut mirror, &etcd);
+    mirror.keep_vigil(&etcd);
+    (etcd, mirror)
+}
+
+/// Lets time pass, with one look at its end.
+fn look_after(mirror: &mut Mirror, etcd: &mut Etcd, time: Duration) -> usize {
+    etcd.clock += time;
+    mirror.keep_vigil(etcd);
+    run(mirror, etcd);
+    mirror.served().len()
+}
+
+/// The margin is for clocks and keepalives that are late: a third of a life alone ends no hold.
+#[test]
+fn a_hold_ends_only_a_margin_after_a_third_of_a_life() {
+    let (mut etcd, mut mirror) = one_held();
+    assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_LIFE / 3), 9);
+    assert_eq!(look_after(&mut mirror, &mut etcd, MARGIN - Duration::from_secs(1)), 9);
+    assert_eq!(look_after(&mut mirror, &mut etcd, Duration::from_secs(1)), 8);
+}
+
+/// The writer died and another came between two looks: what stands is the other's, and has stood for no time yet.
+#[test]
+fn signs_that_were_made_anew_between_two_looks_begin_the_wait_anew() {
+    let (mut etcd, mut mirror) = one_held();
+    etcd.delete(CONFIG);
+    etcd.announce();
+    run(&mut mirror, &etcd);
+    assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_LIFE / 3 + MARGIN), 9);
+    assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_LIFE / 3 + MARGIN), 8);
+}
+
 /// Trap 35: what is deleted late must not take what has come in its place under the same key.
 #[test]
 fn the_late_delete_of_what_is_held_does_not_remove_its_replacement() {
