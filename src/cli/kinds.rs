@@ -131,7 +131,7 @@ pub(super) static KINDS: &[KindRow] = &[
             columns: &[
                 Column::new("NAMESPACE", namespace_of),
                 Column::new("NAME", name_of),
-                Column::new("CLUSTERS", |item| each(item, "/clusters", "/name")),
+                Column::new("CLUSTERS", |item| each(item, "/clusters", "/cluster")),
                 Column::new("BACKENDS", |item| count(item, "/backends")),
                 Column::wide("BACKEND IPS", |item| each(item, "/backends", "/ip")),
             ],
