@@ -27,6 +27,7 @@ mod commit;
 mod config;
 mod demo;
 mod doctor;
+mod dto;
 mod etcd_api;
 mod feed;
 mod file_watch;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::dto::problems::Hint;
 use super::dto::rfc3339;
+use crate::dto::problems::Hint;
 use crate::handle::Miss;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 
@@ -27,7 +27,7 @@ pub(super) fn hints(miss: &Miss) -> Vec<Hint> {
 
 fn of_pod_cidr(net: &str, node: &EntryKey) -> Hint {
     Hint {
-        kind: "podCIDR",
+        kind: "podCIDR".into(),
         detail: format!(
             "in pod CIDR {net} of node {}/{}: a pod would have it there, and none announces it; see whether its endpoint is ready",
             node.cluster, node.name
@@ -48,7 +48,7 @@ fn of_tombstone(gone: &Tombstone) -> Hint {
         DeleteReason::ClusterRemoved => "the cluster was removed from the mesh",
     };
     Hint {
-        kind: "deleted",
+        kind: "deleted".into(),
         detail: format!("{what} until {time}, when {why}"),
         clusters: vec![cluster.to_string()],
         node: node.map(str::to_owned),
@@ -63,7 +63,7 @@ fn of_clusters(kind: &'static str, clusters: &[ClusterName], words: impl Fn(&str
     let more = clusters.len() - named.len();
     let names = if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") };
     let more_clusters = Some(more).filter(|more| *more > 0);
-    (!named.is_empty()).then(|| Hint { kind, detail: words(&names), clusters: named, more_clusters, ..Hint::default() })
+    (!named.is_empty()).then(|| Hint { kind: kind.into(), detail: words(&names), clusters: named, more_clusters, ..Hint::default() })
 }
 
 fn of_nearest(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
@@ -74,7 +74,7 @@ fn of_nearest(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
     let node = record.key.derived_from();
     let node_said = node.map(|node| format!(" (node {node})"));
     Hint {
-        kind: "nearest",
+        kind: "nearest".into(),
         detail: format!("the nearest that is known: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()),
         clusters: vec![cluster.to_string()],
         prefix: Some(prefix.net.to_string()),

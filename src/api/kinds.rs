@@ -1,6 +1,6 @@
 //! The kinds of findings, how bad each is, and how many are told.
 
-use crate::api::dto::problems::{Finding, Severity};
+use crate::model::{Severity, ToldFinding};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
@@ -48,8 +48,8 @@ pub(crate) fn finding(
     clusters: impl IntoIterator<Item = impl ToString>,
     detail: impl Into<String>,
     advice: impl Into<String>,
-) -> Finding {
-    Finding {
+) -> ToldFinding {
+    ToldFinding {
         id: if subject.is_empty() { kind.to_owned() } else { format!("{kind}/{subject}") },
         kind,
         severity: KINDS.iter().find(|(known, _)| *known == kind).map_or(Severity::Warning, |(_, severity)| *severity),
@@ -64,8 +64,7 @@ pub(crate) fn finding(
 
 #[cfg(test)]
 mod tests {
-    use super::KINDS;
-    use crate::api::dto::problems::Severity;
+    use super::{KINDS, Severity};
 
     #[test]
     fn kinds_are_in_order_and_severities_are_told_by_how_bad_they_are() {

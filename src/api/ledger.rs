@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::dto::problems::Finding;
 use super::dto::rfc3339;
+use crate::model::ToldFinding;
 
 /// What was seen. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -22,7 +22,7 @@ struct Book {
 
 impl Ledger {
     /// These are all that there are now: says of each since when, and forgets those that are over.
-    pub(crate) fn note(&self, findings: &mut [Finding]) {
+    pub(crate) fn note(&self, findings: &mut [ToldFinding]) {
         let now = SystemTime::now();
         let mut known = self.0.since.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *known);
@@ -53,7 +53,7 @@ mod tests {
     fn a_finding_is_there_since_it_was_seen_first_until_it_is_over() {
         let ledger = Ledger::default();
         let noted = |present: bool| {
-            let mut findings: Vec<Finding> = present.then(|| finding("staleFile", "x", ["paris"], "", "")).into_iter().collect();
+            let mut findings: Vec<ToldFinding> = present.then(|| finding("staleFile", "x", ["paris"], "", "")).into_iter().collect();
             ledger.note(&mut findings);
             let since = findings.pop().and_then(|finding| finding.since);
             (since, ledger.0.since.lock().unwrap().get("staleFile/x").copied())

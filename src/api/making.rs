@@ -8,13 +8,13 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use super::accept::Form;
-use super::dto::meta::ListMeta;
 use super::fields::Fields;
 use super::one_line::append_line;
 use super::paging::{Listing, PAGE_BYTES_MAX};
 use super::problem::Problem;
 use super::query::{ListQuery, Parameters};
 use super::scans::Pace;
+use crate::dto::meta::ListMeta;
 use crate::handle::{NoDecodedRoom, Reading, Slice, Spent};
 
 /// How much of a list as lines is made before it is sent: some 1,200 ipcache entries, about a millisecond of work, so that what passing a turn on takes (30 µs,

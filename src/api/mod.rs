@@ -135,7 +135,7 @@ pub enum OpenapiForm {
 
 /// What the lines of a stream are, which its route cannot say.
 #[derive(OpenApi)]
-#[openapi(components(schemas(events::WatchEvent)))]
+#[openapi(components(schemas(crate::dto::events::WatchEvent)))]
 struct StreamLines;
 
 /// The routes that the OpenAPI document describes.

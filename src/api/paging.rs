@@ -4,9 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::accept::Form;
-use super::dto::meta::{ListMeta, Terms};
+use super::dto::meta::Terms;
 use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
+use crate::dto::meta::ListMeta;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 

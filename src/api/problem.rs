@@ -4,9 +4,8 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
+use crate::dto::problem::ProblemDocument;
 use crate::handle::{Loading, NoDecodedRoom};
 
 /// How soon a client may try again what only needs a moment: the store, or a free place among streams or scans.
@@ -181,30 +180,6 @@ pub(crate) struct Problem {
     age_seconds: Option<f64>,
 }
 
-/// A problem document (RFC 9457).
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Problem)]
-pub(crate) struct ProblemDocument {
-    /// Stable for each kind of trouble: `/problems/` and the code.
-    #[serde(rename = "type")]
-    problem_type: String,
-    /// The kind of trouble in words.
-    title: &'static str,
-    /// The HTTP status.
-    status: u16,
-    /// What happened and what to do about it.
-    detail: String,
-    /// The path that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    instance: Option<String>,
-    /// The kind of trouble for programs.
-    code: &'static str,
-    /// With `tooOld`: how old the answer would have been; left out where that is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_seconds: Option<f64>,
-}
-
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into(), age_seconds: None }
@@ -233,7 +208,15 @@ impl Problem {
     pub(crate) fn document(self, instance: Option<String>) -> ProblemDocument {
         let (status, code, title) = self.code.parts();
         let (problem_type, status) = (format!("/problems/{code}"), status.as_u16());
-        ProblemDocument { problem_type, title, status, detail: self.detail, instance, code, age_seconds: self.age_seconds }
+        ProblemDocument {
+            problem_type,
+            title: title.into(),
+            status,
+            detail: self.detail,
+            instance,
+            code: code.into(),
+            age_seconds: self.age_seconds,
+        }
     }
 }
 

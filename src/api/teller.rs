@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime};
 
 use super::findings::told;
 use super::kinds::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
-use crate::api::dto::problems::Finding;
 use crate::handle::{Reading, Survey};
 use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
 
@@ -38,7 +37,7 @@ pub(super) struct Found {
 
 impl Found {
     /// Those about clusters and this process, then those across keys that have lasted by now.
-    pub(super) fn of(standing: Vec<Finding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
+    pub(super) fn of(standing: Vec<ToldFinding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut rest, total) =
             (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
@@ -61,8 +60,7 @@ impl Found {
     }
 
     /// False where there is no room for it.
-    fn take(&mut self, finding: Finding) -> bool {
-        let finding = ToldFinding::from(finding);
+    fn take(&mut self, finding: ToldFinding) -> bool {
         let bytes = self.bytes + finding.text_bytes();
         if self.by_key.len() >= TOLD_COUNT_MAX || bytes > TOLD_BYTES_MAX {
             return false;
@@ -107,13 +105,13 @@ mod tests {
     use super::*;
     use crate::api::findings::finding;
 
-    fn found(findings: impl IntoIterator<Item = Finding>) -> Found {
+    fn found(findings: impl IntoIterator<Item = ToldFinding>) -> Found {
         let mut found = Found::default();
         findings.into_iter().for_each(|finding| assert!(found.take(finding)));
         found
     }
 
-    fn lost(cluster: &str, detail: &str) -> Finding {
+    fn lost(cluster: &str, detail: &str) -> ToldFinding {
         finding("sourceLost", cluster, [cluster], detail, "")
     }
 
@@ -130,7 +128,7 @@ mod tests {
         let mut teller = Teller::default();
         let key = |cluster: &str| format!("problem/sourceLost/{cluster}");
         assert_eq!(told(teller.changes(found([lost("b", "x"), lost("a", "y")]))), [key("a") + " y", key("b") + " x"]);
-        let again = Finding { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
+        let again = ToldFinding { since: Some("2026-01-01T00:00:00Z".to_owned()), ..lost("a", "y") };
         assert_eq!(told(teller.changes(found([lost("b", "x"), again]))), Vec::<String>::new());
         assert_eq!(told(teller.changes(found([lost("a", "z")]))), [key("b") + " over", key("a") + " z"]);
         assert_eq!(told(teller.changes(found([]))), [key("a") + " over"]);
@@ -143,7 +141,8 @@ mod tests {
         let taken = many(TOLD_COUNT_MAX + 100).filter(|finding| bounded.take(finding.clone())).count();
         assert_eq!(taken, TOLD_COUNT_MAX);
         let mut long = Found::default();
-        let taken = many(40).map(|finding| Finding { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
+        let taken =
+            many(40).map(|finding| ToldFinding { detail: "x".repeat(1 << 20), ..finding }).filter(|one| long.take(one.clone())).count();
         assert_eq!(taken, 15);
         let mut teller = Teller::default();
         let steps: Vec<usize> = (0..4).map(|_| teller.changes(found(many(CHANGES_MAX * 2 + 7))).len()).collect();

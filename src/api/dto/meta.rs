@@ -1,12 +1,11 @@
 //! How old an answer is and where it comes from (docs/invariants.md, 10), in a size that does not grow with the mesh.
 
+use std::borrow::Cow;
 use std::time::Duration;
-
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::{rfc3339, seconds};
 use crate::api::problem::Problem;
+use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources};
 use crate::handle::{Origin, Reading, SourceMeta};
 use crate::model::{Position, Record};
 
@@ -38,131 +37,21 @@ pub(crate) struct Terms {
     detail: Detail,
 }
 
-/// Of a list.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ListMeta {
-    /// The position of the first page, with what a later page has seen since: go on from the last page's with `/v1/events?after=`.
-    position: String,
-    /// `live` if all sources are, `restored` if any is from the store and not confirmed yet, else `neverRead`; left out where there are none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<&'static str>,
-    /// What its sources are together.
-    #[serde(flatten)]
-    sources: Sources,
-}
-
-/// The sources of an answer, one for each cluster and kind that it used, together.
-#[derive(Debug, Clone, Default, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Sources {
-    /// How long ago the quietest of them said anything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    oldest_age_seconds: Option<f64>,
-    /// How many are live.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    live_sources: Option<usize>,
-    /// How many there are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    source_count: Option<usize>,
-    /// Those that are not live, or have been quiet for more than 60 s; at most 20. With `meta=full` all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    sources: Vec<Source>,
-    /// How many more of these there are; left out where there are none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    more_sources: Option<usize>,
-}
-
-/// One kind of one cluster.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Source {
-    /// The cluster.
-    cluster: String,
-    /// The kind: `node`, `service`, `identity`, `ipcache`, `serviceExport` or `endpointSlice`.
-    kind: &'static str,
-    /// How current it is.
-    #[serde(flatten)]
-    age: SourceAge,
-}
-
-/// How current a source is.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct SourceAge {
-    /// `live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet; `neverRead`: nothing was ever read.
-    origin: &'static str,
-    /// Where the cluster's connection is in its life; left out where the cluster is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    phase: Option<&'static str>,
-    /// When the source last said anything; left out where that is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_contact: Option<String>,
-    /// How long ago that is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_seconds: Option<f64>,
-    /// The source's revision: of the whole kind in a list, of the key's last put for a single thing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revision: Option<i64>,
-    /// `unknown` where the source is itself a copy, made by a KVStoreMesh, whose own age cannot be known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    source_age: Option<&'static str>,
-    /// `true` where the source has lost this, with its lease or its cluster config, and it is kept until the source is back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stale: Option<bool>,
-}
-
-/// Of a single thing.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ItemMeta {
-    /// The cluster that the answer comes from; left out where nothing was found or the answer is the same everywhere.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<String>,
-    /// `live`, `restored` or `neverRead`, as in a source; of an answer that no single cluster gave, as in a list.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<&'static str>,
-    /// Where the cluster's connection is in its life.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    phase: Option<&'static str>,
-    /// When the source last said anything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_contact: Option<String>,
-    /// How long ago that is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_seconds: Option<f64>,
-    /// The source's revision of the key's last put.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revision: Option<i64>,
-    /// `unknown` where the source is itself a copy, made by a KVStoreMesh.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    source_age: Option<&'static str>,
-    /// `true` where the source has lost this and it is kept until the source is back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stale: Option<bool>,
-    /// The position of the answer: the head before reading.
-    position: String,
-    /// What the sources of a joined answer are together.
-    #[serde(flatten)]
-    sources: Sources,
-}
-
 impl From<&SourceMeta> for Source {
     fn from(source: &SourceMeta) -> Self {
-        Self { cluster: source.cluster.to_string(), kind: source.kind.api_name(), age: source.into() }
+        Self { cluster: source.cluster.to_string(), kind: source.kind.api_name().into(), age: source.into() }
     }
 }
 
 impl From<&SourceMeta> for SourceAge {
     fn from(source: &SourceMeta) -> Self {
         Self {
-            origin: origin_name(source.origin),
-            phase: source.phase.map(crate::model::Phase::api_name),
+            origin: origin_name(source.origin).into(),
+            phase: source.phase.map(|phase| phase.api_name().into()),
             last_contact: source.last_contact.map(rfc3339),
             age_seconds: source.age.map(seconds),
             revision: source.revision.map(|revision| revision.0),
-            source_age: source.cached.then_some("unknown"),
+            source_age: source.cached.then_some("unknown".into()),
             stale: source.held.then_some(true),
         }
     }
@@ -296,6 +185,6 @@ pub(crate) const fn origin_name(origin: Origin) -> &'static str {
     }
 }
 
-fn origin_of(sources: &[SourceMeta]) -> Option<&'static str> {
-    Origin::of_all(sources.iter().map(|source| source.origin)).map(origin_name)
+fn origin_of(sources: &[SourceMeta]) -> Option<Cow<'static, str>> {
+    Origin::of_all(sources.iter().map(|source| source.origin)).map(|origin| origin_name(origin).into())
 }

@@ -1,9 +1,8 @@
-//! What goes over the wire: one flat struct for each shape of docs/api.md. Unset members are left out, never null.
+//! How what goes over the wire (`crate::dto`) is made from readings.
 
 pub(crate) mod config;
 pub(crate) mod exports;
 pub(crate) mod global_services;
-pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod objects;
@@ -19,11 +18,6 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use serde::{Serialize, Serializer};
-use utoipa::ToSchema;
-
-use crate::model::IdentityLabels;
-use meta::ListMeta;
 
 /// How long prefixes of IPv4 are at most.
 const PREFIX_LENGTH: usize = 18;
@@ -70,64 +64,9 @@ pub(crate) fn text_of_net(net: IpNet) -> String {
     text
 }
 
-/// An identity's labels, shared with the mirror, as an object.
-#[derive(Debug, Clone)]
-pub(crate) struct LabelsOfIdentity(pub(crate) IdentityLabels);
-
-impl Serialize for LabelsOfIdentity {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter())
-    }
-}
-
 /// A text, unless it is empty.
 pub(crate) fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
-}
-
-macro_rules! list_of {
-    ($($(#[$meta:meta])* $name:ident: $item:ty;)*) => {$(
-        $(#[$meta])*
-        #[derive(Debug, Serialize, ToSchema)]
-        #[serde(rename_all = "camelCase")]
-        #[allow(dead_code, reason = "a shape for the document: most pages are written item by item")]
-        pub(crate) struct $name {
-            /// The items, in key order.
-            pub(crate) items: Vec<$item>,
-            /// Asks for the next page as `pageToken=`; left out on the last page.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub(crate) next_page_token: Option<String>,
-            /// What of the request is probably a mistake: a filter that names a cluster or node that is not known.
-            #[serde(skip_serializing_if = "Vec::is_empty")]
-            #[schema(required = false)]
-            pub(crate) warnings: Vec<String>,
-            /// Where the list comes from and how old it is.
-            pub(crate) meta: ListMeta,
-        }
-    )*};
-}
-
-list_of! {
-    /// A page of clusters.
-    ClusterList: status::Cluster;
-    /// A page of nodes.
-    NodeList: objects::Node;
-    /// A page of services.
-    ServiceList: objects::Service;
-    /// A page of global services.
-    GlobalServiceList: global_services::GlobalService;
-    /// A page of service exports.
-    ServiceExportList: exports::ServiceExport;
-    /// A page of endpoint slices.
-    EndpointSliceList: exports::EndpointSlice;
-    /// A page of identities.
-    IdentityList: objects::Identity;
-    /// A page of ipcache entries.
-    IpcacheList: objects::IpcacheEntry;
-    /// A page of raw entries.
-    EntryList: raw::Entry;
-    /// A page of values that could not be used.
-    RejectedList: raw::Rejected;
 }
 
 #[cfg(test)]

@@ -3,11 +3,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use utoipa::ToSchema;
-
-use super::meta::ItemMeta;
-use super::{LabelsOfIdentity, non_empty, reserved, text_of_ip, text_of_net};
+use super::{non_empty, reserved, text_of_ip, text_of_net};
+use crate::dto::labels::LabelsOfIdentity;
+use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 
@@ -27,240 +25,6 @@ impl<'a> ClusterIds<'a> {
         let ask = || self.reading.cluster(cluster)?.record.config.map(|config| config.id.0).filter(|id| *id != 0);
         *self.known.borrow_mut().entry(cluster.clone()).or_insert_with(ask)
     }
-}
-
-/// A node of a cluster.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Node {
-    /// Its name within the cluster.
-    name: String,
-    /// Its cluster.
-    cluster: String,
-    /// The id of its cluster.
-    #[serde(rename = "clusterID", skip_serializing_if = "is_zero")]
-    #[schema(required = false)]
-    cluster_id: u32,
-    /// Addresses in the order of the source.
-    addresses: Vec<NodeAddress>,
-    /// The first IPv4 range of its pods.
-    #[serde(rename = "ipv4PodCIDR", skip_serializing_if = "Option::is_none")]
-    ipv4_pod_cidr: Option<String>,
-    /// The first IPv6 range of its pods.
-    #[serde(rename = "ipv6PodCIDR", skip_serializing_if = "Option::is_none")]
-    ipv6_pod_cidr: Option<String>,
-    /// Further ranges, IPv4 first.
-    #[serde(rename = "secondaryPodCIDRs", skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    secondary_pod_cidrs: Vec<String>,
-    /// Addresses of its health endpoint.
-    #[serde(rename = "healthIPs", skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    health_ips: Vec<String>,
-    /// Addresses of its ingress.
-    #[serde(rename = "ingressIPs", skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    ingress_ips: Vec<String>,
-    /// IPsec key index; left out where there is none.
-    #[serde(skip_serializing_if = "is_zero_byte")]
-    #[schema(required = false)]
-    encryption_key: u8,
-    /// Its WireGuard public key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wireguard_public_key: Option<String>,
-    /// Kubernetes labels.
-    labels: BTreeMap<String, String>,
-    /// Kubernetes annotations.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(required = false)]
-    annotations: BTreeMap<String, String>,
-    /// Changes with every boot.
-    #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
-    boot_id: Option<String>,
-    /// Only with a single node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) meta: Option<ItemMeta>,
-}
-
-/// One address of a node.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct NodeAddress {
-    /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` and others, as the source says.
-    #[serde(rename = "type")]
-    address_type: String,
-    /// The address.
-    ip: String,
-}
-
-/// A service as one cluster exports it.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Service {
-    /// The cluster that exports it.
-    cluster: String,
-    /// The id of that cluster.
-    #[serde(rename = "clusterID", skip_serializing_if = "is_zero")]
-    #[schema(required = false)]
-    cluster_id: u32,
-    /// Kubernetes namespace.
-    namespace: String,
-    /// Kubernetes name.
-    name: String,
-    /// Its own addresses, ordered by address.
-    frontends: Vec<Frontend>,
-    /// The pods behind it, ordered by address.
-    backends: Vec<Backend>,
-    /// Kubernetes labels.
-    labels: BTreeMap<String, String>,
-    /// The selector that picks its pods.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(required = false)]
-    selector: BTreeMap<String, String>,
-    /// Whether other clusters may use its backends.
-    shared: bool,
-    /// Whether it uses other clusters' backends.
-    include_external: bool,
-    /// Only with a single service.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) meta: Option<ItemMeta>,
-}
-
-/// An address that a service listens on.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Frontend {
-    /// The address.
-    ip: String,
-    /// Ports, ordered by name.
-    ports: Vec<Port>,
-}
-
-/// A pod behind a service.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Backend {
-    /// The pod's address.
-    ip: String,
-    /// The hostname of a headless service's pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hostname: Option<String>,
-    /// The zone that it runs in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    zone: Option<String>,
-    /// The zones that should use it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    hint_zones: Vec<String>,
-    /// Ports, ordered by name.
-    ports: Vec<Port>,
-}
-
-/// A port.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Port {
-    /// Its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
-    protocol: String,
-    /// The number.
-    port: u16,
-}
-
-/// A numeric identity and its labels.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Identity {
-    /// The numeric identity.
-    id: u32,
-    /// The cluster that has it; left out for reserved identities that no cluster has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<String>,
-    /// The id of that cluster.
-    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
-    cluster_id: Option<u32>,
-    /// Where it is valid: `global`, `local`, `remoteNode` or `unknown`.
-    scope: &'static str,
-    /// The name of a reserved or well-known identity.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reserved: Option<&'static str>,
-    /// `source:key` to value.
-    #[schema(value_type = BTreeMap<String, String>)]
-    labels: LabelsOfIdentity,
-}
-
-/// What is known of one numeric identity: the newest, and what other clusters say of the same number.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct IdentityAnswer {
-    /// The newest.
-    #[serde(flatten)]
-    pub(crate) identity: Identity,
-    /// Identities of this number in other clusters, newest first.
-    pub(crate) others: Vec<Identity>,
-    /// Where the newest comes from.
-    pub(crate) meta: ItemMeta,
-}
-
-/// An address or prefix and what is behind it.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct IpcacheEntry {
-    /// The prefix, always with a length.
-    prefix: String,
-    /// True for a host entry, false for a CIDR, also for one of full length: these are two different entries.
-    pub(crate) host: bool,
-    /// The cluster that announces it, or whose node it is derived from.
-    cluster: String,
-    /// The numeric identity behind it.
-    identity: u32,
-    /// The node that hosts it.
-    #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
-    host_ip: Option<String>,
-    /// IPsec key index; left out where there is none.
-    #[serde(skip_serializing_if = "is_zero_byte")]
-    #[schema(required = false)]
-    encryption_key: u8,
-    /// Kubernetes namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    namespace: Option<String>,
-    /// Kubernetes pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod_name: Option<String>,
-    /// The pod's UID.
-    #[serde(rename = "podUID", skip_serializing_if = "Option::is_none")]
-    pod_uid: Option<String>,
-    /// The pod's service account.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    service_account: Option<String>,
-    /// Ports that have names, in the order of the source.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    named_ports: Vec<Port>,
-    /// Where the entry comes from: `clustermesh`, or `node` for one derived from a node's addresses or pod CIDRs.
-    source: &'static str,
-    /// Only in lookups: the labels of the identity, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<BTreeMap<String, String>>)]
-    labels: Option<LabelsOfIdentity>,
-    /// The node that the entry is derived from; of others, and only in lookups, the node that has the host address, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node_name: Option<String>,
-}
-
-/// What is known of exactly one prefix.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct IpcacheAnswer {
-    /// The newest entry; a host entry comes before a CIDR of full length.
-    #[serde(flatten)]
-    pub(crate) entry: IpcacheEntry,
-    /// Other entries for the same prefix.
-    pub(crate) others: Vec<IpcacheEntry>,
-    /// Where the entry comes from.
-    pub(crate) meta: ItemMeta,
 }
 
 impl Node {
@@ -344,8 +108,8 @@ impl Identity {
             id: identity.id,
             cluster: Some(key.cluster.to_string()),
             cluster_id: ids.of(&key.cluster),
-            scope: IdentityScope::of(identity.id).api_name(),
-            reserved: reserved::name(identity.id),
+            scope: IdentityScope::of(identity.id).api_name().into(),
+            reserved: reserved::name(identity.id).map(Into::into),
             labels: LabelsOfIdentity(identity.labels.clone()),
         }
     }
@@ -358,8 +122,8 @@ impl Identity {
     /// A reserved or well-known identity that no cluster has.
     pub(crate) fn reserved(id: u32) -> Option<Self> {
         let labels = reserved::labels(id, None)?;
-        let scope = IdentityScope::of(id).api_name();
-        Some(Self { id, cluster: None, cluster_id: None, scope, reserved: reserved::name(id), labels: LabelsOfIdentity(labels.into()) })
+        let (scope, name) = (IdentityScope::of(id).api_name().into(), reserved::name(id).map(Into::into));
+        Some(Self { id, cluster: None, cluster_id: None, scope, reserved: name, labels: LabelsOfIdentity(labels.into()) })
     }
 }
 
@@ -379,7 +143,7 @@ impl IpcacheEntry {
             pod_uid: non_empty(&entry.pod_uid),
             service_account: non_empty(&entry.service_account),
             named_ports: entry.named_ports.iter().map(port).collect(),
-            source: if node.is_some() { "node" } else { "clustermesh" },
+            source: if node.is_some() { "node" } else { "clustermesh" }.into(),
             labels: None,
             node_name: node.map(ToOwned::to_owned),
         }
@@ -397,16 +161,4 @@ impl IpcacheEntry {
         let labels = found.labels.clone().or_else(reserved).map(LabelsOfIdentity);
         Some(Self { labels, node_name: found.node_name.clone(), ..entry })
     }
-}
-
-/// The id 0 is "not known" (Cilium) and is left out.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-/// The key index 0 is "no encryption" (Cilium) and is left out.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero_byte(number: &u8) -> bool {
-    *number == 0
 }

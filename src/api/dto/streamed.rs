@@ -1,28 +1,12 @@
 //! Objects as the change stream carries them.
 
-use serde::Serialize;
-use utoipa::ToSchema;
-
-use super::exports::{EndpointSlice, ServiceExport};
-use super::objects::{ClusterIds, Identity, IpcacheEntry, Node, Service};
-use super::problems::Finding;
-use super::status::Cluster;
+use super::objects::ClusterIds;
+use crate::dto::exports::{EndpointSlice, ServiceExport};
+use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
+use crate::dto::problems::Finding;
+use crate::dto::status::Cluster;
+use crate::dto::streamed::StreamedObject;
 use crate::model::{EntryKey, Object};
-
-/// An object as the change stream carries it: the `kind` of the event says which. No object of one kind has all members that another kind requires, so
-/// that whoever tries one after the other finds the right one.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-pub(crate) enum StreamedObject {
-    Node(Node),
-    Service(Service),
-    Identity(Identity),
-    Ipcache(IpcacheEntry),
-    Cluster(Box<Cluster>),
-    ServiceExport(ServiceExport),
-    EndpointSlice(EndpointSlice),
-    Finding(Box<Finding>),
-}
 
 impl StreamedObject {
     pub(crate) fn new(key: &EntryKey, object: &Object, ids: &ClusterIds<'_>) -> Self {

@@ -12,19 +12,19 @@ use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use utoipa::ToSchema;
 
 use super::encode::{reset_reason, sync_mode};
-use super::{SHORT, StreamMeters, Streams, WatchEvent, check_stream_age, expired, place as take_place, start};
+use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as take_place, start};
 use crate::api::client::Client;
 use crate::api::dto::objects::ClusterIds;
 use crate::api::paging::{PAGE_BYTES_MAX, checked_limit};
-use crate::api::problem::{Problem, ProblemDocument};
+use crate::api::problem::Problem;
 use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
 use crate::api::scans::{Held, Scanner};
+use crate::dto::events::{Changes, WatchEvent};
+use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
@@ -37,23 +37,6 @@ const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
 /// What a place begins with, so that it cannot be taken for a position.
 const PLACE_PREFIX: &str = "c1.";
-
-/// A part of the change stream.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Changes {
-    /// What the stream would have sent, in order; the last one is `synced` unless `more` is true. Ends at `limit` or after 4 MiB.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required)]
-    events: Vec<WatchEvent>,
-    /// Where the next answer begins, as `after=`, with the same filters. Opaque; inside a snapshot only good here.
-    next_position: String,
-    /// There is more: ask again at once.
-    more: bool,
-    /// Why everything that you hold must be forgotten before the events are applied; the first event, a `reset`, says the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reset: Option<&'static str>,
-}
 
 /// What one piece of a look became.
 #[derive(Debug, Default)]
@@ -249,7 +232,7 @@ impl Answer {
             None => self.subscription.position(reading).to_string(),
         };
         // the events are written already: a comma takes the place of the brace that the rest begins with
-        let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset };
+        let rest = Changes { events: Vec::new(), next_position, more, reset: self.reset.map(Into::into) };
         let ending = serde_json::to_vec(&rest).map_err(unwritable)?;
         Ok([b"{\"events\":[", self.events.as_slice(), b"],", ending.get(1..).unwrap_or_default()].concat())
     }

@@ -1,15 +1,16 @@
 //! Items of a subscription as bytes.
 
 use bytes::Bytes;
-use serde::Serialize;
-use utoipa::ToSchema;
 
-use crate::api::dto::objects::{Backend, ClusterIds};
-use crate::api::dto::status::{ClusterAge, readings};
-use crate::api::dto::streamed::StreamedObject;
+use crate::api::dto::objects::ClusterIds;
+use crate::api::dto::status::readings;
 use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
-use crate::api::problem::{Problem, ProblemDocument};
+use crate::api::problem::Problem;
+use crate::dto::events::{BackendChanges, EventMeta, WatchEvent};
+use crate::dto::objects::Backend;
+use crate::dto::status::ClusterAge;
+use crate::dto::streamed::StreamedObject;
 use crate::handle::{BackendsPatch, ByteCount, Departure, Item, Reading, ResetReason, SyncMode};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
@@ -34,74 +35,6 @@ pub(crate) enum Encoding {
     Sse,
     /// One JSON object for each line.
     NdJson,
-}
-
-/// One event of the stream. Which members are there depends on `type`.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct WatchEvent {
-    /// `reset`, `upsert`, `patch`, `delete`, `cluster`, `synced`, `bookmark` or `error`.
-    #[serde(rename = "type")]
-    event_type: &'static str,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: what the key is of.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: the key in cache form, for a cluster that of its cluster config, for a problem
-    /// `problem/<type>/<cluster>/<subject>`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
-    /// Of `upsert` and `cluster`: the whole object, as the lists of its kind show it. `kind` says which it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object: Option<StreamedObject>,
-    /// Of `patch`: how the backends changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backends: Option<BackendChanges>,
-    /// Of `delete`: `deleted`, `leftFilter`, `clusterRemoved` or `unknown`. Of `reset`: `initial`, `expired`, `foreignEpoch`,
-    /// `rolledBack` or `malformed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    /// Of `synced`: `snapshot` or `replay`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    /// Of `synced`: how many upserts and deletes that took.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    /// Of `synced` and `bookmark`: everything up to here was sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<String>,
-    /// Of `synced` and `bookmark`: how old each cluster is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    clusters: Option<Vec<ClusterAge>>,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: where it comes from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    meta: Option<EventMeta>,
-    /// Of `error`: what happened; the stream ends after it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<ProblemDocument>,
-}
-
-/// How the backends of a service changed.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct BackendChanges {
-    /// New or changed backends; each replaces the one with the same address.
-    upserted: Vec<Backend>,
-    /// The addresses of those that are gone.
-    removed: Vec<String>,
-}
-
-/// Where an event comes from.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct EventMeta {
-    /// The cluster; `-` for a problem of several or none.
-    cluster: String,
-    /// The source's revision, where there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revision: Option<i64>,
-    /// The position after the event; left out inside a snapshot, which has none until `synced`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<String>,
 }
 
 /// Bytes in the making.
@@ -132,7 +65,7 @@ impl Encoding {
 impl WatchEvent {
     fn new(event_type: &'static str) -> Self {
         Self {
-            event_type,
+            event_type: event_type.into(),
             kind: None,
             key: None,
             object: None,
@@ -153,12 +86,12 @@ impl WatchEvent {
             revision: revision.map(|revision| revision.0),
             position: position.map(|position| text_of(&position, POSITION_LENGTH_MAX)),
         };
-        Self { kind: Some(key.kind.api_name()), key: Some(text_of(key, KEY_LENGTH)), meta: Some(meta), ..Self::new(event_type) }
+        Self { kind: Some(key.kind.api_name().into()), key: Some(text_of(key, KEY_LENGTH)), meta: Some(meta), ..Self::new(event_type) }
     }
 
     pub(super) fn of(item: &Item, reading: &Reading, ids: &ClusterIds<'_>) -> Self {
         match item {
-            Item::Reset(reason) => Self { reason: Some(reset_reason(*reason)), ..Self::new("reset") },
+            Item::Reset(reason) => Self { reason: Some(reset_reason(*reason).into()), ..Self::new("reset") },
             Item::Upsert { key, object, revision, position } => {
                 let event_type = if key.kind == Kind::Cluster { "cluster" } else { "upsert" };
                 Self { object: Some(StreamedObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
@@ -167,10 +100,10 @@ impl WatchEvent {
                 Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }
             }
             Item::Delete { key, reason, position } => {
-                Self { reason: Some(departure(*reason)), ..Self::about("delete", key, None, *position) }
+                Self { reason: Some(departure(*reason).into()), ..Self::about("delete", key, None, *position) }
             }
             Item::Synced { mode, count, position } => {
-                Self { mode: Some(sync_mode(*mode)), count: Some(*count), ..Self::mark("synced", *position, reading) }
+                Self { mode: Some(sync_mode(*mode).into()), count: Some(*count), ..Self::mark("synced", *position, reading) }
             }
         }
     }

@@ -26,13 +26,14 @@ use tokio_util::sync::CancellationToken;
 use super::accept::Form;
 use super::client::Client;
 use super::dto::meta::Terms;
-use super::problem::{Code, Problem, ProblemDocument};
+use super::problem::{Code, Problem};
 use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
 use super::scans::Scans;
+use crate::dto::problem::ProblemDocument;
 use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
 use crate::model::Kind;
 
-pub(crate) use encode::{Encoding, WatchEvent};
+pub(crate) use encode::Encoding;
 use group::GroupKey;
 pub(crate) use hub::{Hub, Patience};
 pub(crate) use meter::StreamMeters;

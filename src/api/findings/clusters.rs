@@ -6,10 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 use super::expiry::expiring;
 use super::finding;
 use super::listed;
-use crate::api::dto::problems::Finding;
 use crate::api::dto::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
-use crate::model::{ClusterName, ClusterStatus, Kind, Phase, WentBack};
+use crate::model::{ClusterName, ClusterStatus, Kind, Phase, ToldFinding, WentBack};
 
 /// How long a cluster may be in a phase on its way to what is read: agents go on without it after a minute (`clustermesh-sync-timeout`).
 const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -22,16 +21,16 @@ const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 const WENT_BACK_TOLD: Duration = Duration::from_secs(3_600);
 
 /// All of them.
-pub(super) fn of_clusters(reading: &Reading) -> Vec<Finding> {
+pub(super) fn of_clusters(reading: &Reading) -> Vec<ToldFinding> {
     let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
-    let mut found: Vec<Finding> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
+    let mut found: Vec<ToldFinding> = clusters.iter().flat_map(|cluster| of_cluster(cluster, reading)).collect();
     found.extend(duplicate_ids(&clusters));
     found
 }
 
-fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Finding> {
+fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
     let name = &cluster.name;
-    let mut found: Vec<Finding> = rejected(name, reading).into_iter().collect();
+    let mut found: Vec<ToldFinding> = rejected(name, reading).into_iter().collect();
     let Some(status) = &cluster.status else { return found };
     found.extend(way_to_it(name, status));
     if let Some(slips) = &status.file_slips {
@@ -44,13 +43,13 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Finding> {
     if status.phase == Phase::SourceLost {
         let detail = format!("the data of {name} stands on leases that nobody renews: it is served as it was");
         let advice = format!("see whether the KVStoreMesh of {name}, or its clustermesh-apiserver, is alive");
-        found.push(Finding { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
+        found.push(ToldFinding { since: since(status.phase_since), ..finding("sourceLost", name.as_str(), [name], detail, advice) });
     }
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
         let detail = format!("{held} keys of {name} went with the lease of the process that wrote them and are kept until it is back");
         let advice = "wait for its KVStoreMesh to write them again, or to delete them; see docs/holds.md";
-        found.push(Finding { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
+        found.push(ToldFinding { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
     }
     if status.progress_unanswered {
         let detail =
@@ -63,7 +62,7 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Finding> {
 }
 
 /// What stands between us and a cluster: its file, the way there, what it lets be read, and what it does not go on from.
-fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
+fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
     let error = || status.last_error.as_deref().unwrap_or("it says nothing");
     if let Some(error) = &status.file_error {
         let detail = format!("the file of {name} cannot be used: {error}");
@@ -98,18 +97,18 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
         Phase::WaitingForCanary => "see whether its clustermesh-apiserver or KVStoreMesh has finished its first sync",
         _ => "`meshkeep doctor` tries each step of the way",
     };
-    Some(Finding { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
+    Some(ToldFinding { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
 }
 
 /// The first of its certificates that ends.
-fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<Finding> {
+fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
     let what = format!("the client certificate or the CA for {name}");
     let advice = format!("renew it and replace what the file of {name} names: it is read anew with the next connection");
     expiring((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
 }
 
 /// What a cluster says of itself and how much it says.
-fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<Finding> {
+fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<ToldFinding> {
     let mut found = Vec::new();
     if status.config_gone {
         let detail = format!("the cluster config of {name} is gone from its etcd, and the last one stays in use");
@@ -121,7 +120,7 @@ fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<Finding> {
         let detail = format!("the cluster config of {name} cannot be used: {}; what is held of it stays as it is", refused.reason);
         let advice = format!("see what wrote {key} (its bytes: /v1/rejected)");
         let since = Some(rfc3339(refused.first_seen));
-        found.push(Finding { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
+        found.push(ToldFinding { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
     }
     if let Some(excess) = &status.too_large {
         let advice = "see what fills its etcd; --cluster-max-keys and --cluster-max-bytes say how much a cluster may have";
@@ -132,13 +131,13 @@ fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<Finding> {
             "{error}; {name} is read anew each time ({count} since meshkeep started), and what agents hold of it may be older than they know"
         );
         let advice = "give each etcd an address of its own, and restart agents after a restore";
-        found.push(Finding { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
+        found.push(ToldFinding { since: since(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
     }
     found
 }
 
 /// Values of a cluster that could not be used.
-fn rejected(name: &ClusterName, reading: &Reading) -> Option<Finding> {
+fn rejected(name: &ClusterName, reading: &Reading) -> Option<ToldFinding> {
     let (count, first) = reading.rejected_of(name);
     let key = first?.to_string();
     let detail = match count {
@@ -148,11 +147,11 @@ fn rejected(name: &ClusterName, reading: &Reading) -> Option<Finding> {
     };
     let advice = format!("/v1/rejected?cluster={name} has each with the reason; see what wrote them");
     let count = Some(count as u64);
-    Some(Finding { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
+    Some(ToldFinding { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
 }
 
 /// Ids that several clusters claim: their identities mean different labels under the same numbers.
-fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = Finding> {
+fn duplicate_ids(clusters: &[ClusterReading]) -> impl Iterator<Item = ToldFinding> {
     let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
     for cluster in clusters {
         // of two that claim one id the second is refused, and keeps the one that it had

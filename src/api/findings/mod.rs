@@ -7,12 +7,11 @@ mod process;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::dto::problems::{Finding, Severity};
 use super::dto::rfc3339;
 use super::state::ApiState;
 use crate::handle;
 use crate::handle::{Reading, Survey};
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix};
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Severity, ToldFinding};
 
 pub(crate) use super::kinds::{KINDS, finding};
 
@@ -25,7 +24,7 @@ const MADE_UP: &str =
 
 /// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
 /// where it is over since the survey.
-pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<Finding> {
+pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<ToldFinding> {
     let told = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading)?,
         handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity(finding, cluster, *identity, reading)?,
@@ -40,7 +39,7 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
             let (cluster, lowest, highest) = (&key.cluster, range.start(), range.end());
             let detail = format!("{key} has identity {identity}, and {cluster} may only have {lowest} to {highest}: the key is not used");
             let advice = "see whether the cluster's id was changed while it was running";
-            Finding { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
+            ToldFinding { key: Some(key.to_string()), ..across(finding, std::slice::from_ref(cluster), detail, advice) }
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
             let nets = &survey.overlaps(cluster)?.between_nodes;
@@ -65,32 +64,32 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
             across(finding, &clusters, detail, format!("give the clusters pod ranges that do not overlap; {MADE_UP}"))
         }
     };
-    Some(Finding { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
+    Some(ToldFinding { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
 }
 
-fn dangling_host(finding: &handle::Finding, cluster: &ClusterName, ip: IpAddr, reading: &Reading) -> Option<Finding> {
+fn dangling_host(finding: &handle::Finding, cluster: &ClusterName, ip: IpAddr, reading: &Reading) -> Option<ToldFinding> {
     (reading.is_complete(cluster, Kind::Node) && !reading.has_node_at(ip, cluster)).then_some(())?;
     let detail = format!("{cluster} has addresses behind host {ip}, and no node of that address: traffic to them has no tunnel");
     let advice = "see whether the node was removed or its agent does not announce it";
     Some(across(finding, std::slice::from_ref(cluster), detail, advice))
 }
 
-fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<Finding> {
+fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<ToldFinding> {
     (reading.is_complete(cluster, Kind::Identity) && !reading.has_identity(identity, cluster)).then_some(())?;
     let detail =
         format!("{cluster} has addresses of identity {identity}, and does not announce that identity: policies by label do not match them");
     let advice = "see whether its operator removed an identity that is still in use";
     let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
-    Some(Finding { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+    Some(ToldFinding { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 
 /// One across keys, of clusters.
-fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> Finding {
-    Finding { id: finding.to_string(), ..self::finding(finding.kind_name(), "", clusters, detail, advice) }
+fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> ToldFinding {
+    ToldFinding { id: finding.to_string(), ..self::finding(finding.kind_name(), "", clusters, detail, advice) }
 }
 
 /// What is wrong with clusters as a whole and with this process, by id, each with since when.
-pub(crate) fn standing(state: &ApiState, reading: &Reading) -> Vec<Finding> {
+pub(crate) fn standing(state: &ApiState, reading: &Reading) -> Vec<ToldFinding> {
     let mut found = clusters::of_clusters(reading);
     found.extend(process::of_process(state));
     found.sort_by(|one, other| one.id.cmp(&other.id));
@@ -129,7 +128,7 @@ fn and_more(shown: Vec<String>, count: usize) -> String {
 }
 
 /// Those of some possible findings that there are.
-pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<Finding> {
+pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<ToldFinding> {
     findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading)).collect()
 }
 

@@ -2,14 +2,13 @@
 
 use super::expiry::expiring;
 use super::finding;
-use crate::api::dto::problems::Finding;
 use crate::api::state::ApiState;
 use crate::api::tls::TLS_CERTIFICATE;
 use crate::handle::PersistState;
-use crate::model::ClusterName;
+use crate::model::{ClusterName, ToldFinding};
 
 /// All of it.
-pub(super) fn of_process(state: &ApiState) -> Vec<Finding> {
+pub(super) fn of_process(state: &ApiState) -> Vec<ToldFinding> {
     const NOBODY: [&str; 0] = [];
     let (handle, files) = (&state.handle, &state.files);
     let mut found = Vec::new();
@@ -59,7 +58,7 @@ pub(super) fn of_process(state: &ApiState) -> Vec<Finding> {
     if untold > 0 {
         let detail = format!("the change stream has no room for {untold} of the findings across keys: `kind=problem` tells the others");
         let advice = "see to those that are told; /v1/problems lists all";
-        found.push(Finding { count: Some(untold), ..finding("findingsUntold", "", NOBODY, detail, advice) });
+        found.push(ToldFinding { count: Some(untold), ..finding("findingsUntold", "", NOBODY, detail, advice) });
     }
     found
 }

@@ -4,11 +4,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::dto::problems::Severity;
 use crate::api::kinds::KINDS;
 use crate::api::problem::Code;
 use crate::handle::{Affinity, SelectionRule};
-use crate::model::{IdentityScope, Kind, Phase, SettingSource};
+use crate::model::{IdentityScope, Kind, Phase, SettingSource, Severity};
 
 /// `view/global_services/exports.rs` has the fields that may disagree.
 const CONFLICT_REASONS: [&str; 9] = [

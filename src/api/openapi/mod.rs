@@ -21,7 +21,7 @@ use utoipa::OpenApi;
 
 pub(crate) use page::{SCRIPT, STYLE, page};
 
-use super::problem::ProblemDocument;
+use crate::dto::problem::ProblemDocument;
 
 /// What utoipa cannot collect from the routes.
 #[derive(OpenApi)]

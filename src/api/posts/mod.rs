@@ -21,8 +21,8 @@ use tokio::time::sleep;
 
 use self::outstanding::{Change, Outstanding};
 use super::bind_error::BindError;
-use super::dto::problems::Finding;
 use super::dto::rfc3339;
+use crate::dto::problems::Finding;
 use crate::model::{EntryKey, Object, SecretUrl};
 
 /// How long a connection may take.

@@ -77,11 +77,10 @@ fn severity(object: &Object) -> Severity {
 mod tests {
     use super::*;
     use crate::api::findings::finding;
-    use crate::model::ToldFinding;
 
     fn standing<'a>(findings: impl IntoIterator<Item = (&'static str, &'a str)>) -> Standing {
         let one = |(kind, cluster): (&'static str, &str)| {
-            let told = ToldFinding::from(finding(kind, cluster, [cluster], "", ""));
+            let told = finding(kind, cluster, [cluster], "", "");
             (told.stream_key(), Arc::new(Object::Finding(told.into())))
         };
         findings.into_iter().map(one).collect()

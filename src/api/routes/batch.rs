@@ -12,19 +12,18 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use serde::Deserialize;
-use utoipa::ToSchema;
 
 use super::used::Used;
 use crate::api::BODY_BYTES_MAX;
-use crate::api::dto::lookup::{LookupItem, LookupList};
-use crate::api::dto::meta::{ListMeta, Terms};
+use crate::api::dto::meta::Terms;
 use crate::api::pages::json;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::scans::{Held, Scanner};
 use crate::api::state::ApiState;
 use crate::api::visit::BodyOverdue;
+use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
+use crate::dto::meta::ListMeta;
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
 
 /// How many addresses one batch may hold (docs/api.md): some 10 ms of work.
@@ -32,15 +31,6 @@ const BATCH_LENGTH_MAX: usize = 10_000;
 
 /// How many bytes are made before the next ones are asked for: what a connection takes without being read is 128 KiB.
 const CHUNK_BYTES: usize = 64 << 10;
-
-/// A batch of lookups.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct LookupRequest {
-    /// The addresses, IPv4 or IPv6.
-    #[schema(max_items = 10000)]
-    ips: Vec<String>,
-}
 
 /// A batch in the making. All of it is read from one moment.
 #[derive(Debug)]

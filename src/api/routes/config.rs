@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 
-use crate::api::dto::config::Config;
 use crate::api::query::{NoQuery, Parameters};
 use crate::api::state::ApiState;
+use crate::dto::config::Config;
 
 /// The settings in force, and where each comes from.
 ///

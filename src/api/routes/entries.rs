@@ -10,14 +10,15 @@ use axum::response::{IntoResponse, Response};
 
 use super::bad_path;
 use crate::api::dto::meta::origin_name;
-use crate::api::dto::raw::{Entry, Rejected};
-use crate::api::dto::{EntryList, RejectedList, seconds};
+use crate::api::dto::seconds;
 use crate::api::pages::{Rows, Step, page, stepped};
 use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
+use crate::dto::raw::{Entry, Rejected};
+use crate::dto::{EntryList, RejectedList};
 use crate::model::{ClusterName, EntryKey, Kind, Question, RefusedKey};
 
 /// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.

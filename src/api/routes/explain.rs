@@ -9,9 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::bad_path;
-use crate::api::dto::meta::{ItemMeta, Terms, origin_name};
-use crate::api::dto::objects::{IpcacheEntry, Node};
-use crate::api::dto::problems::{BackedService, ExplainedEntry, Explanation};
+use crate::api::dto::meta::{Terms, origin_name};
 use crate::api::findings::{about, namespace_and_name};
 use crate::api::hints::hints;
 use crate::api::pages::one;
@@ -20,6 +18,9 @@ use crate::api::query::{ItemQuery, Parameters};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
+use crate::dto::meta::ItemMeta;
+use crate::dto::objects::{IpcacheEntry, Node};
+use crate::dto::problems::{BackedService, ExplainedEntry, Explanation};
 use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
@@ -69,7 +70,7 @@ fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms)
         hints: reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found)).map(|miss| hints(&miss)).unwrap_or_default(),
         node: node.as_deref().and_then(Node::of),
         services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
-        problems: survey.map(|survey| about(&concerns, survey, reading)).unwrap_or_default(),
+        problems: survey.map(|survey| about(&concerns, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
         complete: surveyed.is_complete && survey.is_some_and(Survey::has_all_backends),
         meta,
     })
@@ -84,7 +85,7 @@ fn explained(reading: &Reading, found: &LookupMatch, verdict: &Verdict) -> Optio
         Verdict::Outranked(cluster, weakness) => ("outranked", told(cluster, *weakness)),
     };
     let origin = origin_name(reading.source_of(&found.record).origin);
-    Some(ExplainedEntry { entry, verdict, reason, origin })
+    Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
 }
 
 /// Why an agent uses an entry.
@@ -151,7 +152,7 @@ fn backed(survey: &Survey, ip: IpAddr) -> Vec<BackedService> {
     let service = |key: &crate::model::EntryKey| {
         let (namespace, name) = namespace_and_name(key)?;
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Some(BackedService { kind: key.kind.api_name(), cluster: key.cluster.to_string(), namespace, name })
+        Some(BackedService { kind: key.kind.api_name().into(), cluster: key.cluster.to_string(), namespace, name })
     };
     survey.backed_by(ip).filter_map(service).collect()
 }

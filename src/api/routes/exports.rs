@@ -6,13 +6,13 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
-use crate::api::dto::exports::{EndpointSlice, ServiceExport};
-use crate::api::dto::{EndpointSliceList, ServiceExportList};
 use crate::api::pages::{one, page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
+use crate::dto::exports::{EndpointSlice, ServiceExport};
+use crate::dto::{EndpointSliceList, ServiceExportList};
 use crate::model::{EntryKey, Kind};
 
 /// Services that clusters export to the cluster set (MCS).

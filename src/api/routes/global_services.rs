@@ -6,14 +6,15 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::bad_path;
-use crate::api::dto::GlobalServiceList;
-use crate::api::dto::global_services::{Chooser, GlobalService, sources};
-use crate::api::dto::meta::ItemMeta;
+use crate::api::dto::global_services::{Chooser, sources};
 use crate::api::pages::{Rows, one, page, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
+use crate::dto::GlobalServiceList;
+use crate::dto::global_services::GlobalService;
+use crate::dto::meta::ItemMeta;
 use crate::handle::Reading;
 use crate::model::{ClusterName, Kind};
 

@@ -9,15 +9,15 @@ use axum::response::Response;
 
 use super::bad_path;
 use super::used::{IPCACHE_KINDS, Used};
-use crate::api::dto::IpcacheList;
-use crate::api::dto::lookup::LookupAnswer;
-use crate::api::dto::meta::ItemMeta;
-use crate::api::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::api::pages::{page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
+use crate::dto::IpcacheList;
+use crate::dto::lookup::LookupAnswer;
+use crate::dto::meta::ItemMeta;
+use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::model::{Kind, Question};
 
 /// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses and pod CIDRs.

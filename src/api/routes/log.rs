@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 
-use crate::api::dto::log::Log;
 use crate::api::query::{NoQuery, Parameters};
 use crate::api::state::ApiState;
+use crate::dto::log::Log;
 
 /// The newest lines of the log.
 ///

@@ -18,8 +18,9 @@ pub(crate) mod problem_pages;
 pub(crate) mod problems;
 mod used;
 
-use super::dto::meta::{ItemMeta, Terms};
+use super::dto::meta::Terms;
 use super::problem::{Code, Problem};
+use crate::dto::meta::ItemMeta;
 use crate::handle::Reading;
 use crate::model::{ClusterName, EntryKey, Record};
 

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use axum::extract::State;
 use axum::response::Response;
 
-use crate::api::dto::problems::{Finding, FindingList, Severity};
 use crate::api::findings::{KINDS, standing, told};
 use crate::api::pages::{Rows, Step, page_of};
 use crate::api::paging::{Listing, checked_limit};
@@ -14,8 +13,9 @@ use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
+use crate::dto::problems::{Finding, FindingList};
 use crate::handle::{self, Survey};
-use crate::model::{ClusterName, Kind};
+use crate::model::{ClusterName, Kind, Severity, ToldFinding};
 
 /// What looks wrong in the mesh.
 ///
@@ -62,7 +62,7 @@ impl Wanted {
         Ok(Self { kind: kind.flatten(), severity: wanted.flatten(), clusters })
     }
 
-    fn has(&self, finding: &Finding) -> bool {
+    fn has(&self, finding: &ToldFinding) -> bool {
         let is_of = |names: &[String]| self.clusters.iter().any(|cluster| names.iter().any(|name| **name == *cluster.as_str()));
         self.kind.is_none_or(|kind| kind == finding.kind)
             && self.severity.is_none_or(|severity| severity == finding.severity)
@@ -71,15 +71,15 @@ impl Wanted {
 }
 
 /// The findings of a page: `standing` are those about clusters and this process.
-fn findings(listing: &Listing, standing: Vec<Finding>, survey: Option<Survey>, wanted: Wanted) -> Rows {
+fn findings(listing: &Listing, standing: Vec<ToldFinding>, survey: Option<Survey>, wanted: Wanted) -> Rows {
     let reading = listing.reading.clone();
-    let is_wanted = move |finding: &Finding| wanted.has(finding);
+    let is_wanted = move |finding: &ToldFinding| wanted.has(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
     // a page that begins with one across keys has those about clusters behind it
     let about_clusters = if start.is_some() { Vec::new() } else { standing };
     let mut about_clusters: VecDeque<Finding> =
-        about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).collect();
+        about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_wanted(finding)).map(Finding::from).collect();
     Box::new(move |page, slice| {
         while let Some(finding) = about_clusters.front() {
             if !page.take(finding) {
@@ -95,7 +95,7 @@ fn findings(listing: &Listing, standing: Vec<Finding>, survey: Option<Survey>, w
                 return Step::Paused(finding.to_string());
             }
             slice.look();
-            let Some(told) = told(finding, survey, &reading).filter(&is_wanted) else { continue };
+            let Some(told) = told(finding, survey, &reading).filter(&is_wanted).map(Finding::from) else { continue };
             if !page.take(&told) {
                 start = Some(finding.clone());
                 return Step::Ended(Some(told.id));

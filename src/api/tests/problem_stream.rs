@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use super::fixture::{Fixture, HEAD, identity, key, pod, put};
 use super::problems::view;
 use super::streams::Client;
-use crate::api::dto::problems::{Finding, Severity};
 use crate::api::findings::finding;
 use crate::api::teller::{Found, Teller};
 use crate::handle::{Look, Survey};
-use crate::model::{Change, Kind, Phase};
+use crate::model::{Change, Kind, Phase, Severity, ToldFinding};
 
 /// How long an event may take: a second or two, and a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -166,7 +165,7 @@ async fn a_finding_that_says_anything_else_is_told_anew_but_not_for_its_time() {
     let fixture = Fixture::of(view(&[]));
     let reading = fixture.handle.try_reading().unwrap();
     let before = finding("staleFile", "x", ["paris"], "detail", "advice");
-    type Edit = fn(&mut Finding);
+    type Edit = fn(&mut ToldFinding);
     let changes: [(&str, Edit); 6] = [
         ("since", |finding| finding.since = Some("2026-01-01T00:00:00Z".to_owned())),
         ("severity", |finding| finding.severity = Severity::Critical),

@@ -1,10 +1,10 @@
 //! What was logged lately.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The newest lines of the log.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Log {
     /// The lines as they were written, without colours, the oldest first: 1,000 and 1 MiB at most, each of 4 KiB at most.

@@ -1,0 +1,24 @@
+//! Objects as the change stream carries them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::exports::{EndpointSlice, ServiceExport};
+use super::objects::{Identity, IpcacheEntry, Node, Service};
+use super::problems::Finding;
+use super::status::Cluster;
+
+/// An object as the change stream carries it: the `kind` of the event says which. No object of one kind has all members that another kind requires, so
+/// that whoever tries one after the other finds the right one.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum StreamedObject {
+    Node(Node),
+    Service(Service),
+    Identity(Identity),
+    Ipcache(IpcacheEntry),
+    Cluster(Box<Cluster>),
+    ServiceExport(ServiceExport),
+    EndpointSlice(EndpointSlice),
+    Finding(Box<Finding>),
+}

@@ -1,0 +1,146 @@
+//! Each shape reads what it writes, and what a newer server may write. The examples of the OpenAPI document are answers of a real one.
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::config::{Config, Setting};
+use super::events::{BackendChanges, Changes, EventMeta, WatchEvent};
+use super::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+use super::global_services::{BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster};
+use super::log::Log;
+use super::lookup::{LookupAnswer, LookupItem, LookupList, LookupRequest};
+use super::meta::{ItemMeta, ListMeta, Source};
+use super::objects::{Backend, Frontend, Identity, IdentityAnswer, IpcacheAnswer, IpcacheEntry, Node, NodeAddress, Port, Service};
+use super::problem::ProblemDocument;
+use super::problems::{BackedService, ExplainedEntry, Explanation, Finding, FindingList, Hint};
+use super::raw::{Entry, Rejected};
+use super::reflection::ReflectionStatus;
+use super::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
+use super::streamed::StreamedObject;
+use super::*;
+
+fn examples() -> Value {
+    let mut examples: Value = serde_json::from_str(include_str!("../api/openapi/examples.json")).unwrap();
+    examples["schemas"].take()
+}
+
+/// Reads an example, as it is and as a newer server might write it, and gives back what is written of it.
+fn check<T: Serialize + DeserializeOwned>(example: &Value) -> Result<Value, serde_json::Error> {
+    T::deserialize(newer(example))?;
+    serde_json::to_value(T::deserialize(example)?)
+}
+
+/// With a member more in each object, of a sort that maps take too, and texts that are not known yet.
+fn newer(value: &Value) -> Value {
+    match value {
+        Value::String(_) => "tomorrow".into(),
+        Value::Array(values) => values.iter().map(newer).collect(),
+        Value::Object(members) => {
+            let is_of_numbers = members.values().all(Value::is_number);
+            let more = ("tomorrow".to_owned(), if is_of_numbers { 1.into() } else { "tomorrow".into() });
+            members.iter().map(|(name, value)| (name.clone(), newer(value))).chain([more]).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+type Check = fn(&Value) -> Result<Value, serde_json::Error>;
+
+macro_rules! checks {
+    ($($name:ident),* $(,)?) => { [$((stringify!($name), check::<$name> as Check)),*] };
+}
+
+#[test]
+fn every_shape_reads_what_it_writes_and_what_a_newer_server_writes() {
+    let checks = checks![
+        BackedService,
+        Backend,
+        BackendChanges,
+        BackendSelection,
+        Changes,
+        Cluster,
+        ClusterAge,
+        ClusterConfigStatus,
+        ClusterList,
+        Config,
+        DirectoryStatus,
+        EndpointSlice,
+        EndpointSliceList,
+        Entry,
+        EntryList,
+        EventMeta,
+        ExplainedEntry,
+        Explanation,
+        ExportConflict,
+        ExportPort,
+        Finding,
+        FindingList,
+        Frontend,
+        GlobalBackend,
+        GlobalExports,
+        GlobalPort,
+        GlobalService,
+        GlobalServiceList,
+        Hint,
+        Identity,
+        IdentityAnswer,
+        IdentityList,
+        IpcacheAnswer,
+        IpcacheEntry,
+        IpcacheList,
+        ItemMeta,
+        ListMeta,
+        Log,
+        LookupAnswer,
+        LookupItem,
+        LookupList,
+        Node,
+        NodeAddress,
+        NodeList,
+        Port,
+        ReflectionStatus,
+        Rejected,
+        RejectedList,
+        Resource,
+        Service,
+        ServiceCluster,
+        ServiceExport,
+        ServiceExportList,
+        ServiceList,
+        Setting,
+        SliceEndpoint,
+        SlicePort,
+        Source,
+        Status,
+        StatusCounts,
+        StoreStatus,
+        StreamedObject,
+        WatchEvent,
+    ];
+    let examples = examples();
+    for (name, check) in checks.into_iter().chain([("Problem", check::<ProblemDocument> as Check)]) {
+        let written = check(&examples[name]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(written, examples[name], "{name}");
+    }
+    let known: BTreeSet<&str> = checks.iter().map(|(name, _)| *name).chain(["Problem", "LookupRequest"]).collect();
+    let unread: Vec<&String> = examples.as_object().unwrap().keys().filter(|name| !known.contains(name.as_str())).collect();
+    assert!(unread.is_empty(), "{unread:?}");
+    serde_json::from_value::<LookupRequest>(examples["LookupRequest"].clone()).unwrap();
+}
+
+/// Null says that nothing was found, and a text that is no address has none.
+#[test]
+fn a_lookup_without_a_match_is_not_one_that_failed() {
+    for text in [r#"{"ip":"10.9.9.9","match":null}"#, r#"{"ip":"x","error":"not an IP address"}"#] {
+        let item: LookupItem = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&item).unwrap(), text);
+    }
+}
+
+#[test]
+fn an_event_about_a_kind_that_is_not_known_is_read_without_its_object() {
+    let event: WatchEvent = serde_json::from_str(r#"{"type":"upsert","kind":"tunnel","key":"k","object":{"ends":[1,2]}}"#).unwrap();
+    assert_eq!((event.kind.as_deref(), event.key.as_deref(), event.object.is_some()), (Some("tunnel"), Some("k"), false));
+}
