@@ -8,10 +8,14 @@ use std::time::Duration;
 use clap::Args;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::failure::Failure;
 use super::progress::Progress;
+use crate::dto::Page;
+use crate::dto::lookup::LookupRequest;
+use crate::dto::problem::ProblemDocument;
 use crate::model::in_words;
 
 /// How long a connection may take: the sidecar is on this machine or near.
@@ -82,14 +86,14 @@ impl Asker {
     }
 
     /// The answer to a question, as JSON.
-    pub(super) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
         let _progress = self.waiting();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.json(request.send().await).await
     }
 
     /// The answer to a question with a body, as JSON.
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.waiting();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
         self.json(request.send().await).await
@@ -104,7 +108,7 @@ impl Asker {
     }
 
     /// All items of a list, page by page, and the position from which to follow it. Tells what of the request is probably a mistake.
-    pub(super) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, Option<String>), Failure> {
+    pub(super) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token) = (Vec::new(), None::<String>);
         let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
         loop {
@@ -113,19 +117,15 @@ impl Asker {
             if let Some(token) = &token {
                 query.push(("pageToken", token));
             }
-            let mut page = self.get(path, &query).await?;
-            if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
-                items.extend(found);
-                progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
-            }
+            let page: Page = self.get(path, &query).await?;
+            items.extend(page.items);
+            progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             if token.is_none() {
-                let warnings = page.get("warnings").and_then(Value::as_array);
-                warnings.into_iter().flatten().filter_map(Value::as_str).for_each(super::warn);
+                page.warnings.iter().for_each(|warning| super::warn(warning));
             }
-            let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-            token = text(page.get("nextPageToken"));
+            token = page.next_page_token;
             if token.is_none() {
-                return Ok((items, text(page.pointer("/meta/position"))));
+                return Ok((items, page.meta.position));
             }
         }
     }
@@ -149,7 +149,7 @@ impl Asker {
         Ok(url)
     }
 
-    async fn json(&self, response: reqwest::Result<Response>) -> Result<Value, Failure> {
+    async fn json<T: DeserializeOwned>(&self, response: reqwest::Result<Response>) -> Result<T, Failure> {
         let response = response.map_err(|error| self.unreachable(&error))?;
         if !response.status().is_success() {
             return Err(self.refused(response).await);
@@ -182,9 +182,7 @@ impl Asker {
     /// What a refusal says: the detail of its problem document. Whoever has none is no meshkeep.
     async fn refused(&self, response: Response) -> Failure {
         let status = response.status();
-        let problem: Option<Value> = response.json().await.ok();
-        let detail = problem.as_ref().and_then(|problem| problem.get("detail")).and_then(Value::as_str);
-        let Some(text) = detail.map(str::to_owned) else {
+        let Ok(ProblemDocument { detail: text, .. }) = response.json().await else {
             return Failure::unreachable(format!("{} answers {status}, and it is no meshkeep: name another with --server", self.server));
         };
         match status {
@@ -193,6 +191,14 @@ impl Asker {
             StatusCode::BAD_REQUEST => Failure::usage(text),
             _ => Failure::unreachable(text),
         }
+    }
+}
+
+/// The items of an answer that is no page of a list.
+pub(super) fn items(mut answer: Value) -> Vec<Value> {
+    match answer.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
     }
 }
 

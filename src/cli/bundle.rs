@@ -13,6 +13,7 @@ use tar::{Builder, Header};
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::output::print;
+use crate::dto::log::Log;
 
 /// The folder in the tar.
 const FOLDER: &str = "meshkeep-bundle";
@@ -51,7 +52,7 @@ pub(super) async fn run(options: &BundleOptions, server: &ServerOptions) -> Resu
     for (name, path) in ANSWERS {
         take(&mut files, &mut failures, name, asker.get(path, &[]).await.map(|answer| pretty(&answer)));
     }
-    take(&mut files, &mut failures, "log.txt", asker.get("/v1/log", &[]).await.map(|log| lines(&log)));
+    take(&mut files, &mut failures, "log.txt", asker.get("/v1/log", &[]).await.map(lines));
     for (name, path) in TEXTS {
         take(&mut files, &mut failures, name, asker.probe(path).await.map(|(_, text)| text));
     }
@@ -97,9 +98,8 @@ fn pretty(value: &Value) -> String {
 }
 
 /// The lines of the log as a file of them.
-fn lines(log: &Value) -> String {
-    let lines = log.get("lines").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    lines.fold(String::new(), |text, line| text + line + "\n")
+fn lines(log: Log) -> String {
+    log.lines.into_iter().fold(String::new(), |text, line| text + &line + "\n")
 }
 
 fn pack(files: &Files, now: jiff::Timestamp) -> io::Result<Vec<u8>> {

@@ -1,11 +1,10 @@
 //! `meshkeep config`: the settings in force, and where each comes from.
 
-use clap::Args;
-use serde_json::Value;
-
-use super::asker::{Asker, ServerOptions};
+use super::asker::{Asker, ServerOptions, items};
 use super::failure::{Failure, Verdict};
-use super::output::{Column, OutputOptions, Shape, print_list, text};
+use super::output::{Column, OutputOptions, Shape, joined, print_list, text};
+use crate::dto::config::Setting;
+use clap::Args;
 
 /// What to tell.
 #[derive(Debug, Args)]
@@ -14,21 +13,20 @@ pub(super) struct ConfigOptions {
     output: OutputOptions,
 }
 
-const SHAPE: Shape = Shape {
+const SHAPE: Shape<Setting> = Shape {
     columns: &[
-        Column::new("NAME", |item| text(item, "/name")),
-        Column::new("VALUE", |item| text(item, "/values")),
-        Column::new("FROM", |item| text(item, "/source")),
-        Column::wide("WHERE", |item| text(item, "/origin")),
-        Column::wide("WHAT IT IS", |item| text(item, "/description")),
+        Column::new("NAME", |setting| setting.name.clone()),
+        Column::new("VALUE", |setting| joined(&setting.values)),
+        Column::new("FROM", |setting| setting.source.to_string()),
+        Column::wide("WHERE", |setting| text(setting.origin.as_ref())),
+        Column::wide("WHAT IT IS", |setting| setting.description.clone()),
     ],
-    name: |item| text(item, "/name"),
+    name: |setting| setting.name.clone(),
 };
 
 /// Prints them.
 pub(super) async fn run(options: &ConfigOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let answer = Asker::new(server)?.get("/v1/config", &[]).await?;
-    let items = answer.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-    print_list(options.output.output, &SHAPE, &items)?;
+    print_list(options.output.output, &SHAPE, &items(answer))?;
     Ok(Verdict::Fine)
 }

@@ -7,7 +7,7 @@ use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
-use super::output::{Format, OutputOptions, print_list, print_one, text};
+use super::output::{Format, OutputOptions, print_list, print_one};
 use super::watch;
 
 /// What to get.
@@ -41,17 +41,17 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
         if options.watch {
             return Err(Failure::usage("-w follows a list: leave the name out, and give --cluster or another filter"));
         }
-        let found = asker.get(&path, &[]).await?;
+        let found: Value = asker.get(&path, &[]).await?;
         if let Some(Value::Array(items)) = found.get("items") {
-            print_list(options.output.output, &kind.shape, items)?;
+            print_list(options.output.output, kind.shape, items)?;
         } else {
-            print_one(options.output.output, &kind.shape, &found)?;
+            print_one(options.output.output, kind.shape, &found)?;
         }
         return Ok(Verdict::Fine);
     }
     let (mut items, position) = asker.list(&kind.path(), &query).await?;
     if let Some(name) = &options.name {
-        items.retain(|item| name_matches(kind, item, name));
+        items = named(kind, items, name)?;
         if items.is_empty() {
             return Err(Failure::not_found(format!("no {} is called {name:?} in any cluster that is mirrored", kind.names[1])));
         }
@@ -59,16 +59,16 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
     if items.is_empty() && matches!(options.output.output, Format::Table | Format::Wide) {
         super::print_to_stderr("none found\n".to_owned());
     } else {
-        print_list(options.output.output, &kind.shape, &items)?;
+        print_list(options.output.output, kind.shape, &items)?;
     }
-    match (options.watch, kind.stream_name, position) {
-        (false, _, _) => Ok(Verdict::Fine),
-        (true, Some(stream_name), Some(position)) => {
+    match (options.watch, kind.stream_name) {
+        (false, _) => Ok(Verdict::Fine),
+        (true, Some(stream_name)) => {
             let mut query: Vec<(String, String)> = filters.clone();
             query.push(("kind".to_owned(), stream_name.to_owned()));
             watch::follow(&asker, query, watch::Start::After(position), options.output.output).await
         }
-        (true, _, _) => Err(Failure::usage(format!("{} cannot be followed: follow services instead", kind.names[0]))),
+        (true, None) => Err(Failure::usage(format!("{} cannot be followed: follow services instead", kind.names[0]))),
     }
 }
 
@@ -103,11 +103,19 @@ fn path_of(kind: &KindRow, options: &GetOptions, name: &str) -> Option<String> {
         .then(|| format!("{}/{}", kind.path(), parts.into_iter().map(encoded).collect::<Vec<_>>().join("/")))
 }
 
-/// Whether an object has a name that was given in part: the last parts of its own.
-fn name_matches(kind: &KindRow, item: &Value, wanted: &str) -> bool {
-    let own: Vec<String> = kind.name_parts.iter().map(|part| text(item, &format!("/{part}"))).collect();
+/// Those whose name was given in part: its last parts.
+fn named(kind: &KindRow, items: Vec<Value>, wanted: &str) -> Result<Vec<Value>, Failure> {
     let wanted: Vec<&str> = wanted.split('/').collect();
-    own.len() >= wanted.len() && own[own.len() - wanted.len()..].iter().zip(&wanted).all(|(own, wanted)| own == wanted)
+    let mut found = Vec::new();
+    for item in items {
+        // the first part is the kind
+        let name = kind.shape.name(&item)?;
+        let own: Vec<&str> = name.split('/').skip(1).collect();
+        if own.ends_with(&wanted) {
+            found.push(item);
+        }
+    }
+    Ok(found)
 }
 
 /// A part of a path, percent-encoded where it must be; the `/` and `:` of prefixes stay.

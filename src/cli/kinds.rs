@@ -1,8 +1,10 @@
 //! What the command line knows of each kind: its names, its path, and the columns of its table. A new kind is one more row.
 
-use serde_json::Value;
-
-use super::output::{Colour, Column, Shape, age_at, coloured, text};
+use super::output::{Colour, Column, Printer, Shape, age_of, coloured, joined, labels, number, text};
+use crate::dto::exports::{EndpointSlice, ServiceExport};
+use crate::dto::global_services::GlobalService;
+use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
+use crate::dto::status::{Cluster, Resource};
 
 /// A kind that can be asked for.
 pub(super) struct KindRow {
@@ -16,7 +18,7 @@ pub(super) struct KindRow {
     pub(super) namespaced: bool,
     /// Whether `-l` means something.
     pub(super) labelled: bool,
-    pub(super) shape: Shape,
+    pub(super) shape: &'static dyn Printer,
 }
 
 impl KindRow {
@@ -31,50 +33,6 @@ impl KindRow {
     }
 }
 
-fn name_of(item: &Value) -> String {
-    text(item, "/name")
-}
-
-fn cluster_of(item: &Value) -> String {
-    text(item, "/cluster")
-}
-
-fn namespace_of(item: &Value) -> String {
-    text(item, "/namespace")
-}
-
-fn labels_of(item: &Value) -> String {
-    text(item, "/labels")
-}
-
-/// One member of each object of a list, joined by commas.
-fn each(item: &Value, list: &str, member: &str) -> String {
-    let values = item.pointer(list).and_then(Value::as_array);
-    values.into_iter().flatten().map(|value| text(value, member)).collect::<Vec<_>>().join(",")
-}
-
-fn count(item: &Value, list: &str) -> String {
-    item.pointer(list).and_then(Value::as_array).map_or(0, Vec::len).to_string()
-}
-
-/// The phase of a cluster, coloured by how well it is.
-fn phase_of(item: &Value) -> String {
-    let phase = text(item, "/phase");
-    let colour = match phase.as_str() {
-        "live" => Colour::Green,
-        "sourceLost" | "backingOff" | "waitingForFiles" | "" => Colour::Red,
-        _ => Colour::Yellow,
-    };
-    coloured(if phase.is_empty() { "noFile" } else { &phase }, colour)
-}
-
-/// How many keys of a kind a cluster has.
-fn entries(item: &Value, kind: &str) -> String {
-    let resources = item.pointer("/resources").and_then(Value::as_array);
-    let found = resources.into_iter().flatten().find(|resource| text(resource, "/kind") == kind);
-    found.map(|resource| text(resource, "/entries")).unwrap_or_default()
-}
-
 /// Every kind, in the order of the API.
 pub(super) static KINDS: &[KindRow] = &[
     KindRow {
@@ -83,22 +41,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["cluster", "name"],
         namespaced: false,
         labelled: true,
-        shape: Shape {
-            columns: &[
-                Column::new("CLUSTER", cluster_of),
-                Column::new("NAME", name_of),
-                Column::new("ADDRESSES", |item| each(item, "/addresses", "/ip")),
-                Column::new("POD CIDR", |item| {
-                    let parts = ["/ipv4PodCIDR", "/ipv6PodCIDR", "/secondaryPodCIDRs"].map(|place| text(item, place));
-                    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
-                }),
-                Column::wide("HEALTH", |item| text(item, "/healthIPs")),
-                Column::wide("INGRESS", |item| text(item, "/ingressIPs")),
-                Column::wide("KEY", |item| text(item, "/encryptionKey")),
-                Column::wide("LABELS", labels_of),
-            ],
-            name: |item| format!("node/{}/{}", cluster_of(item), name_of(item)),
-        },
+        shape: &NODES,
     },
     KindRow {
         names: &["services", "service", "svc"],
@@ -106,20 +49,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["cluster", "namespace", "name"],
         namespaced: true,
         labelled: true,
-        shape: Shape {
-            columns: &[
-                Column::new("CLUSTER", cluster_of),
-                Column::new("NAMESPACE", namespace_of),
-                Column::new("NAME", name_of),
-                Column::new("FRONTENDS", |item| each(item, "/frontends", "/ip")),
-                Column::new("BACKENDS", |item| count(item, "/backends")),
-                Column::new("SHARED", |item| text(item, "/shared")),
-                Column::wide("BACKEND IPS", |item| each(item, "/backends", "/ip")),
-                Column::wide("SELECTOR", |item| text(item, "/selector")),
-                Column::wide("LABELS", labels_of),
-            ],
-            name: |item| format!("service/{}/{}/{}", cluster_of(item), namespace_of(item), name_of(item)),
-        },
+        shape: &SERVICES,
     },
     KindRow {
         names: &["global-services", "global-service", "gsvc"],
@@ -127,16 +57,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["namespace", "name"],
         namespaced: true,
         labelled: false,
-        shape: Shape {
-            columns: &[
-                Column::new("NAMESPACE", namespace_of),
-                Column::new("NAME", name_of),
-                Column::new("CLUSTERS", |item| each(item, "/clusters", "/cluster")),
-                Column::new("BACKENDS", |item| count(item, "/backends")),
-                Column::wide("BACKEND IPS", |item| each(item, "/backends", "/ip")),
-            ],
-            name: |item| format!("global-service/{}/{}", namespace_of(item), name_of(item)),
-        },
+        shape: &GLOBAL_SERVICES,
     },
     KindRow {
         names: &["identities", "identity", "id"],
@@ -144,18 +65,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["id"],
         namespaced: false,
         labelled: true,
-        shape: Shape {
-            columns: &[
-                Column::new("ID", |item| text(item, "/id")),
-                Column::new("CLUSTER", cluster_of),
-                Column::wide("SCOPE", |item| text(item, "/scope")),
-                Column::new("LABELS", |item| {
-                    let reserved = text(item, "/reserved");
-                    if reserved.is_empty() { labels_of(item) } else { format!("reserved:{reserved}") }
-                }),
-            ],
-            name: |item| format!("identity/{}", text(item, "/id")),
-        },
+        shape: &IDENTITIES,
     },
     KindRow {
         names: &["ipcache", "ip", "ips"],
@@ -163,7 +73,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["prefix"],
         namespaced: true,
         labelled: false,
-        shape: Shape { columns: IPCACHE_COLUMNS, name: |item| format!("ipcache/{}/{}", cluster_of(item), text(item, "/prefix")) },
+        shape: &IPCACHE,
     },
     KindRow {
         names: &["service-exports", "service-export", "serviceexports"],
@@ -171,17 +81,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["cluster", "namespace", "name"],
         namespaced: true,
         labelled: true,
-        shape: Shape {
-            columns: &[
-                Column::new("CLUSTER", cluster_of),
-                Column::new("NAMESPACE", namespace_of),
-                Column::new("NAME", name_of),
-                Column::new("TYPE", |item| text(item, "/type")),
-                Column::new("EXPORTED", |item| text(item, "/exportCreationTimestamp")),
-                Column::wide("LABELS", labels_of),
-            ],
-            name: |item| format!("service-export/{}/{}/{}", cluster_of(item), namespace_of(item), name_of(item)),
-        },
+        shape: &SERVICE_EXPORTS,
     },
     KindRow {
         names: &["endpoint-slices", "endpoint-slice", "endpointslices", "eps"],
@@ -189,17 +89,7 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["cluster", "namespace", "name"],
         namespaced: true,
         labelled: true,
-        shape: Shape {
-            columns: &[
-                Column::new("CLUSTER", cluster_of),
-                Column::new("NAMESPACE", namespace_of),
-                Column::new("NAME", name_of),
-                Column::new("TYPE", |item| text(item, "/addressType")),
-                Column::new("ENDPOINTS", |item| count(item, "/endpoints")),
-                Column::wide("LABELS", labels_of),
-            ],
-            name: |item| format!("endpoint-slice/{}/{}/{}", cluster_of(item), namespace_of(item), name_of(item)),
-        },
+        shape: &ENDPOINT_SLICES,
     },
     KindRow {
         names: &["clusters", "cluster"],
@@ -207,51 +97,148 @@ pub(super) static KINDS: &[KindRow] = &[
         name_parts: &["name"],
         namespaced: false,
         labelled: false,
-        shape: Shape { columns: CLUSTER_COLUMNS, name: |item| format!("cluster/{}", name_of(item)) },
+        shape: &CLUSTERS,
     },
 ];
 
-/// The columns of ipcache entries, of lists and lookups alike.
-pub(super) const IPCACHE_COLUMNS: &[Column] = &[
-    Column::new("PREFIX", |item| text(item, "/prefix")),
-    Column::new("CLUSTER", cluster_of),
-    Column::new("IDENTITY", |item| text(item, "/identity")),
-    Column::new("HOST", |item| text(item, "/hostIP")),
-    Column::new("OWNER", owner),
-    Column::wide("KEY", |item| text(item, "/encryptionKey")),
-    Column::wide("SOURCE", |item| text(item, "/source")),
-    Column::wide("SERVICE ACCOUNT", |item| text(item, "/serviceAccount")),
-    Column::wide("LABELS", labels_of),
-];
+const NODES: Shape<Node> = Shape {
+    columns: &[
+        Column::new("CLUSTER", |node| node.cluster.clone()),
+        Column::new("NAME", |node| node.name.clone()),
+        Column::new("ADDRESSES", |node| joined(node.addresses.iter().map(|address| &address.ip))),
+        Column::new("POD CIDR", |node| joined(node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs))),
+        Column::wide("HEALTH", |node| joined(&node.health_ips)),
+        Column::wide("INGRESS", |node| joined(&node.ingress_ips)),
+        Column::wide("KEY", |node| number(node.encryption_key)),
+        Column::wide("LABELS", |node| labels(&node.labels)),
+    ],
+    name: |node| format!("node/{}/{}", node.cluster, node.name),
+};
+
+const SERVICES: Shape<Service> = Shape {
+    columns: &[
+        Column::new("CLUSTER", |service| service.cluster.clone()),
+        Column::new("NAMESPACE", |service| service.namespace.clone()),
+        Column::new("NAME", |service| service.name.clone()),
+        Column::new("FRONTENDS", |service| joined(service.frontends.iter().map(|frontend| &frontend.ip))),
+        Column::new("BACKENDS", |service| service.backends.len().to_string()),
+        Column::new("SHARED", |service| service.shared.to_string()),
+        Column::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
+        Column::wide("SELECTOR", |service| labels(&service.selector)),
+        Column::wide("LABELS", |service| labels(&service.labels)),
+    ],
+    name: |service| format!("service/{}/{}/{}", service.cluster, service.namespace, service.name),
+};
+
+const GLOBAL_SERVICES: Shape<GlobalService> = Shape {
+    columns: &[
+        Column::new("NAMESPACE", |service| service.namespace.clone()),
+        Column::new("NAME", |service| service.name.clone()),
+        Column::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
+        Column::new("BACKENDS", |service| service.backends.len().to_string()),
+        Column::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
+    ],
+    name: |service| format!("global-service/{}/{}", service.namespace, service.name),
+};
+
+const IDENTITIES: Shape<Identity> = Shape {
+    columns: &[
+        Column::new("ID", |identity| identity.id.to_string()),
+        Column::new("CLUSTER", |identity| text(identity.cluster.as_ref())),
+        Column::wide("SCOPE", |identity| identity.scope.to_string()),
+        Column::new("LABELS", |identity| {
+            identity.reserved.as_ref().map_or_else(|| labels(identity.labels.0.iter()), |name| format!("reserved:{name}"))
+        }),
+    ],
+    name: |identity| format!("identity/{}", identity.id),
+};
+
+const IPCACHE: Shape<IpcacheEntry> = Shape {
+    columns: &[
+        Column::new("PREFIX", |entry| entry.prefix.clone()),
+        Column::new("CLUSTER", |entry| entry.cluster.clone()),
+        Column::new("IDENTITY", |entry| entry.identity.to_string()),
+        Column::new("HOST", |entry| text(entry.host_ip.as_ref())),
+        Column::new("OWNER", owner),
+        Column::wide("KEY", |entry| number(entry.encryption_key)),
+        Column::wide("SOURCE", |entry| entry.source.to_string()),
+        Column::wide("SERVICE ACCOUNT", |entry| text(entry.service_account.as_ref())),
+        Column::wide("LABELS", identity_labels),
+    ],
+    name: |entry| format!("ipcache/{}/{}", entry.cluster, entry.prefix),
+};
 
 /// The pod behind an ipcache entry, or the node that it was derived from.
-pub(super) fn owner(item: &Value) -> String {
-    let (namespace, pod) = (namespace_of(item), text(item, "/podName"));
-    match (pod.is_empty(), text(item, "/nodeName")) {
-        (false, _) => format!("{namespace}/{pod}"),
-        (true, node) if text(item, "/source") == "node" => format!("node {node}"),
-        (true, _) => String::new(),
+pub(super) fn owner(entry: &IpcacheEntry) -> String {
+    match (&entry.pod_name, &entry.node_name) {
+        (Some(pod), _) => format!("{}/{pod}", text(entry.namespace.as_ref())),
+        (None, Some(node)) if entry.source == "node" => format!("node {node}"),
+        (None, _) => String::new(),
     }
 }
 
-/// The columns of clusters.
-pub(super) const CLUSTER_COLUMNS: &[Column] = &[
-    Column::new("NAME", |item| {
-        let local = item.pointer("/local").and_then(Value::as_bool).unwrap_or(false);
-        if local { format!("{} (local)", name_of(item)) } else { name_of(item) }
-    }),
-    Column::new("ID", |item| text(item, "/clusterID")),
-    Column::new("PHASE", phase_of),
-    Column::new("FOR", |item| age_at(item, "/phaseSeconds")),
-    Column::new("AGE", |item| age_at(item, "/ageSeconds")),
-    Column::new("NODES", |item| entries(item, "node")),
-    Column::new("SERVICES", |item| entries(item, "service")),
-    Column::new("IDENTITIES", |item| entries(item, "identity")),
-    Column::new("IPS", |item| entries(item, "ipcache")),
-    Column::wide("EXPORTS", |item| entries(item, "serviceExport")),
-    Column::wide("SLICES", |item| entries(item, "endpointSlice")),
-    Column::wide("FAILURES", |item| text(item, "/failures")),
-    Column::wide("CERTIFICATE UNTIL", |item| text(item, "/certificateExpiry")),
-    Column::wide("ENDPOINT", |item| text(item, "/endpoint")),
-    Column::new("LAST ERROR", |item| if text(item, "/phase") == "live" { String::new() } else { text(item, "/lastError") }),
-];
+/// The labels of the identity behind an ipcache entry, which lookups have.
+pub(super) fn identity_labels(entry: &IpcacheEntry) -> String {
+    entry.labels.as_ref().map(|known| labels(known.0.iter())).unwrap_or_default()
+}
+
+const SERVICE_EXPORTS: Shape<ServiceExport> = Shape {
+    columns: &[
+        Column::new("CLUSTER", |export| export.cluster.clone()),
+        Column::new("NAMESPACE", |export| export.namespace.clone()),
+        Column::new("NAME", |export| export.name.clone()),
+        Column::new("TYPE", |export| export.service_type.clone()),
+        Column::new("EXPORTED", |export| export.export_creation_timestamp.clone()),
+        Column::wide("LABELS", |export| labels(&export.labels)),
+    ],
+    name: |export| format!("service-export/{}/{}/{}", export.cluster, export.namespace, export.name),
+};
+
+const ENDPOINT_SLICES: Shape<EndpointSlice> = Shape {
+    columns: &[
+        Column::new("CLUSTER", |slice| slice.cluster.clone()),
+        Column::new("NAMESPACE", |slice| slice.namespace.clone()),
+        Column::new("NAME", |slice| slice.name.clone()),
+        Column::new("TYPE", |slice| slice.address_type.clone()),
+        Column::new("ENDPOINTS", |slice| slice.endpoints.len().to_string()),
+        Column::wide("LABELS", |slice| labels(&slice.labels)),
+    ],
+    name: |slice| format!("endpoint-slice/{}/{}/{}", slice.cluster, slice.namespace, slice.name),
+};
+
+pub(super) const CLUSTERS: Shape<Cluster> = Shape {
+    columns: &[
+        Column::new("NAME", |cluster| if cluster.local == Some(true) { format!("{} (local)", cluster.name) } else { cluster.name.clone() }),
+        Column::new("ID", |cluster| text(cluster.cluster_id.as_ref())),
+        Column::new("PHASE", phase),
+        Column::new("FOR", |cluster| age_of(cluster.phase_seconds)),
+        Column::new("AGE", |cluster| age_of(cluster.age_seconds)),
+        Column::new("NODES", |cluster| entries(cluster, "node")),
+        Column::new("SERVICES", |cluster| entries(cluster, "service")),
+        Column::new("IDENTITIES", |cluster| entries(cluster, "identity")),
+        Column::new("IPS", |cluster| entries(cluster, "ipcache")),
+        Column::wide("EXPORTS", |cluster| entries(cluster, "serviceExport")),
+        Column::wide("SLICES", |cluster| entries(cluster, "endpointSlice")),
+        Column::wide("FAILURES", |cluster| cluster.failures.to_string()),
+        Column::wide("CERTIFICATE UNTIL", |cluster| text(cluster.certificate_expiry.as_ref())),
+        Column::wide("ENDPOINT", |cluster| text(cluster.endpoint.as_ref())),
+        Column::new("LAST ERROR", |cluster| text(cluster.last_error.as_ref().filter(|_| cluster.phase.as_deref() != Some("live")))),
+    ],
+    name: |cluster| format!("cluster/{}", cluster.name),
+};
+
+/// The phase of a cluster, coloured by how well it is.
+fn phase(cluster: &Cluster) -> String {
+    match cluster.phase.as_deref() {
+        None => coloured("noFile", Colour::Red),
+        Some(phase @ "live") => coloured(phase, Colour::Green),
+        Some(phase @ ("sourceLost" | "backingOff" | "waitingForFiles")) => coloured(phase, Colour::Red),
+        Some(phase) => coloured(phase, Colour::Yellow),
+    }
+}
+
+/// How many keys of a kind a cluster has.
+fn entries(cluster: &Cluster, kind: &str) -> String {
+    let found: Option<&Resource> = cluster.resources.iter().find(|resource| resource.kind == kind);
+    text(found.map(|resource| &resource.entries))
+}

@@ -3,12 +3,16 @@
 use std::io::{self, BufRead};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::asker::{Asker, ServerOptions};
+use super::asker::{Asker, ServerOptions, items};
 use super::failure::{Failure, Verdict};
-use super::kinds::owner;
-use super::output::{Column, Format, OutputOptions, Shape, age_at, print_json, print_list, print_one, text};
+use super::kinds::{identity_labels, owner};
+use super::output::{Column, OutputOptions, Shape, age_of, number, print_list, print_one, read, text};
+use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
+use crate::dto::objects::IpcacheEntry;
+use crate::dto::problems::Explanation;
 
 /// How many addresses one request may have (the API's bound).
 const BATCH_LENGTH_MAX: usize = 10_000;
@@ -23,28 +27,95 @@ pub(super) struct LookupOptions {
     output: OutputOptions,
 }
 
-pub(super) const SHAPE: Shape = Shape {
-    columns: &[
-        Column::new("IP", |item| text(item, "/ip")),
-        Column::new("PREFIX", |item| matched(item, "/match/prefix", "no entry")),
-        Column::new("CLUSTER", |item| text(item, "/match/cluster")),
-        Column::new("IDENTITY", |item| text(item, "/match/identity")),
-        Column::new("OWNER", |item| item.get("match").map(owner).unwrap_or_default()),
-        Column::new("NODE", |item| text(item, "/match/nodeName")),
-        Column::new("AGE", |item| age_at(item, "/meta/ageSeconds")),
-        Column::wide("HOST", |item| text(item, "/match/hostIP")),
-        Column::wide("KEY", |item| text(item, "/match/encryptionKey")),
-        Column::new("LABELS", |item| text(item, "/match/labels")),
-    ],
-    name: |item| text(item, "/match/prefix"),
-};
+/// An answer that says who has an address.
+pub(super) trait Looked: DeserializeOwned + 'static {
+    /// The table of such answers.
+    const SHAPE: Shape<Self> = Shape {
+        columns: &[
+            Column::new("IP", |looked: &Self| looked.ip().to_owned()),
+            Column::new("PREFIX", prefix),
+            Column::new("CLUSTER", |looked| of(looked, |entry| entry.cluster.clone())),
+            Column::new("IDENTITY", |looked| of(looked, |entry| entry.identity.to_string())),
+            Column::new("OWNER", |looked| of(looked, owner)),
+            Column::new("NODE", |looked| of(looked, |entry| text(entry.node_name.as_ref()))),
+            Column::new("AGE", |looked| age_of(looked.age_seconds())),
+            Column::wide("HOST", |looked| of(looked, |entry| text(entry.host_ip.as_ref()))),
+            Column::wide("KEY", |looked| of(looked, |entry| number(entry.encryption_key))),
+            Column::new("LABELS", |looked| of(looked, identity_labels)),
+        ],
+        name: |looked| of(looked, |entry| entry.prefix.clone()),
+    };
 
-/// What is at a place of a lookup that found something; else why there is nothing.
-fn matched(item: &Value, place: &str, otherwise: &str) -> String {
-    match (item.get("match"), text(item, "/error")) {
-        (_, error) if !error.is_empty() => error,
-        (Some(Value::Object(_)), _) => text(item, place),
-        _ => otherwise.to_owned(),
+    /// The address.
+    fn ip(&self) -> &str;
+
+    /// The entry that covers it.
+    fn found(&self) -> Option<&IpcacheEntry>;
+
+    /// How old what is said is.
+    fn age_seconds(&self) -> Option<f64> {
+        None
+    }
+
+    /// Why the address could not be looked up.
+    fn error(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Looked for LookupAnswer {
+    fn ip(&self) -> &str {
+        &self.ip
+    }
+
+    fn found(&self) -> Option<&IpcacheEntry> {
+        self.found.as_ref()
+    }
+
+    fn age_seconds(&self) -> Option<f64> {
+        self.meta.age_seconds
+    }
+}
+
+impl Looked for LookupItem {
+    fn ip(&self) -> &str {
+        &self.ip
+    }
+
+    fn found(&self) -> Option<&IpcacheEntry> {
+        self.found.as_ref()?.as_ref()
+    }
+
+    fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+}
+
+impl Looked for Explanation {
+    fn ip(&self) -> &str {
+        &self.ip
+    }
+
+    fn found(&self) -> Option<&IpcacheEntry> {
+        self.found.as_ref()
+    }
+
+    fn age_seconds(&self) -> Option<f64> {
+        self.meta.age_seconds
+    }
+}
+
+/// What there is to say of the entry that was found.
+fn of(looked: &impl Looked, tell: fn(&IpcacheEntry) -> String) -> String {
+    looked.found().map(tell).unwrap_or_default()
+}
+
+/// The prefix that covers an address, else why there is none.
+fn prefix(looked: &impl Looked) -> String {
+    match (looked.error(), looked.found()) {
+        (Some(error), _) => error.to_owned(),
+        (None, Some(entry)) => entry.prefix.clone(),
+        (None, None) => "no entry".to_owned(),
     }
 }
 
@@ -52,24 +123,27 @@ fn matched(item: &Value, place: &str, otherwise: &str) -> String {
 pub(super) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let asker = Asker::new(server)?;
     let ips = addresses(&options.ips)?;
-    let is_found = |item: &Value| item.get("match").is_some_and(Value::is_object);
     if let [ip] = ips.as_slice() {
         let answer = asker.get("/v1/ipcache/lookup", &[("ip", ip)]).await?;
-        print_one(options.output.output, &SHAPE, &answer)?;
-        return Ok(Verdict::of(is_found(&answer)));
+        print_one(options.output.output, &LookupAnswer::SHAPE, &answer)?;
+        return is_found::<LookupAnswer>(&answer).map(Verdict::of);
     }
-    let mut items = Vec::new();
+    let mut all = Vec::new();
     for batch in ips.chunks(BATCH_LENGTH_MAX) {
-        let mut answer = asker.post("/v1/ipcache/lookup", &json!({ "ips": batch })).await?;
-        if let Some(Value::Array(found)) = answer.get_mut("items").map(Value::take) {
-            items.extend(found);
+        all.extend(items(asker.post("/v1/ipcache/lookup", &LookupRequest { ips: batch.to_vec() }).await?));
+    }
+    print_list(options.output.output, &LookupItem::SHAPE, &all)?;
+    for item in &all {
+        if !is_found::<LookupItem>(item)? {
+            return Ok(Verdict::NotFine);
         }
     }
-    match options.output.output {
-        Format::Json => print_json(&json!({ "items": items }))?,
-        format => print_list(format, &SHAPE, &items)?,
-    }
-    Ok(Verdict::of(items.iter().all(is_found)))
+    Ok(Verdict::Fine)
+}
+
+/// Whether an answer says who has the address.
+fn is_found<T: Looked>(answer: &Value) -> Result<bool, Failure> {
+    read::<T>(answer).map(|looked| looked.found().is_some())
 }
 
 /// The addresses that were given, those of standard input in place of `-`.

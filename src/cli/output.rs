@@ -1,12 +1,15 @@
 //! How answers are printed: tables that fit the terminal, JSON, YAML or names.
 //!
-//! A table is a list of columns, each a heading and what to say of an object of the API; `wide` has more of them. Owns: formats, colour, ages.
+//! A table is a list of columns, each a heading and what to say of an object of the API; `wide` has more of them. Tables and names read what the API
+//! says as the shapes of `dto`; JSON and YAML are what it says itself, with members that this version does not know. Owns: formats, colour, ages.
 //! Deliberately lacks: any knowledge of kinds.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -38,45 +41,76 @@ pub(super) struct OutputOptions {
 }
 
 /// A column of a table.
-pub(super) struct Column {
+pub(super) struct Column<T> {
     /// The heading.
     pub(super) heading: &'static str,
     /// Only in `wide`.
     pub(super) wide: bool,
     /// What to say of an object.
-    pub(super) cell: fn(&Value) -> String,
+    pub(super) cell: fn(&T) -> String,
 }
 
-impl Column {
-    pub(super) const fn new(heading: &'static str, cell: fn(&Value) -> String) -> Self {
+impl<T> Column<T> {
+    pub(super) const fn new(heading: &'static str, cell: fn(&T) -> String) -> Self {
         Self { heading, wide: false, cell }
     }
 
-    pub(super) const fn wide(heading: &'static str, cell: fn(&Value) -> String) -> Self {
+    pub(super) const fn wide(heading: &'static str, cell: fn(&T) -> String) -> Self {
         Self { heading, wide: true, cell }
     }
 }
 
 /// What is printed of a kind.
-pub(super) struct Shape {
+pub(super) struct Shape<T: 'static> {
     /// The columns, from left to right.
-    pub(super) columns: &'static [Column],
+    pub(super) columns: &'static [Column<T>],
     /// The name of one object, for `-o name`.
-    pub(super) name: fn(&Value) -> String,
+    pub(super) name: fn(&T) -> String,
+}
+
+/// What prints objects of one shape, whichever that is.
+pub(super) trait Printer: Sync {
+    /// The rows below their headings, each line ended.
+    fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure>;
+
+    /// The name of one object, for `-o name`.
+    fn name(&self, item: &Value) -> Result<String, Failure>;
+}
+
+impl<T: DeserializeOwned> Printer for Shape<T> {
+    fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure> {
+        let mut unread = Ok(());
+        let items = items.iter().map_while(|item| read(item).map_err(|failure| unread = Err(failure)).ok());
+        let table = table(self, items, wide);
+        unread.map(|()| table)
+    }
+
+    fn name(&self, item: &Value) -> Result<String, Failure> {
+        read(item).map(|item| (self.name)(&item))
+    }
+}
+
+/// What the API says, as the shape that it has in this version.
+pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
+    let other = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
+    T::deserialize(answer).map_err(other)
 }
 
 /// Prints a list.
-pub(super) fn print_list(format: Format, shape: &Shape, items: &[Value]) -> Result<(), Failure> {
+pub(super) fn print_list(format: Format, shape: &dyn Printer, items: &[Value]) -> Result<(), Failure> {
     match format {
-        Format::Table | Format::Wide => print(&table(shape, items, format == Format::Wide)),
+        Format::Table | Format::Wide => print(&shape.table(items, format == Format::Wide)?),
         Format::Json => print_json(&json!({ "items": items })),
         Format::Yaml => print_yaml(&json!({ "items": items })),
-        Format::Name => print(&items.iter().map(|item| (shape.name)(item) + "\n").collect::<String>()),
+        Format::Name => {
+            let names = items.iter().map(|item| shape.name(item).map(|name| name + "\n"));
+            print(&names.collect::<Result<String, Failure>>()?)
+        }
     }
 }
 
 /// Prints a single object.
-pub(super) fn print_one(format: Format, shape: &Shape, item: &Value) -> Result<(), Failure> {
+pub(super) fn print_one(format: Format, shape: &dyn Printer, item: &Value) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(item),
         Format::Yaml => print_yaml(item),
@@ -85,8 +119,8 @@ pub(super) fn print_one(format: Format, shape: &Shape, item: &Value) -> Result<(
 }
 
 /// The rows below their headings, each line ended.
-pub(super) fn table(shape: &Shape, items: &[Value], wide: bool) -> String {
-    let columns: Vec<&Column> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
+fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> String {
+    let columns: Vec<&Column<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
     let mut table = Table::new();
     // a pipe gets whole lines: what reads it splits at blanks and not at a width
     let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
@@ -94,7 +128,7 @@ pub(super) fn table(shape: &Shape, items: &[Value], wide: bool) -> String {
     table.set_header(columns.iter().map(|column| column.heading));
     let mut has_blanks = vec![false; columns.len()];
     for item in items {
-        let cells = columns.iter().map(|column| (column.cell)(item)).zip(&mut has_blanks).map(|(cell, has_blanks)| {
+        let cells = columns.iter().map(|column| (column.cell)(&item)).zip(&mut has_blanks).map(|(cell, has_blanks)| {
             *has_blanks |= cell.contains(' ');
             if cell.is_empty() { "-".to_owned() } else { cell }
         });
@@ -129,19 +163,25 @@ fn print_yaml(value: &Value) -> Result<(), Failure> {
     print(&serde_yaml_ng::to_string(value).map_err(|error| Failure::not_found(error.to_string()))?)
 }
 
-/// The text at a place within an object, or nothing. Numbers and switches are written out, lists are joined by commas.
-pub(super) fn text(item: &Value, pointer: &str) -> String {
-    item.pointer(pointer).map(plain).unwrap_or_default()
+/// What may not be there, written out.
+pub(super) fn text(value: Option<&impl Display>) -> String {
+    value.map(ToString::to_string).unwrap_or_default()
 }
 
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(","),
-        Value::Object(map) => map.iter().map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(","),
-    }
+/// A number of which 0 is "none".
+pub(super) fn number(value: impl Into<u64>) -> String {
+    let value = value.into();
+    if value == 0 { String::new() } else { value.to_string() }
+}
+
+/// Several, with commas between.
+pub(super) fn joined(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    values.into_iter().map(|value| value.as_ref().to_owned()).collect::<Vec<_>>().join(",")
+}
+
+/// Labels, as kubectl writes them.
+pub(super) fn labels(labels: impl IntoIterator<Item = (impl Display, impl Display)>) -> String {
+    joined(labels.into_iter().map(|(key, value)| format!("{key}={value}")))
 }
 
 /// How long something is ago, as kubectl writes it: `4s`, `2m10s`, `3h5m`, `2d4h`.
@@ -161,9 +201,9 @@ pub(super) fn age(seconds: f64) -> String {
     }
 }
 
-/// The age at a place within an object, or nothing.
-pub(super) fn age_at(item: &Value, pointer: &str) -> String {
-    item.pointer(pointer).and_then(Value::as_f64).map(age).unwrap_or_default()
+/// The age of what may have none.
+pub(super) fn age_of(seconds: Option<f64>) -> String {
+    seconds.map(age).unwrap_or_default()
 }
 
 /// A colour of text.
@@ -203,14 +243,25 @@ mod tests {
 
     #[test]
     fn a_table_has_a_dash_for_what_is_not_there_and_no_blanks_at_the_end() {
-        const COLUMNS: &[Column] = &[
-            Column::new("NAME", |item| text(item, "/name")),
-            Column::new("LABELS", |item| text(item, "/labels")),
-            Column::wide("ID", |item| text(item, "/id")),
-        ];
-        let shape = Shape { columns: COLUMNS, name: |item| text(item, "/name") };
-        let items = [json!({"name": "paris", "labels": {"a": "1", "b": "2"}, "id": 7}), json!({"name": "tokyo-1"})];
-        assert_eq!(table(&shape, &items, false), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
-        assert_eq!(table(&shape, &items, true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
+        type Named = (&'static str, &'static [(&'static str, &'static str)], Option<u32>);
+        const SHAPE: Shape<Named> = Shape {
+            columns: &[
+                Column::new("NAME", |(name, _, _)| (*name).to_owned()),
+                Column::new("LABELS", |(_, pairs, _)| labels(pairs.iter().copied())),
+                Column::wide("ID", |(_, _, id)| text(id.as_ref())),
+            ],
+            name: |(name, _, _)| (*name).to_owned(),
+        };
+        let items: [Named; 2] = [("paris", &[("a", "1"), ("b", "2")], Some(7)), ("tokyo-1", &[], None)];
+        assert_eq!(table(&SHAPE, items, false), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
+        assert_eq!(table(&SHAPE, items, true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
+    }
+
+    #[test]
+    fn what_is_no_shape_of_this_version_is_said() {
+        let shape: Shape<crate::dto::objects::NodeAddress> = Shape { columns: &[], name: |address| address.ip.clone() };
+        assert_eq!(shape.name(&json!({"type": "InternalIP", "ip": "10.0.0.1", "tomorrow": 1})).unwrap(), "10.0.0.1");
+        let failure = shape.table(&[json!({"ip": "10.0.0.1"})], false).unwrap_err().to_string();
+        assert_eq!(failure, "the answer is not what this version reads (missing field `type`): -o json prints it as it is");
     }
 }

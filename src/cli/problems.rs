@@ -1,11 +1,11 @@
 //! `meshkeep problems`: what looks wrong, and what to do.
 
 use clap::Args;
-use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
-use super::output::{Column, Format, OutputOptions, Shape, age, print, print_list, text};
+use super::output::{Column, Format, OutputOptions, Shape, age_of, joined, print, print_list, text};
+use crate::dto::problems::Finding;
 
 /// What to tell.
 #[derive(Debug, Args)]
@@ -23,23 +23,23 @@ pub(super) struct ProblemsOptions {
     output: OutputOptions,
 }
 
-const SHAPE: Shape = Shape {
+const SHAPE: Shape<Finding> = Shape {
     columns: &[
-        Column::new("SEVERITY", |item| text(item, "/severity")),
-        Column::new("KIND", |item| text(item, "/kind")),
-        Column::new("CLUSTERS", |item| text(item, "/clusters")),
-        Column::new("COUNT", |item| text(item, "/count")),
+        Column::new("SEVERITY", |finding| finding.severity.to_string()),
+        Column::new("KIND", |finding| finding.kind.to_string()),
+        Column::new("CLUSTERS", |finding| joined(&finding.clusters)),
+        Column::new("COUNT", |finding| text(finding.count.as_ref())),
         Column::new("SINCE", since),
-        Column::wide("KEY", |item| text(item, "/key")),
-        Column::new("WHAT, AND WHAT TO DO", |item| format!("{}; {}", text(item, "/detail"), text(item, "/advice"))),
+        Column::wide("KEY", |finding| text(finding.key.as_ref())),
+        Column::new("WHAT, AND WHAT TO DO", |finding| format!("{}; {}", finding.detail, finding.advice)),
     ],
-    name: |item| text(item, "/id"),
+    name: |finding| finding.id.clone(),
 };
 
 /// How long a finding has been there.
-fn since(item: &Value) -> String {
-    let time = text(item, "/since").parse::<jiff::Timestamp>();
-    time.map(|time| age(jiff::Timestamp::now().duration_since(time).as_secs_f64())).unwrap_or_default()
+fn since(finding: &Finding) -> String {
+    let time = finding.since.as_ref().and_then(|time| time.parse::<jiff::Timestamp>().ok());
+    age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
 /// Prints the findings; not fine if there are any.

@@ -9,10 +9,12 @@ use serde_json::{Value, json};
 
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
-use super::kinds::{CLUSTER_COLUMNS, KindRow};
-use super::output::{Format, OutputOptions, Shape, age_at, print, print_list, print_one, table, text};
+use super::kinds::{CLUSTERS, KindRow};
+use super::output::{Format, OutputOptions, Printer, age, print, print_list, print_one, read};
 use super::progress::Progress;
 use crate::config::parse_duration;
+use crate::dto::reflection::ReflectionStatus;
+use crate::dto::status::{Cluster, Status, StatusCounts};
 
 /// How often to ask while waiting: a person sees a change at once, and the sidecar does not notice.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
@@ -35,12 +37,12 @@ pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Resu
     let asker = Asker::new(server)?;
     let deadline = Instant::now() + options.timeout;
     let mut waiting = Waiting::default();
-    let (status, clusters) = loop {
-        let found = read(&asker).await;
+    let found = loop {
+        let found = ask(&asker).await;
         let waits = options.wait && Instant::now() < deadline;
         match found {
-            Ok((ref status, _)) if waits && !is_directory_read(status) => waiting.tell("the config directory is not read yet"),
-            Ok((_, ref clusters)) if waits && !all_live(clusters) => waiting.tell(&waiting_for(clusters)),
+            Ok(ref found) if waits && !found.status.directory.readable => waiting.tell("the config directory is not read yet"),
+            Ok(ref found) if waits && !all_live(&found.clusters) => waiting.tell(&waiting_for(&found.clusters)),
             Ok(found) => break found,
             Err(failure) if waits && failure.is_unreachable() => waiting.tell(&failure.to_string()),
             Err(failure) => return Err(failure),
@@ -48,59 +50,58 @@ pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Resu
         tokio::time::sleep(ASK_INTERVAL).await;
     };
     drop(waiting);
-    let shape = Shape { columns: CLUSTER_COLUMNS, name: |item| format!("cluster/{}", text(item, "/name")) };
+    let Found { status, clusters, said: (status_said, clusters_said) } = found;
     match options.output.output {
-        format @ (Format::Table | Format::Wide) => print(&(summary(&status) + "\n" + &table(&shape, &clusters, format == Format::Wide)))?,
-        Format::Name => print_list(Format::Name, &shape, &clusters)?,
-        format => print_one(format, &shape, &json!({ "status": status, "clusters": clusters }))?,
+        format @ (Format::Table | Format::Wide) => {
+            print(&(summary(&status) + "\n" + &CLUSTERS.table(&clusters_said, format == Format::Wide)?))?;
+        }
+        Format::Name => print_list(Format::Name, &CLUSTERS, &clusters_said)?,
+        format => print_one(format, &CLUSTERS, &json!({ "status": status_said, "clusters": clusters_said }))?,
     }
-    Ok(Verdict::of(is_directory_read(&status) && all_live(&clusters)))
+    Ok(Verdict::of(status.directory.readable && all_live(&clusters)))
 }
 
-/// Whether the sidecar knows which clusters there are: without that, none is no good sign.
-fn is_directory_read(status: &Value) -> bool {
-    status.pointer("/directory/readable") != Some(&Value::Bool(false))
+/// How everything is.
+struct Found {
+    /// Without its directory being read, no cluster is no good sign: nobody knows which there are.
+    status: Status,
+    clusters: Vec<Cluster>,
+    /// Both as the API said them.
+    said: (Value, Vec<Value>),
 }
 
-async fn read(asker: &Asker) -> Result<(Value, Vec<Value>), Failure> {
-    let status = asker.get("/v1/status", &[]).await?;
+async fn ask(asker: &Asker) -> Result<Found, Failure> {
+    let status_said: Value = asker.get("/v1/status", &[]).await?;
     let path = KindRow::of("clusters").map(KindRow::path).unwrap_or_default();
-    let (clusters, _) = asker.list(&path, &[]).await?;
-    Ok((status, clusters))
+    let (clusters_said, _) = asker.list(&path, &[]).await?;
+    let (status, clusters) = (read(&status_said)?, clusters_said.iter().map(read).collect::<Result<_, _>>()?);
+    Ok(Found { status, clusters, said: (status_said, clusters_said) })
 }
 
-fn is_live(cluster: &Value) -> bool {
-    text(cluster, "/phase") == "live" && text(cluster, "/origin") == "live"
+fn is_live(cluster: &Cluster) -> bool {
+    cluster.phase.as_deref() == Some("live") && cluster.origin == "live"
 }
 
-fn all_live(clusters: &[Value]) -> bool {
+fn all_live(clusters: &[Cluster]) -> bool {
     clusters.iter().all(is_live)
 }
 
-fn waiting_for(clusters: &[Value]) -> String {
-    let waiting: Vec<&Value> = clusters.iter().filter(|cluster| !is_live(cluster)).collect();
+fn waiting_for(clusters: &[Cluster]) -> String {
+    let waiting: Vec<&Cluster> = clusters.iter().filter(|cluster| !is_live(cluster)).collect();
     let first = waiting.first().map(|cluster| {
-        let error = text(cluster, "/lastError");
-        let phase = text(cluster, "/phase");
-        format!(
-            "{} is {}{}{}",
-            text(cluster, "/name"),
-            if phase.is_empty() { "without a file" } else { &phase },
-            listed(cluster),
-            if error.is_empty() { error } else { format!(" ({error})") }
-        )
+        let phase = cluster.phase.as_deref().unwrap_or("without a file");
+        let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        format!("{} is {phase}{}{error}", cluster.name, listed(cluster))
     });
     format!("{} of {} clusters are live; {}", clusters.len() - waiting.len(), clusters.len(), first.unwrap_or_default())
 }
 
 /// How far the lists of a cluster are, where they say so.
-fn listed(cluster: &Value) -> String {
-    let sum = |field: &str| -> u64 {
-        let resources = cluster.get("resources").and_then(Value::as_array);
-        resources.into_iter().flatten().filter_map(|resource| resource.get(field)?.as_u64()).sum()
-    };
-    match (text(cluster, "/phase").as_str(), sum("expected")) {
-        ("listing", expected) if expected > 0 => format!(", {} of {expected} entries", sum("entries")),
+fn listed(cluster: &Cluster) -> String {
+    let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
+    let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
+    match (cluster.phase.as_deref(), expected) {
+        (Some("listing"), expected) if expected > 0 => format!(", {entries} of {expected} entries"),
         _ => String::new(),
     }
 }
@@ -124,67 +125,56 @@ impl Waiting {
     }
 }
 
-/// What there is of each kind, by the API's name: one, and several.
-const COUNTED: [(&str, &str, &str); 7] = [
-    ("nodes", "node", "nodes"),
-    ("services", "service", "services"),
-    ("identities", "identity", "identities"),
-    ("ipcache", "ipcache entry", "ipcache entries"),
-    ("serviceExports", "service export", "service exports"),
-    ("endpointSlices", "endpoint slice", "endpoint slices"),
-    ("rejected", "rejected value", "rejected values"),
+/// What there is of each kind: how many, and the words for one and several.
+type Counted = (fn(&StatusCounts) -> u64, &'static str, &'static str);
+
+const COUNTED: [Counted; 7] = [
+    (|counts| counts.nodes, "node", "nodes"),
+    (|counts| counts.services, "service", "services"),
+    (|counts| counts.identities, "identity", "identities"),
+    (|counts| counts.ipcache, "ipcache entry", "ipcache entries"),
+    (|counts| counts.service_exports, "service export", "service exports"),
+    (|counts| counts.endpoint_slices, "endpoint slice", "endpoint slices"),
+    (|counts| counts.rejected, "rejected value", "rejected values"),
 ];
 
 /// What is held, on a line; kinds of which there is nothing are left out.
-fn held(status: &Value) -> String {
-    let count = |name: &str| status.pointer("/counts").and_then(|counts| counts.get(name)).and_then(Value::as_u64);
-    let Some(keys) = count("entries") else { return String::new() };
-    let parts = COUNTED.iter().filter_map(|(name, one, several)| match count(name)? {
+fn held(counts: &StatusCounts) -> String {
+    let parts = COUNTED.iter().filter_map(|(count, one, several)| match count(counts) {
         0 => None,
         1 => Some(format!("1 {one}")),
         count => Some(format!("{count} {several}")),
     });
     let parts: Vec<String> = parts.collect();
-    let keys = if keys == 1 { "1 key".to_owned() } else { format!("{keys} keys") };
+    let keys = if counts.entries == 1 { "1 key".to_owned() } else { format!("{} keys", counts.entries) };
     if parts.is_empty() { format!("holds {keys}\n") } else { format!("holds {keys}: {}\n", parts.join(", ")) }
 }
 
 /// How writing into another etcd goes, on a line.
-fn reflected(reflection: &Value) -> String {
-    let count = |name: &str| reflection.get(name).and_then(Value::as_u64).unwrap_or_default();
-    let (error, leads) = (text(reflection, "/error"), reflection.get("leader").and_then(Value::as_bool) == Some(true));
-    match (error.as_str(), leads) {
-        ("", true) => format!("reflects {} clusters; {} keys wait\n", count("clusters"), count("waiting")),
-        ("", false) => "reflects nothing: another meshkeep or KVStoreMesh writes\n".to_owned(),
-        (error, _) => format!("cannot reflect: {error}\n"),
+fn reflected(reflection: &ReflectionStatus) -> String {
+    match &reflection.error {
+        None if reflection.leader => format!("reflects {} clusters; {} keys wait\n", reflection.clusters, reflection.waiting),
+        None => "reflects nothing: another meshkeep or KVStoreMesh writes\n".to_owned(),
+        Some(error) => format!("cannot reflect: {error}\n"),
     }
 }
 
 /// The process in a few lines.
-fn summary(status: &Value) -> String {
+fn summary(status: &Status) -> String {
     let mut out = String::new();
-    let loaded = status.pointer("/loaded").and_then(Value::as_bool).unwrap_or(false);
-    let _ = writeln!(
-        out,
-        "meshkeep {}, up {}{}",
-        text(status, "/version"),
-        age_at(status, "/uptimeSeconds"),
-        if loaded { "" } else { ", still loading its store" }
-    );
-    out.push_str(&held(status));
-    let error = text(status, "/store/error");
-    let _ = writeln!(out, "store {}{}", text(status, "/store/state"), if error.is_empty() { error } else { format!(": {error}") });
-    if let Some(reflection) = status.get("reflection") {
-        out.push_str(&reflected(reflection));
+    let loading = if status.loaded { "" } else { ", still loading its store" };
+    let _ = writeln!(out, "meshkeep {}, up {}{loading}", status.version, age(status.uptime_seconds));
+    out.extend(status.counts.as_ref().map(held));
+    let error = status.store.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    let _ = writeln!(out, "store {}{error}", status.store.state);
+    out.extend(status.reflection.as_ref().map(reflected));
+    match &status.directory.error {
+        _ if status.directory.readable => {}
+        None => out.push_str("config directory is not read yet\n"),
+        Some(error) => drop(writeln!(out, "config directory cannot be read: {error}")),
     }
-    let error = text(status, "/directory/error");
-    match (is_directory_read(status), error.as_str()) {
-        (true, _) => {}
-        (false, "") => out.push_str("config directory is not read yet\n"),
-        (false, error) => drop(writeln!(out, "config directory cannot be read: {error}")),
-    }
-    for (file, reason) in status.pointer("/directory/invalidFiles").and_then(Value::as_object).into_iter().flatten() {
-        let _ = writeln!(out, "file {file} is not used: {}", reason.as_str().unwrap_or_default());
+    for (file, reason) in &status.directory.invalid_files {
+        let _ = writeln!(out, "file {file} is not used: {reason}");
     }
     out
 }
@@ -195,12 +185,11 @@ mod tests {
 
     #[test]
     fn what_is_held_is_said_in_words() {
-        let counts = json!({"entries": 22, "nodes": 4, "services": 1, "identities": 0, "ipcache": 44, "serviceExports": 1, "rejected": 2});
-        assert_eq!(
-            held(&json!({ "counts": counts })),
-            "holds 22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n"
-        );
-        assert_eq!(held(&json!({"counts": {"entries": 1}})), "holds 1 key\n");
-        assert_eq!(held(&json!({})), "");
+        let none: StatusCounts = serde_json::from_value(json!({"entries": 1, "nodes": 0, "services": 0, "serviceExports": 0,
+            "endpointSlices": 0, "identities": 0, "ipcache": 0, "rejected": 0}))
+        .unwrap();
+        let some = StatusCounts { entries: 22, nodes: 4, services: 1, ipcache: 44, service_exports: 1, rejected: 2, ..none.clone() };
+        assert_eq!(held(&some), "holds 22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n");
+        assert_eq!(held(&none), "holds 1 key\n");
     }
 }

@@ -11,7 +11,9 @@ use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::filters::FilterOptions;
 use super::kinds::owner;
-use super::output::{Colour, Format, OutputOptions, coloured, print, text};
+use super::output::{Colour, Format, OutputOptions, coloured, labels, print, text};
+use crate::dto::events::WatchEvent;
+use crate::dto::streamed::StreamedObject;
 
 /// The waits between tries to reach the sidecar again: a restart takes a moment.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -111,7 +113,7 @@ async fn read(response: reqwest::Response, position: &mut Option<String>, format
         let lines = std::mem::replace(&mut buffer, rest);
         let mut printed = String::new();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let Ok(event) = serde_json::from_slice::<Value>(line) else { continue };
+            let Ok(event) = serde_json::from_slice::<WatchEvent>(line) else { continue };
             if let Some(told) = told(&event, line, position, format) {
                 printed.push_str(&told);
             }
@@ -121,22 +123,25 @@ async fn read(response: reqwest::Response, position: &mut Option<String>, format
 }
 
 /// What to print of an event, its line end included. Notes how far the stream is.
-fn told(event: &Value, line: &[u8], position: &mut Option<String>, format: Format) -> Option<String> {
-    let name = text(event, "/type");
-    let reached = [text(event, "/meta/position"), text(event, "/position")].into_iter().find(|text| !text.is_empty());
+fn told(event: &WatchEvent, line: &[u8], position: &mut Option<String>, format: Format) -> Option<String> {
+    let name = event.event_type.as_ref();
+    let reached = event.meta.as_ref().and_then(|meta| meta.position.as_ref()).or(event.position.as_ref());
     // inside a snapshot a position would skip the rest of it
     if name != "reset" && (name == "synced" || position.is_some() || name == "bookmark") {
-        *position = reached.or(position.take());
+        *position = reached.cloned().or(position.take());
     }
-    match (name.as_str(), format) {
+    match (name, format) {
         (_, Format::Json) => Some(String::from_utf8_lossy(line).into_owned() + "\n"),
-        (_, Format::Yaml) => serde_yaml_ng::to_string(event).ok().map(|text| format!("---\n{text}")),
-        ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event, "/key") + "\n"),
+        (_, Format::Yaml) => {
+            let said: Value = serde_json::from_slice(line).ok()?;
+            serde_yaml_ng::to_string(&said).ok().map(|text| format!("---\n{text}"))
+        }
+        ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event.key.as_ref()) + "\n"),
         ("upsert" | "patch" | "cluster", _) => Some(line_of('+', Colour::Green, event)),
         ("delete", _) => Some(line_of('-', Colour::Red, event)),
         ("reset", _) => {
             *position = None;
-            match text(event, "/reason").as_str() {
+            match event.reason.as_deref().unwrap_or_default() {
                 // the snapshot that was asked for
                 "initial" => {}
                 reason => note(&format!("its place in the stream is gone ({reason}): everything follows anew")),
@@ -144,7 +149,7 @@ fn told(event: &Value, line: &[u8], position: &mut Option<String>, format: Forma
             None
         }
         ("error", _) => {
-            note(&text(event, "/problem/detail"));
+            note(event.problem.as_ref().map(|problem| problem.detail.as_str()).unwrap_or_default());
             None
         }
         _ => None,
@@ -152,32 +157,23 @@ fn told(event: &Value, line: &[u8], position: &mut Option<String>, format: Forma
 }
 
 /// `14:03:07 tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331`.
-fn line_of(sign: char, colour: Colour, event: &Value) -> String {
-    let kind = text(event, "/kind");
-    let kind = if kind.is_empty() { "cluster".to_owned() } else { kind };
-    let object = event.get("object").unwrap_or(event);
-    let cluster = [text(event, "/meta/cluster"), text(object, "/cluster"), text(object, "/name")];
-    let cluster = cluster.into_iter().find(|name| !name.is_empty()).filter(|name| name != "-").unwrap_or_default();
-    let parts = [
-        cluster.clone(),
-        coloured(&sign.to_string(), colour),
-        kind.clone(),
-        what(&kind, object, &text(event, "/key")),
-        text(event, "/reason"),
-    ];
-    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+fn line_of(sign: char, colour: Colour, event: &WatchEvent) -> String {
+    // a problem of several clusters or none is of `-`
+    let cluster = event.meta.as_ref().map(|meta| meta.cluster.as_str()).filter(|name| *name != "-");
+    let (sign, what) = (coloured(&sign.to_string(), colour), what(event));
+    let parts = [cluster, Some(sign.as_str()), event.kind.as_deref(), Some(what.as_str()), event.reason.as_deref()];
+    let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
 }
 
 /// An object in a few words; of one that is gone, what its key says.
-fn what(kind: &str, object: &Value, key: &str) -> String {
-    let parts = match kind {
-        "ipcache" if object.get("prefix").is_some() => {
-            vec![text(object, "/prefix"), owner(object), format!("id {}", text(object, "/identity"))]
-        }
-        "identity" if object.get("id").is_some() => vec![text(object, "/id"), text(object, "/labels")],
-        "problem" if object.get("detail").is_some() => vec![text(object, "/severity"), short(key).to_owned(), text(object, "/detail")],
-        "cluster" if object.get("name").is_some() => vec![text(object, "/phase"), text(object, "/lastError")],
+fn what(event: &WatchEvent) -> String {
+    let key = event.key.as_deref().unwrap_or_default();
+    let parts = match &event.object {
+        Some(StreamedObject::Ipcache(entry)) => vec![entry.prefix.clone(), owner(entry), format!("id {}", entry.identity)],
+        Some(StreamedObject::Identity(identity)) => vec![identity.id.to_string(), labels(identity.labels.0.iter())],
+        Some(StreamedObject::Finding(finding)) => vec![finding.severity.to_string(), short(key).to_owned(), finding.detail.clone()],
+        Some(StreamedObject::Cluster(cluster)) => vec![text(cluster.phase.as_ref()), text(cluster.last_error.as_ref())],
         _ => vec![short(key).to_owned()],
     };
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
@@ -211,20 +207,26 @@ mod tests {
 
     /// The line without its time.
     fn line(sign: char, event: &Value) -> String {
-        let line = line_of(sign, Colour::Green, event);
+        let line = line_of(sign, Colour::Green, &read(event));
         line.split_once(' ').map(|(_, rest)| rest.trim_end().to_owned()).unwrap_or_default()
+    }
+
+    fn read(event: &Value) -> WatchEvent {
+        super::super::output::read(event).unwrap()
     }
 
     #[test]
     fn a_change_is_one_line() {
         let ip = json!({"type": "upsert", "kind": "ipcache", "key": "cilium/cache/ip/v1/tokyo/10.2.1.9", "meta": {"cluster": "tokyo"},
-            "object": {"prefix": "10.2.1.9/32", "cluster": "tokyo", "namespace": "shop", "podName": "cart-x", "identity": 131_331}});
+            "object": {"prefix": "10.2.1.9/32", "cluster": "tokyo", "namespace": "shop", "podName": "cart-x", "identity": 131_331,
+            "host": true, "source": "clustermesh"}});
         assert_eq!(line('+', &ip), "tokyo + ipcache 10.2.1.9/32 shop/cart-x id 131331");
         let gone = json!({"type": "delete", "kind": "service", "key": "cilium/cache/services/v1/tokyo/shop/cart", "reason": "deleted",
             "meta": {"cluster": "tokyo"}});
         assert_eq!(line('-', &gone), "tokyo - service shop/cart deleted");
-        let cluster =
-            json!({"type": "cluster", "kind": "cluster", "object": {"name": "osaka", "phase": "backingOff", "lastError": "refused"}});
+        let cluster = json!({"type": "cluster", "kind": "cluster", "key": "cilium/cluster-config/osaka", "meta": {"cluster": "osaka"},
+            "object": {"name": "osaka", "phase": "backingOff", "lastError": "refused", "origin": "neverRead", "configRetrieved": false,
+                "resources": [], "failures": 1}});
         assert_eq!(line('+', &cluster), "osaka + cluster backingOff refused");
         let removed = json!({"type": "delete", "kind": "cluster", "key": "cilium/cluster-config/osaka", "reason": "clusterRemoved",
             "meta": {"cluster": "osaka"}});
@@ -235,7 +237,7 @@ mod tests {
     fn a_problem_is_one_line_that_says_what_is_wrong() {
         let detail = "paris cannot be reached: connection refused";
         let problem = json!({"type": "upsert", "kind": "problem", "key": "problem/clusterUnreachable/paris", "meta": {"cluster": "paris"},
-            "object": {"id": "clusterUnreachable/paris", "severity": "critical", "clusters": ["paris"], "detail": detail}});
+            "object": {"id": "clusterUnreachable/paris", "severity": "critical", "kind": "clusterUnreachable", "clusters": ["paris"], "detail": detail, "advice": "see its log"}});
         assert_eq!(line('+', &problem), format!("paris + problem critical clusterUnreachable/paris {detail}"));
         let over = json!({"type": "delete", "kind": "problem", "key": "problem/duplicateAddress/-/host/10.0.0.1", "reason": "deleted",
             "meta": {"cluster": "-"}});
@@ -247,13 +249,16 @@ mod tests {
     fn no_place_is_kept_inside_a_snapshot() {
         let mut position = None;
         let mut tell = |event: Value| {
-            told(&event, b"", &mut position, Format::Table);
+            told(&read(&event), b"", &mut position, Format::Table);
             position.clone()
         };
         assert_eq!(tell(json!({"type": "reset", "reason": "initial"})), None);
-        assert_eq!(tell(json!({"type": "upsert", "kind": "node", "meta": {"position": "v1.a.5"}})), None);
+        assert_eq!(tell(json!({"type": "upsert", "kind": "node", "meta": {"cluster": "tokyo", "position": "v1.a.5"}})), None);
         assert_eq!(tell(json!({"type": "synced", "position": "v1.a.9"})).as_deref(), Some("v1.a.9"));
-        assert_eq!(tell(json!({"type": "delete", "kind": "node", "meta": {"position": "v1.a.10"}})).as_deref(), Some("v1.a.10"));
+        assert_eq!(
+            tell(json!({"type": "delete", "kind": "node", "meta": {"cluster": "tokyo", "position": "v1.a.10"}})).as_deref(),
+            Some("v1.a.10")
+        );
         assert_eq!(tell(json!({"type": "reset", "reason": "foreignEpoch"})), None);
     }
 }

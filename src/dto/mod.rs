@@ -47,6 +47,8 @@ macro_rules! list_of {
 }
 
 list_of! {
+    /// A page of whatever it is, to a reader that takes the items as they are.
+    Page: serde_json::Value;
     /// A page of clusters.
     ClusterList: status::Cluster;
     /// A page of nodes.
