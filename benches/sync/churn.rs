@@ -40,7 +40,7 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
     meshkeep.terminate()?;
     let (meshkeep, address) = started(home.path(), "again").await?;
     let (mut most, written, busy, began) = (Most::default(), meshkeep.written_bytes()?, meshkeep.busy()?, Instant::now());
-    let (changes, bytes) = put(&client, rate, seconds, || most.look(&meshkeep, home.path())).await?;
+    let (changes, bytes) = put(&client, rate, 0, seconds, || most.look(&meshkeep, home.path())).await?;
     let (elapsed, ended) = (began.elapsed(), Instant::now());
     let (_, _, last) = change(changes)?;
     let (path, pod) = last.split_once('\n').ok_or("no path")?;

@@ -2,6 +2,7 @@
 //! keep it open while the mesh changes, beside the same without it.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -73,10 +74,10 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     let bytes = browser.runs(TRANSFERRED).await?;
     println!("  transferred: {} bytes of the page and its files, {} of answers", bytes[0], bytes[1]);
     tokio::time::sleep(settled_after()).await;
-    let open = cost(&client, &meshkeep).await?;
+    let (open, changes) = cost(&client, &meshkeep, 0).await?;
     browser.goes("about:blank").await?;
     tokio::time::sleep(settled_after()).await;
-    let closed = cost(&client, &meshkeep).await?;
+    let (closed, _) = cost(&client, &meshkeep, changes).await?;
     println!(
         "  at {CHANGES_PER_SECOND} changes/s: {open:.2} % of a core while it is open, {closed:.2} % without: it costs {:.2} %",
         open - closed
@@ -84,11 +85,11 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     meshkeep.terminate()
 }
 
-/// The share of a core that the sidecar takes while the mesh changes, in percent.
-async fn cost(client: &etcd_client::Client, meshkeep: &Running) -> Outcome<f64> {
+/// The share of a core that the sidecar takes while the mesh changes, in percent, and how many changes these are, behind so many others.
+async fn cost(client: &etcd_client::Client, meshkeep: &Running, after: u64) -> Outcome<(f64, u64)> {
     let (busy, began) = (meshkeep.busy()?, Instant::now());
-    put(client, CHANGES_PER_SECOND, measured(), || Ok(())).await?;
-    Ok((meshkeep.busy()? - busy).as_secs_f64() * 100.0 / began.elapsed().as_secs_f64())
+    let (changes, _) = put(client, CHANGES_PER_SECOND, after, measured(), || Ok(())).await?;
+    Ok(((meshkeep.busy()? - busy).as_secs_f64() * 100.0 / began.elapsed().as_secs_f64(), changes))
 }
 
 /// A browser with one page, ended when dropped.
@@ -103,6 +104,8 @@ impl Browser {
         let output = fs::File::create(&log)?;
         let mut command = Command::new("chromedriver");
         command.arg("--port=0").env("TMPDIR", home).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        // the browser that the driver starts is in its group, and outlives it
+        command.process_group(0);
         let mut browser = Self { driver: command.spawn()?, session: String::new() };
         let deadline = Instant::now() + Duration::from_secs(20);
         let port = loop {
@@ -152,8 +155,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // the driver ends its browser with itself
-        drop(Command::new("kill").arg(self.driver.id().to_string()).status());
+        drop(Command::new("kill").args(["-KILL", "--", &format!("-{}", self.driver.id())]).status());
         drop(self.driver.wait());
     }
 }

@@ -84,16 +84,23 @@ pub(crate) fn change(number: u64) -> Outcome<(String, String, String)> {
     Ok((key, data::ip_value(cluster, index, &pod), format!("/v1/ipcache/lookup?ip={address}\n{pod}")))
 }
 
-/// Changes entries at a rate for so long. Returns how many and their bytes.
-pub(crate) async fn put(client: &Client, rate: u32, seconds: Duration, mut look: impl FnMut() -> Outcome<()>) -> Outcome<(u64, u64)> {
-    let (mut number, mut bytes, mut putting) = (0, 0, JoinSet::new());
+/// Changes entries at a rate for so long, by the changes behind number `after`: the same once more would change nothing. Returns how many and their
+/// bytes.
+pub(crate) async fn put(
+    client: &Client,
+    rate: u32,
+    after: u64,
+    seconds: Duration,
+    mut look: impl FnMut() -> Outcome<()>,
+) -> Outcome<(u64, u64)> {
+    let (mut count, mut bytes, mut putting) = (0, 0, JoinSet::new());
     let began = Instant::now();
     let (mut sample, mut compaction) = (began, began + COMPACTION_INTERVAL);
     while began.elapsed() < seconds {
         let mut puts = Vec::with_capacity(TXN_OPERATIONS_MAX);
         for _ in 0..TXN_OPERATIONS_MAX {
-            number += 1;
-            let (key, value, _) = change(number)?;
+            count += 1;
+            let (key, value, _) = change(after + count)?;
             bytes += (key.len() + value.len()) as u64;
             puts.push(TxnOp::put(key, value, None));
         }
@@ -118,11 +125,11 @@ pub(crate) async fn put(client: &Client, rate: u32, seconds: Duration, mut look:
             sample = now + SAMPLE_INTERVAL;
             look()?;
         }
-        let due = began + Duration::from_secs(1) * u32::try_from(number)? / rate;
+        let due = began + Duration::from_secs(1) * u32::try_from(count)? / rate;
         tokio::time::sleep_until(due.into()).await;
     }
     while let Some(done) = putting.join_next().await {
         done??;
     }
-    Ok((number, bytes))
+    Ok((count, bytes))
 }
