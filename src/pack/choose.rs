@@ -1,7 +1,6 @@
 //! The choice of the form that a column is written in: the shortest that fits all of its rows but a few.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use super::bytes::{common_length, put_fixed, put_text, put_varint, width_of};
 use super::column::{
@@ -51,29 +50,8 @@ struct Distinct<'a> {
     rows: Vec<usize>,
 }
 
-/// FNV-1a: keys are short, and there are some thousand at most, so that nothing is gained by colliding on purpose.
-pub(super) struct Fnv(u64);
-
 /// A map of short-lived texts.
-pub(super) type TextMap<'a, V> = HashMap<&'a [u8], V, BuildHasherDefault<Fnv>>;
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
+pub(super) type TextMap<'a, V> = HashMap<&'a [u8], V>;
 
 /// Appends a column in its shortest form. `earlier` are the columns of its template that stand before it.
 pub(super) fn put_column(out: &mut Vec<u8>, rows: &Rows<'_>, earlier: &[Vec<&[u8]>]) {
