@@ -80,7 +80,7 @@ fn take_old_log<S: Slots>(reading: &mut Reading<S>) -> Result<bool, EngineError>
         let Some(value) = reading.warm.slots().get(slot)? else { continue };
         match object::read_part(slot, value) {
             Ok(part) => {
-                reading.warm.saw_stamp(part.head.stamp);
+                reading.warm.room().saw_stamp(part.head.stamp);
                 objects.entry(part.head.stamp).or_default().take(slot, part);
             }
             Err(_) => is_whole = false,

@@ -27,8 +27,6 @@ use super::slots::{Slot, SlotKind};
 use super::summary::Summary;
 use crate::pack::common_length;
 
-pub(super) use writing::Chunks;
-
 /// Changes are written into one slot again until they are longer than this, in bytes: it is written with most syncs.
 const CHANGES_BYTES_MAX: usize = 4 << 10;
 

@@ -8,6 +8,7 @@
 
 mod bytes;
 mod change;
+mod chunk;
 mod codec;
 mod cold;
 mod dirty;
@@ -33,6 +34,7 @@ mod pending;
 mod private;
 mod recover;
 mod recovery;
+mod room;
 mod slots;
 mod summary;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::bytes::Malformed;
 use super::change::{Key, Value};
+use super::chunk::Chunk;
 use super::error::EngineError;
 use super::frames::{FileRead, LogRun, Run};
 use super::manifest::{Entry, Manifest, Noted};
@@ -24,7 +25,7 @@ use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
 use super::summary::Summary;
 use super::threads::in_threads;
-use super::warm::{Body, Chunk, Warm};
+use super::warm::{Body, Warm};
 use crate::model::{Causes, Due};
 use crate::pack;
 
@@ -212,7 +213,7 @@ impl<S: Slots> Reading<S> {
         let mut warm = Warm::bare(slots);
         let (mut chunk_slots, mut old_log, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for slot in warm.slots().slots()? {
-            warm.saw_slot(slot);
+            warm.room().saw_slot(slot);
             match slot.kind {
                 SlotKind::Chunk => chunk_slots.push(slot),
                 SlotKind::Segment | SlotKind::Hot => old_log.push(slot),
@@ -225,7 +226,7 @@ impl<S: Slots> Reading<S> {
         for outcome in in_threads(&others, |slot| read_slot(reading.warm.slots(), *slot))? {
             let (slot, part, _) = outcome?;
             let Some(part) = reading.take_part(slot, part, slot.kind != SlotKind::Manifest) else {
-                manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.is_free(slot);
+                manifest_damaged |= slot.kind == SlotKind::Manifest && !reading.warm.room().is_free(slot);
                 continue;
             };
             if slot.kind == SlotKind::Manifest {
@@ -274,9 +275,9 @@ impl<S: Slots> Reading<S> {
     /// Notes what is in a slot.
     fn take_part(&mut self, slot: Slot, part: Option<Result<Part, Malformed>>, counts: bool) -> Option<Part> {
         match part {
-            None => self.warm.saw_free(slot),
+            None => self.warm.room().saw_free(slot),
             Some(Ok(part)) => {
-                self.warm.saw_stamp(part.head.stamp);
+                self.warm.room().saw_stamp(part.head.stamp);
                 if part.body.is_none() && counts {
                     if let Some(Due { more }) = DAMAGED.due("damaged") {
                         tracing::warn!(%slot, more, "a slot of the store is damaged");

@@ -14,7 +14,6 @@
 
 mod contents;
 mod restart;
-mod room;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -22,21 +21,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::change::{Key, Value};
+use super::chunk::Chunk;
 use super::codec;
 use super::dirty::Dirty;
 use super::error::EngineError;
 use super::group::Changes;
-use super::manifest::{Chunks as _, Entry, Manifest};
+use super::manifest::Manifest;
 use super::object::{self, Head};
 use super::pace::{LOG_FULL_BYTES, Pace, overtime};
 use super::packing::{self, Content, Packed};
 use super::pending::{GROWING_MAX, Pending};
+use super::room::Room;
 use super::slots::{Slot, SlotKind, Slots};
-use super::summary::Summary;
 use crate::model::Record;
 
 pub(super) use contents::Body;
-use room::FreeSlots;
 
 /// What is written to chunks is synced when it has so many bytes: at 20,000 changes/s some ten times a second, each for some milliseconds.
 const SYNC_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
@@ -55,28 +54,6 @@ const MARK: Slot = Slot { kind: SlotKind::Mark, number: 0 };
 /// came 150 to 400 ms late.
 pub(super) const LOG_RAW_BYTES_MAX: u64 = LOG_FULL_BYTES / 4 * 5;
 
-/// One range of keys.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    /// Where the range ends, before this key; `None` is the end of all keys.
-    pub(super) high: Option<Key>,
-    /// Where it is stored.
-    pub(super) slots: Vec<Slot>,
-    pub(super) stamp: u64,
-    /// The last group that is in it.
-    pub(super) folded: u64,
-    /// How many keys are in it.
-    pub(super) count: u64,
-    /// How long these and their values are, in bytes.
-    pub(super) raw_bytes: u64,
-    /// What is in it, in short, without what the log has.
-    pub(super) summary: Summary,
-    /// What the log has for it.
-    pub(super) pending: Pending,
-    /// The first group that is not in it.
-    pub(super) dirty_since: Option<u64>,
-}
-
 /// What the log has that not all chunks have.
 #[derive(Debug, Default)]
 struct Unfolded {
@@ -88,15 +65,12 @@ struct Unfolded {
 /// An open store.
 #[derive(Debug)]
 pub(super) struct Warm<S> {
-    slots: S,
+    room: Room<S>,
     chunks: BTreeMap<Key, Chunk>,
     /// Chunks that the log has something for.
     dirty: Dirty,
     log: Unfolded,
-    room: FreeSlots,
     manifest: Manifest,
-    /// The highest stamp that was used.
-    stamp: u64,
     /// The last group that was taken in.
     group_number: u64,
     /// The id of the log that goes with this store; 0 while something that was lost is not noted yet.
@@ -117,13 +91,6 @@ pub(super) struct Warm<S> {
     growing: usize,
     /// What was committed since folding was thought of, in bytes before compression.
     committed_bytes: u64,
-}
-
-impl Chunk {
-    /// What the manifest says of it.
-    pub(super) fn entry(&self) -> Entry {
-        Entry { high: self.high.clone(), stamp: self.stamp, slots: self.slots.clone(), summary: self.summary.clone() }
-    }
 }
 
 impl Unfolded {
@@ -164,13 +131,11 @@ impl<S: Slots> Warm<S> {
     /// A store that nothing is known of yet.
     pub(super) fn bare(slots: S) -> Self {
         Self {
-            slots,
+            room: Room::of(slots),
             chunks: BTreeMap::new(),
             dirty: Dirty::default(),
             log: Unfolded::default(),
-            room: FreeSlots::default(),
             manifest: Manifest::default(),
-            stamp: 0,
             group_number: 0,
             id: 0,
             passed: 0,
@@ -186,7 +151,12 @@ impl<S: Slots> Warm<S> {
 
     /// Where it is stored.
     pub(super) const fn slots(&self) -> &S {
-        &self.slots
+        self.room.slots()
+    }
+
+    /// What it is stored in.
+    pub(super) const fn room(&mut self) -> &mut Room<S> {
+        &mut self.room
     }
 
     /// The last group that was taken in.
@@ -279,18 +249,14 @@ impl<S: Slots> Warm<S> {
         if self.passed > self.marked && (marks || self.retired_bytes >= MARK_BYTES) {
             self.write_mark(self.passed)?;
         }
-        let mut manifest = std::mem::take(&mut self.manifest);
-        let outcome = manifest.write_to(self);
-        self.manifest = manifest;
-        outcome?;
+        self.manifest.write_to(&mut self.room, &self.chunks)?;
         let soon = std::mem::take(&mut self.room.soon);
-        self.slots.sync()?;
+        self.slots().sync()?;
         self.folded = self.marked;
         self.passed = self.dirty.oldest().map_or(self.group_number, |oldest| oldest - 1);
         self.unsynced_bytes = 0;
         for slot in soon {
-            self.slots.delete(slot)?;
-            self.room.free.insert(slot);
+            self.room.empty(slot)?;
         }
         Ok(())
     }
@@ -300,8 +266,8 @@ impl<S: Slots> Warm<S> {
     }
 
     fn write_mark(&mut self, folded: u64) -> Result<(), EngineError> {
-        let head = Head { stamp: self.next_stamp(), first_group: folded, last_group: folded, ..Head::default() };
-        self.put(&[MARK], &head, &self.id.to_le_bytes())?;
+        let head = Head { stamp: self.room.next_stamp(), first_group: folded, last_group: folded, ..Head::default() };
+        self.room.put(&[MARK], &head, &self.id.to_le_bytes())?;
         (self.marked, self.retired_bytes) = (folded, 0);
         Ok(())
     }
@@ -310,7 +276,7 @@ impl<S: Slots> Warm<S> {
     pub(super) fn adopt(&mut self, id: u64) -> Result<(), EngineError> {
         self.id = id;
         self.write_mark(self.marked)?;
-        self.slots.sync()?;
+        self.slots().sync()?;
         self.folded = self.marked;
         Ok(())
     }
@@ -421,7 +387,7 @@ impl<S: Slots> Warm<S> {
         for (at, piece) in packed.into_iter().enumerate() {
             let piece_high = lows.get(at + 1).cloned().or_else(|| high.clone());
             let head = Head {
-                stamp: self.next_stamp(),
+                stamp: self.room.next_stamp(),
                 first_group: folded,
                 last_group: folded,
                 floor: 0,
@@ -431,10 +397,10 @@ impl<S: Slots> Warm<S> {
                 high: piece_high.as_ref().map(|high| high.to_vec()),
             };
             let slots = if single && old.len() == 1 && object::part_count(&head, &piece.body) == 1 {
-                self.put(&old, &head, &piece.body)?;
+                self.room.put(&old, &head, &piece.body)?;
                 old.clone()
             } else {
-                self.write(SlotKind::Chunk, &head, &piece.body)?
+                self.room.write(SlotKind::Chunk, &head, &piece.body)?
             };
             let chunk = Chunk {
                 high: piece_high,

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::{Chunk, Warm};
+use super::Warm;
 use crate::pack;
 use crate::store::change::Key;
+use crate::store::chunk::Chunk;
 use crate::store::error::EngineError;
 use crate::store::object;
 use crate::store::packing::Content;
@@ -58,7 +59,7 @@ impl<S: Slots> Warm<S> {
     fn read_body(&self, chunk: &Chunk) -> Result<Vec<u8>, EngineError> {
         let mut body = Vec::new();
         for slot in &chunk.slots {
-            let value = self.slots.get(*slot)?.unwrap_or_default();
+            let value = self.slots().get(*slot)?.unwrap_or_default();
             let part = object::read_part(*slot, value).map_err(|error| damaged(&[*slot], &error))?;
             match part.body {
                 Some(share) if part.head.stamp == chunk.stamp => body.extend_from_slice(&share),

@@ -1,32 +1,12 @@
 //! What a start finds of a store, put together bit by bit (`recover`).
 
-use super::{Chunk, Warm};
+use super::Warm;
 use crate::store::change::Key;
+use crate::store::chunk::Chunk;
 use crate::store::manifest::Manifest;
 use crate::store::slots::{Slot, Slots};
 
 impl<S: Slots> Warm<S> {
-    /// Notes that a slot is there: new ones are behind it.
-    pub(in crate::store) fn saw_slot(&mut self, slot: Slot) {
-        let next = self.room.next.entry(slot.kind).or_default();
-        *next = (*next).max(slot.number + 1);
-    }
-
-    /// Notes that there is nothing in a slot.
-    pub(in crate::store) fn saw_free(&mut self, slot: Slot) {
-        self.room.free.insert(slot);
-    }
-
-    /// Whether nothing was found in a slot.
-    pub(in crate::store) fn is_free(&self, slot: Slot) -> bool {
-        self.room.free.contains(&slot)
-    }
-
-    /// Notes that an object has a stamp: new ones are higher.
-    pub(in crate::store) fn saw_stamp(&mut self, stamp: u64) {
-        self.stamp = self.stamp.max(stamp);
-    }
-
     /// What the manifest says.
     pub(in crate::store) const fn manifest(&self) -> &Manifest {
         &self.manifest
