@@ -52,18 +52,11 @@ impl Handle {
     /// Waits for early answers; `None` where the store is loaded before, or neither comes in time.
     async fn wait_for_early(&self, deadline: Instant) -> Option<Arc<dyn Early>> {
         let (mut early, mut loaded) = (self.0.early.clone()?, self.0.about.loaded.clone());
-        let coming = async {
-            let came = early.wait_for(Option::is_some).await.ok().and_then(|early| early.clone());
-            match came {
-                Some(early) => early,
-                // there will be none: the store is loaded instead
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            () = async { drop(loaded.wait_for(Option::is_some).await) } => None,
-            early = coming => Some(early),
+            _ = loaded.wait_for(Option::is_some) => None,
+            // an error says that there will be none: the store is loaded instead
+            Ok(early) = early.wait_for(Option::is_some) => early.clone(),
             () = tokio::time::sleep_until(deadline.into()) => None,
         }
     }

@@ -28,10 +28,10 @@ pub(super) struct EarlyMirror {
 
 /// Begins a start by what is known so early. `None` where something has to be made of all entries first.
 pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Begun)> {
-    let known = cold.known();
+    let known = &cold.known;
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
-    if known.derived != Some(DERIVATION) || !cold.clusters().is_subset(&clusters) {
+    if known.derived != Some(DERIVATION) || !cold.clusters.is_subset(&clusters) {
         return None;
     }
     let (plan, epoch) = (Plan::new(known, clusters), Epoch(rand::random()));

@@ -9,7 +9,8 @@
 //! its length, and the body.
 
 use super::bytes::{CHECKSUM_LENGTH, Malformed, Reader, Writer, unseal};
-use super::slots::{Slot, VALUE_BYTES_MAX};
+use super::error::EngineError;
+use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
 
 /// The form of everything in a slot of layout 2.
 const FORM: u8 = 2;
@@ -111,6 +112,31 @@ pub(super) fn read_part(slot: Slot, mut value: Vec<u8>) -> Result<Part, Malforme
         value
     });
     Ok(Part { head, number, count, body })
+}
+
+/// Reads the object that is in some slots, if it is whole and the one that is meant.
+pub(super) fn read<S: Slots>(engine: &S, slots: &[Slot], is_meant: impl Fn(&Head) -> bool) -> Result<(Head, Vec<u8>), EngineError> {
+    let (mut head, mut whole) = (Head::default(), Vec::new());
+    for (number, slot) in slots.iter().enumerate() {
+        let part = read_part(*slot, engine.get(*slot)?.unwrap_or_default()).map_err(|error| damaged(slots, &error))?;
+        let follows = number == 0 || part.head.stamp == head.stamp;
+        let is_next = (part.number, part.count) == (number as u64, slots.len() as u64);
+        let share = part.body.filter(|_| follows && is_next && is_meant(&part.head));
+        let share = share.ok_or_else(|| damaged(slots, &"not what was written"))?;
+        if whole.is_empty() {
+            whole = share
+        } else {
+            whole.extend_from_slice(&share)
+        }
+        head = part.head;
+    }
+    Ok((head, whole))
+}
+
+/// What is in slots cannot be read.
+pub(super) fn damaged(slots: &[Slot], reason: &dyn std::fmt::Display) -> EngineError {
+    let names: Vec<String> = slots.iter().map(ToString::to_string).collect();
+    EngineError::Damaged(format!("slot {}: {reason}", names.join(", ")))
 }
 
 fn read_head(bytes: &[u8]) -> Result<(Head, u64, u64), Malformed> {

@@ -46,19 +46,56 @@ struct Parts<'a> {
 impl Summary {
     /// Of a range that holds no entries.
     pub(super) fn empty() -> Self {
-        Collector::default().finish()
+        Self::of(&[])
     }
 
     /// Of chunks that make one body.
     pub(super) fn of(chunks: &[Chunk]) -> Self {
-        let mut collector = Collector::default();
-        chunks.iter().for_each(|chunk| collector.take(chunk));
-        collector.finish()
+        let (mut flags, mut ranks, mut clusters, mut hashes) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
+        for chunk in chunks {
+            clusters.extend(chunk.clusters().map(|(_, cluster)| cluster.as_str()));
+            for row in 0..chunk.len() {
+                match chunk.meaning(row) {
+                    Meaning::Unknown => flags |= UNKNOWN,
+                    Meaning::Nothing | Meaning::Service(_) => {}
+                    Meaning::Ip { prefix, .. } => {
+                        flags |= PREFIXES;
+                        ranks.insert(rank(prefix));
+                        hashes.push(prefix_hash(prefix));
+                    }
+                    Meaning::Identity(id) => {
+                        flags |= IDENTITIES;
+                        hashes.push(identity_hash(id));
+                    }
+                    Meaning::Node { addresses } => {
+                        flags |= NODES;
+                        hashes.extend(addresses.into_iter().map(node_hash));
+                    }
+                }
+            }
+        }
+        Self::write(flags, &ranks, &clusters, &hashes)
     }
 
     /// Of entries that cannot be read: it may hold anything.
     pub(super) fn unknown() -> Self {
-        Collector { flags: UNKNOWN, ..Collector::default() }.finish()
+        Self::write(UNKNOWN, &BTreeSet::new(), &BTreeSet::new(), &[])
+    }
+
+    fn write(flags: u8, ranks: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
+        let mut writer = Writer::default();
+        writer.byte(flags);
+        writer.varint(ranks.len() as u64);
+        ranks.iter().for_each(|rank| writer.varint(*rank));
+        writer.varint(clusters.len() as u64);
+        clusters.iter().for_each(|cluster| writer.bytes(cluster.as_bytes()));
+        let mut filter = vec![0_u8; (hashes.len() * BITS_PER_ELEMENT).div_ceil(8)];
+        let length = filter.len();
+        for bit in hashes.iter().flat_map(|hash| bits(*hash, length)) {
+            filter[bit / 8] |= 1 << (bit % 8);
+        }
+        writer.raw(&filter);
+        Self(writer.into_bytes().into())
     }
 
     /// Takes one that was stored, and checks it.
@@ -80,22 +117,22 @@ impl Summary {
 
     /// Whether the chunk may hold what answers any of these. Keys are not asked: where one belongs its range says.
     pub(super) fn may_hold(&self, questions: &[Question]) -> bool {
-        let Ok(parts) = parts(&self.0) else { return true };
-        let mut questions = questions.iter().filter(|question| !matches!(question, Question::Key(_)));
-        questions.any(|question| parts.flags & UNKNOWN != 0 || parts.may_hold(question))
+        parts(&self.0).map_or(true, |parts| questions.iter().any(|question| parts.may_hold(question)))
     }
 }
 
 impl Parts<'_> {
     fn may_hold(&self, question: &Question) -> bool {
-        let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(|bit| is_set(self.filter, bit));
+        let is_set = |bit: usize| self.filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
+        let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(is_set);
         let has_prefix = |prefix| has(PREFIXES, prefix_hash(prefix));
         match question {
+            Question::Key(_) => false,
+            _ if self.flags & UNKNOWN != 0 => true,
             Question::Covering(ip) => self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(has_prefix)),
             Question::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
             Question::Identity(id) => has(IDENTITIES, identity_hash(*id)),
             Question::NodeAt(ip) => has(NODES, node_hash(*ip)),
-            Question::Key(_) => false,
         }
     }
 }
@@ -114,73 +151,10 @@ fn parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
     Ok(Parts { flags, ranks, clusters, filter: reader.rest() })
 }
 
-/// What is noted of a chunk, before it is written.
-#[derive(Default)]
-struct Collector {
-    flags: u8,
-    ranks: BTreeSet<u64>,
-    clusters: BTreeSet<String>,
-    hashes: Vec<u64>,
-}
-
-impl Collector {
-    fn take(&mut self, chunk: &Chunk) {
-        for (rows, cluster) in chunk.clusters() {
-            if !self.clusters.contains(cluster.as_str()) {
-                self.clusters.insert(cluster.as_str().to_owned());
-            }
-            rows.for_each(|row| self.take_row(chunk, row));
-        }
-    }
-
-    fn take_row(&mut self, chunk: &Chunk, row: usize) {
-        match chunk.meaning(row) {
-            Meaning::Unknown => self.flags |= UNKNOWN,
-            Meaning::Nothing | Meaning::Service(_) => {}
-            Meaning::Ip { prefix, .. } => {
-                self.flags |= PREFIXES;
-                self.ranks.insert(rank(prefix));
-                self.hashes.push(prefix_hash(prefix));
-            }
-            Meaning::Identity(id) => {
-                self.flags |= IDENTITIES;
-                self.hashes.push(identity_hash(id));
-            }
-            Meaning::Node { addresses } => {
-                self.flags |= NODES;
-                self.hashes.extend(addresses.into_iter().map(node_hash));
-            }
-        }
-    }
-
-    fn finish(self) -> Summary {
-        let mut writer = Writer::default();
-        writer.byte(self.flags);
-        writer.varint(self.ranks.len() as u64);
-        self.ranks.iter().for_each(|rank| writer.varint(*rank));
-        writer.varint(self.clusters.len() as u64);
-        self.clusters.iter().for_each(|cluster| writer.bytes(cluster.as_bytes()));
-        let mut filter = vec![0_u8; (self.hashes.len() * BITS_PER_ELEMENT).div_ceil(8)];
-        for hash in self.hashes {
-            for bit in bits(hash, filter.len()) {
-                filter[bit / 8] |= 1 << (bit % 8);
-            }
-        }
-        writer.raw(&filter);
-        Summary(writer.into_bytes().into())
-    }
-}
-
 /// The bits of an element in a filter of so many bytes; none in an empty one, which nobody asks.
 fn bits(hash: u64, filter_bytes: usize) -> impl Iterator<Item = usize> {
-    let count = filter_bytes as u64 * 8;
     let (low, high) = (hash & 0xffff_ffff, hash >> 32 | 1);
-    let probes = if count == 0 { 0 } else { PROBES };
-    (0..probes).map(move |probe| usize::try_from((low + probe * high) % count).unwrap_or(0))
-}
-
-fn is_set(filter: &[u8], bit: usize) -> bool {
-    filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0)
+    (0..PROBES).filter_map(move |probe| usize::try_from((low + probe * high).checked_rem(filter_bytes as u64 * 8)?).ok())
 }
 
 /// A prefix length, whether it is of hosts, and the family, as one number.
@@ -198,8 +172,7 @@ fn covering(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
 }
 
 fn prefix_hash(prefix: ObjectPrefix) -> u64 {
-    let (low, high) = halves(prefix.net.addr());
-    hash(1, &[rank(prefix), low, high])
+    address_hash(1, rank(prefix), prefix.net.addr())
 }
 
 fn identity_hash(id: u32) -> u64 {
@@ -207,17 +180,16 @@ fn identity_hash(id: u32) -> u64 {
 }
 
 fn node_hash(ip: IpAddr) -> u64 {
-    let (low, high) = halves(ip);
-    hash(3, &[u64::from(ip.is_ipv6()), low, high])
+    address_hash(3, u64::from(ip.is_ipv6()), ip)
 }
 
-fn halves(ip: IpAddr) -> (u64, u64) {
+fn address_hash(tag: u64, number: u64, ip: IpAddr) -> u64 {
     let bits = match ip {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),
         IpAddr::V6(ip) => ip.to_bits(),
     };
     let half = |bits: u128| u64::try_from(bits & u128::from(u64::MAX)).unwrap_or(0);
-    (half(bits), half(bits >> 64))
+    hash(tag, &[number, half(bits), half(bits >> 64)])
 }
 
 fn hash(tag: u64, numbers: &[u64]) -> u64 {

@@ -10,10 +10,10 @@ use crate::pack;
 use crate::store::change::Key;
 use crate::store::chunk::Chunk;
 use crate::store::error::EngineError;
-use crate::store::object;
+use crate::store::object::{self, damaged};
 use crate::store::packing::Content;
 use crate::store::pending::Pending;
-use crate::store::slots::{Slot, Slots};
+use crate::store::slots::Slots;
 use crate::store::threads::in_threads;
 
 /// What a chunk holds, as far as a start has taken it apart.
@@ -57,25 +57,11 @@ impl<S: Slots> Warm<S> {
 
     /// Reads the body of a chunk.
     fn read_body(&self, chunk: &Chunk) -> Result<Vec<u8>, EngineError> {
-        let mut body = Vec::new();
-        for slot in &chunk.slots {
-            let value = self.slots().get(*slot)?.unwrap_or_default();
-            let part = object::read_part(*slot, value).map_err(|error| damaged(&[*slot], &error))?;
-            match part.body {
-                Some(share) if part.head.stamp == chunk.stamp => body.extend_from_slice(&share),
-                Some(_) | None => return Err(damaged(&[*slot], &"not what was written")),
-            }
-        }
-        Ok(body)
+        object::read(self.slots(), &chunk.slots, |head| head.stamp == chunk.stamp).map(|(_, body)| body)
     }
 }
 
 fn with_pending(mut content: Content, chunk: &Chunk, pending: Pending) -> Result<Content, EngineError> {
     content.apply(pending).map_err(|error| damaged(&chunk.slots, &error))?;
     Ok(content)
-}
-
-fn damaged(slots: &[Slot], reason: &dyn std::fmt::Display) -> EngineError {
-    let names: Vec<String> = slots.iter().map(ToString::to_string).collect();
-    EngineError::Damaged(format!("slot {}: {reason}", names.join(", ")))
 }
