@@ -49,13 +49,19 @@ pub struct ClusterPhase {
 }
 
 impl ObjectPrefix {
+    /// That of a host.
+    #[must_use]
+    pub fn of_host(ip: impl Into<IpAddr>) -> Self {
+        Self { net: ip.into().into(), host: true }
+    }
+
     /// Reads what keys have: an address is a host, one with a length a CIDR, of which the bits behind the length are cleared.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains('/') {
             return Some(Self { net: text.parse::<IpNet>().ok()?.trunc(), host: false });
         }
-        Some(Self { net: text.parse::<IpAddr>().ok()?.into(), host: true })
+        text.parse::<IpAddr>().ok().map(Self::of_host)
     }
 }
 

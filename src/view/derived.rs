@@ -43,7 +43,6 @@ const INTERNAL_IP: &str = "InternalIP";
 /// A prefix that is listed twice has the meaning that comes first. Which families an agent has is its own setting, which is not published.
 #[must_use]
 pub fn entries_of(node: &Node) -> Vec<IpEntry> {
-    let host = |ip: IpAddr| ObjectPrefix { net: IpNet::from(ip), host: true };
     let has_both = node.pod_cidrs().any(|net| net.addr().is_ipv4()) && node.pod_cidrs().any(|net| net.addr().is_ipv6());
     let world = |net: IpNet| match (has_both, net) {
         (false, _) => IDENTITY_WORLD,
@@ -51,10 +50,10 @@ pub fn entries_of(node: &Node) -> Vec<IpEntry> {
         (true, IpNet::V6(_)) => IDENTITY_WORLD_IPV6,
     };
     let key = node.encryption_key;
-    let own = node.addresses.iter().map(|address| (host(address.ip), IDENTITY_REMOTE_NODE, 0));
+    let own = node.addresses.iter().map(|address| (ObjectPrefix::of_host(address.ip), IDENTITY_REMOTE_NODE, 0));
     let pods = node.pod_cidrs().map(|net| (ObjectPrefix { net: net.trunc(), host: false }, world(net), key));
-    let health = node.health_ips.iter().map(|ip| (host(*ip), IDENTITY_HEALTH, key));
-    let ingress = node.ingress_ips.iter().map(|ip| (host(*ip), IDENTITY_INGRESS, key));
+    let health = node.health_ips.iter().map(|ip| (ObjectPrefix::of_host(*ip), IDENTITY_HEALTH, key));
+    let ingress = node.ingress_ips.iter().map(|ip| (ObjectPrefix::of_host(*ip), IDENTITY_INGRESS, key));
     let host_ip = node_ip(node);
     let mut seen = BTreeSet::new();
     let first = own.chain(pods).chain(health).chain(ingress).filter(|(prefix, ..)| seen.insert(*prefix));

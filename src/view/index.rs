@@ -67,7 +67,7 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.nodes.insert_derived(*prefix, cluster, node);
+                    self.nodes.insert(Bond::Derived, *prefix, cluster, node);
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
@@ -75,7 +75,7 @@ impl Indices {
             Meaning::Identity(id) => drop(self.identities.insert((*id, cluster), OnceLock::new())),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.nodes.insert(Bond::Own, *ip, cluster, &key.name);
+                    self.nodes.insert(Bond::Own, ObjectPrefix::of_host(*ip), cluster, &key.name);
                 }
             }
             Meaning::Service(Some(service)) => self.services.add(key, service),
@@ -94,7 +94,7 @@ impl Indices {
             Meaning::Unknown | Meaning::Nothing => return,
             Meaning::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.nodes.remove_derived(*prefix, cluster, node);
+                    self.nodes.remove(Bond::Derived, *prefix, cluster, node);
                 }
             }
             Meaning::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
@@ -102,7 +102,7 @@ impl Indices {
             Meaning::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
             Meaning::Node { addresses } => {
                 for ip in addresses {
-                    self.nodes.remove(Bond::Own, *ip, cluster, &key.name);
+                    self.nodes.remove(Bond::Own, ObjectPrefix::of_host(*ip), cluster, &key.name);
                 }
             }
             Meaning::Service(Some(service)) => self.services.remove(key, service),
@@ -181,7 +181,8 @@ impl Indices {
 
     /// The name of the node that has an address: of a cluster if there is one, the first in order of its keys.
     pub(super) fn node_at(&self, ip: IpAddr, cluster: &ClusterName) -> Option<&SmolStr> {
-        let names = self.nodes.at(Bond::Own, ip).filter_map(|name| Some((self.clusters.name(name.cluster)?, &name.node)));
+        let names =
+            self.nodes.at(Bond::Own, ObjectPrefix::of_host(ip)).filter_map(|name| Some((self.clusters.name(name.cluster)?, &name.node)));
         let first = names.min_by(|(one, node), (other, other_node)| {
             let is_other = |name: &ClusterName| name != cluster;
             is_other(one).cmp(&is_other(other)).then_with(|| one.cmp_in_keys(other)).then_with(|| node.cmp(other_node))
@@ -191,7 +192,7 @@ impl Indices {
 
     /// The keys of the nodes that have an address, in order.
     pub(super) fn nodes_at(&self, ip: IpAddr) -> Vec<EntryKey> {
-        let mut keys: Vec<EntryKey> = self.nodes.at(Bond::Own, ip).filter_map(|name| self.node_key(name)).collect();
+        let mut keys: Vec<EntryKey> = self.nodes.at(Bond::Own, ObjectPrefix::of_host(ip)).filter_map(|name| self.node_key(name)).collect();
         keys.sort();
         keys
     }
@@ -202,35 +203,21 @@ impl Indices {
 
     /// The longest prefix that covers an address and has an entry.
     pub(super) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
-        self.longest(ip, self.ipcache.longest_match(ip))
-    }
-
-    /// The longest prefix, where this one is the longest of the entries that clusters announce.
-    fn longest(&self, ip: IpAddr, announced: Option<ObjectPrefix>) -> Option<ObjectPrefix> {
+        let announced = self.ipcache.longest_match(ip);
         if announced.is_some_and(|prefix| prefix.host) {
             return announced;
         }
-        if self.nodes.has(Bond::Derived, ip) {
-            return Some(ObjectPrefix { net: ip.into(), host: true });
-        }
-        announced.into_iter().chain(self.nodes.longest_pod_cidr(ip)).max_by_key(|prefix| prefix.net.prefix_len())
+        announced.into_iter().chain(self.nodes.derived().longest(ip)).max_by_key(|prefix| (prefix.net.prefix_len(), prefix.host))
     }
 
     /// The keys of the entries for exactly a prefix, in order.
     pub(super) fn ips_of(&self, prefix: ObjectPrefix) -> Vec<EntryKey> {
-        let mut keys = Vec::new();
-        if let Some(held) = self.ipcache.exact(prefix) {
-            let name = SmolStr::from(prefix.to_string());
-            let clusters = held.into_holders().filter_map(|cluster| self.clusters.name(cluster));
-            keys.extend(clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), name.clone())));
-        }
+        let name = SmolStr::from(prefix.to_string());
+        let clusters = self.ipcache.exact(prefix).iter().filter_map(|cluster| self.clusters.name(*cluster));
+        let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), name.clone())).collect();
         keys.extend(self.ipcache.odd(prefix).cloned());
-        let derived = |name: &NodeName| Some(EntryKey::of_node_ip(&self.node_key(name)?, prefix));
-        if !prefix.host {
-            keys.extend(self.nodes.with_pod_cidr(prefix).filter_map(derived));
-        } else if prefix.net == IpNet::from(prefix.net.addr()) {
-            keys.extend(self.nodes.at(Bond::Derived, prefix.net.addr()).filter_map(derived));
-        }
+        let nodes = self.nodes.at(Bond::Derived, prefix);
+        keys.extend(nodes.filter_map(|node| Some(EntryKey::of_node_ip(&self.node_key(node)?, prefix))));
         keys.sort();
         keys
     }
@@ -269,8 +256,7 @@ impl Indices {
 
     /// The prefixes that have several entries, and perhaps others.
     pub(super) fn prefixes_of_several(&self) -> Vec<ObjectPrefix> {
-        let nodes = &self.nodes;
-        self.ipcache.prefixes_of_several(nodes.derived_ipv4(), nodes.derived_ipv6())
+        self.ipcache.prefixes_of_several(self.nodes.derived())
     }
 
     /// The keys of the entries for exactly a network, host entries first.

@@ -27,11 +27,11 @@ pub(super) struct Prefixes {
     ipv6: Family<u128>,
 }
 
-/// Host entries whose keys are the addresses, each with the number of its cluster.
+/// Hosts, each with the number of its cluster or node.
 #[derive(Debug, Default)]
 pub(super) struct HostEntries {
-    ipv4: PagedSet<u32>,
-    ipv6: PagedSet<u128>,
+    pub(super) ipv4: PagedSet<u32>,
+    pub(super) ipv6: PagedSet<u128>,
 }
 
 /// One set for each prefix length that exists, hosts apart, most specific first.
@@ -40,14 +40,6 @@ type Family<A> = Arc<Vec<(Specificity, PagedSet<A>)>>;
 /// A prefix length and whether it is of hosts, as a number that grows with precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Specificity(u16);
-
-/// The entries of one prefix.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PrefixHolders<'a> {
-    pub(super) prefix: ObjectPrefix,
-    /// The numbers of those that have them.
-    holders: &'a [u32],
-}
 
 /// An address as a number of its family.
 trait Address: Copy + Ord {
@@ -101,13 +93,6 @@ impl Specificity {
     }
 }
 
-impl<'a> PrefixHolders<'a> {
-    /// The numbers of those that have the entry, in no particular order.
-    pub(super) fn into_holders(self) -> impl Iterator<Item = u32> + use<'a> {
-        self.holders.iter().copied()
-    }
-}
-
 fn sets_mut<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity) -> &mut PagedSet<A> {
     let sets = Arc::make_mut(family);
     let at = sets.partition_point(|(other, _)| *other > rank);
@@ -126,32 +111,28 @@ fn remove<A: Copy + Ord>(family: &mut Family<A>, rank: Specificity, entry: (A, u
     removed
 }
 
-fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> Option<PrefixHolders<'_>> {
+fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> &[u32] {
     let rank = Specificity::of(prefix);
-    let (_, set) = family.iter().find(|(other, _)| *other == rank)?;
-    let found = set.at(address);
-    (!found.is_empty()).then_some(PrefixHolders { prefix, holders: found })
+    family.iter().find(|(other, _)| *other == rank).map_or(&[], |(_, set)| set.at(address))
 }
 
-fn longest<A: Address>(family: &Family<A>, address: A) -> Option<PrefixHolders<'_>> {
-    for (rank, set) in family.iter() {
-        let network = address.network(rank.length());
-        let found = set.at(network);
-        if !found.is_empty() {
-            let net = IpNet::new(network.to_ip(), rank.length()).ok()?;
-            return Some(PrefixHolders { prefix: ObjectPrefix { net, host: rank.host() }, holders: found });
-        }
-    }
-    None
+fn longest<A: Address>(family: &Family<A>, address: A) -> Option<ObjectPrefix> {
+    let (rank, _) = family.iter().find(|(rank, set)| !set.at(address.network(rank.length())).is_empty())?;
+    let net = IpNet::new(address.network(rank.length()).to_ip(), rank.length()).ok()?;
+    Some(ObjectPrefix { net, host: rank.host() })
+}
+
+/// The addresses of hosts in order, as often as they have entries.
+fn hosts<A: Address>(family: &Family<A>) -> impl Iterator<Item = A> {
+    family.iter().filter(|(rank, _)| *rank == Specificity::of_hosts(A::BITS)).flat_map(|(_, set)| set.addresses())
 }
 
 /// The prefixes that have several entries, those of hosts together with other entries for addresses, in order.
-fn several<A: Address>(family: &Family<A>, hosts: impl Iterator<Item = A>, found: &mut Vec<ObjectPrefix>) {
+fn several<A: Address>(family: &Family<A>, others: &Family<A>, found: &mut Vec<ObjectPrefix>) {
     let prefix =
         |rank: Specificity, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length()).ok()?, host: rank.host() });
     let of_hosts = Specificity::of_hosts(A::BITS);
-    let announced = family.iter().filter(|(rank, _)| *rank == of_hosts).flat_map(|(_, set)| set.addresses());
-    found.extend(repeated(merged(announced, hosts)).filter_map(|address| prefix(of_hosts, address)));
+    found.extend(repeated(merged(hosts(family), hosts(others))).filter_map(|address| prefix(of_hosts, address)));
     for (rank, set) in family.iter().filter(|(rank, _)| *rank != of_hosts) {
         found.extend(repeated(set.addresses()).filter_map(|address| prefix(*rank, address)));
     }
@@ -209,12 +190,11 @@ impl IpIndex {
 
     /// Takes in many host entries at once whose keys are the addresses.
     pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
-        fill(&mut self.usual.ipv4, Specificity::of_hosts(32), hosts.ipv4);
-        fill(&mut self.usual.ipv6, Specificity::of_hosts(128), hosts.ipv6);
+        self.usual.take_hosts(hosts);
     }
 
-    /// The entries for exactly this prefix that have the usual key.
-    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<PrefixHolders<'_>> {
+    /// The numbers of the clusters of the entries for exactly this prefix that have the usual key.
+    pub(super) fn exact(&self, prefix: ObjectPrefix) -> &[u32] {
         self.usual.exact(prefix)
     }
 
@@ -234,17 +214,17 @@ impl IpIndex {
     }
 
     /// The prefixes that have several entries together with other entries for hosts, in order of address; odd ones may have one.
-    pub(super) fn prefixes_of_several(&self, ipv4: impl Iterator<Item = u32>, ipv6: impl Iterator<Item = u128>) -> Vec<ObjectPrefix> {
+    pub(super) fn prefixes_of_several(&self, others: &Prefixes) -> Vec<ObjectPrefix> {
         let mut found: Vec<ObjectPrefix> = self.odd.iter().map(|(prefix, _)| *prefix).collect();
-        several(&self.usual.ipv4, ipv4, &mut found);
-        several(&self.usual.ipv6, ipv6, &mut found);
+        several(&self.usual.ipv4, &others.ipv4, &mut found);
+        several(&self.usual.ipv6, &others.ipv6, &mut found);
         found
     }
 
     /// The longest prefix that covers the address and has any entry: hosts alone if there are any. Allocates nothing unless there are odd
     /// entries.
     pub(super) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
-        let usual = self.longest_usual(ip).map(|held| held.prefix);
+        let usual = self.usual.longest(ip);
         if self.odd.is_empty() {
             return usual;
         }
@@ -252,11 +232,6 @@ impl IpIndex {
         let prefixes = (0..=bits).rev().filter_map(|length| IpNet::new(ip, length).ok());
         let mut prefixes = prefixes.flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }));
         prefixes.find(|prefix| usual == Some(*prefix) || self.odd(*prefix).next().is_some())
-    }
-
-    /// The longest prefix with an entry whose key is written in the usual way: all are, but in strange meshes. Allocates nothing.
-    pub(super) fn longest_usual(&self, ip: IpAddr) -> Option<PrefixHolders<'_>> {
-        self.usual.longest(ip)
     }
 }
 
@@ -277,6 +252,12 @@ impl Prefixes {
             IpAddr::V4(ip) => remove(&mut self.ipv4, rank, (ip.to_bits(), holder)),
             IpAddr::V6(ip) => remove(&mut self.ipv6, rank, (ip.to_bits(), holder)),
         }
+    }
+
+    /// Takes in many hosts at once.
+    pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
+        fill(&mut self.ipv4, Specificity::of_hosts(32), hosts.ipv4);
+        fill(&mut self.ipv6, Specificity::of_hosts(128), hosts.ipv6);
     }
 
     /// Takes in many at once: quickly where there are few.
@@ -303,7 +284,7 @@ impl Prefixes {
     }
 
     /// The holders of exactly this prefix.
-    pub(super) fn exact(&self, prefix: ObjectPrefix) -> Option<PrefixHolders<'_>> {
+    pub(super) fn exact(&self, prefix: ObjectPrefix) -> &[u32] {
         match prefix.net.addr() {
             IpAddr::V4(ip) => exact(&self.ipv4, prefix, ip.to_bits()),
             IpAddr::V6(ip) => exact(&self.ipv6, prefix, ip.to_bits()),
@@ -319,7 +300,7 @@ impl Prefixes {
     }
 
     /// The longest prefix that covers an address. Allocates nothing.
-    pub(super) fn longest(&self, ip: IpAddr) -> Option<PrefixHolders<'_>> {
+    pub(super) fn longest(&self, ip: IpAddr) -> Option<ObjectPrefix> {
         match ip {
             IpAddr::V4(ip) => longest(&self.ipv4, ip.to_bits()),
             IpAddr::V6(ip) => longest(&self.ipv6, ip.to_bits()),
@@ -401,9 +382,9 @@ mod tests {
         for cluster in [1, 2, 2] {
             index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);
         }
-        let clusters = |index: &IpIndex| index.exact(host("10.0.0.1")).map(|held| held.into_holders().collect::<Vec<_>>());
-        assert_eq!(clusters(&index), Some(vec![1, 2]));
+        let clusters = |index: &IpIndex| index.exact(host("10.0.0.1")).to_vec();
+        assert_eq!(clusters(&index), [1, 2]);
         index.remove(host("10.0.0.1"), &key("10.0.0.1"), 2);
-        assert_eq!(clusters(&index), Some(vec![1]));
+        assert_eq!(clusters(&index), [1]);
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::ipcache::{PrefixHolders, Prefixes};
+use super::ipcache::{HostEntries, Prefixes};
 use super::node_names::{NodeName, NodeNames};
 use super::paged::PagedSet;
 use crate::model::ObjectPrefix;
@@ -13,10 +13,9 @@ use crate::model::ObjectPrefix;
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeIndex {
     names: NodeNames,
-    own: NodesByAddress,
-    derived: NodesByAddress,
-    /// Nodes by the pod CIDRs that entries are derived for.
-    pod_cidrs: Prefixes,
+    own: Prefixes,
+    /// The pod CIDRs too.
+    derived: Prefixes,
 }
 
 /// What an address is to a node.
@@ -24,15 +23,8 @@ pub(super) struct NodeIndex {
 pub(super) enum Bond {
     /// Its object lists it.
     Own,
-    /// An entry of the ipcache is derived from it for that address.
+    /// An entry of the ipcache is derived from it for that address, or that pod CIDR.
     Derived,
-}
-
-/// Numbers of nodes by addresses.
-#[derive(Debug, Clone, Default)]
-struct NodesByAddress {
-    ipv4: PagedSet<u32>,
-    ipv6: PagedSet<u128>,
 }
 
 /// Addresses of nodes, to be indexed all at once.
@@ -46,22 +38,14 @@ pub(super) struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Adds an address of a node. As a rule those of one node follow each other, and share its name.
-    pub(super) fn push(&mut self, ip: IpAddr, cluster: u32, node: &[u8]) {
+    /// Adds an address of a node, or a pod CIDR. As a rule those of one node follow each other, and share its name.
+    pub(super) fn push(&mut self, prefix: ObjectPrefix, cluster: u32, node: &[u8]) {
         let name = self.name(cluster, node);
-        match ip {
+        match prefix.net.addr() {
+            _ if !prefix.host => self.pod_cidrs.push((prefix, name)),
             IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), name)),
             IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), name)),
         }
-    }
-
-    /// Adds what an entry is derived from.
-    pub(super) fn push_derived(&mut self, prefix: ObjectPrefix, cluster: u32, node: &[u8]) {
-        if prefix.host {
-            return self.push(prefix.net.addr(), cluster, node);
-        }
-        let name = self.name(cluster, node);
-        self.pod_cidrs.push((prefix, name));
     }
 
     /// The place of a name.
@@ -85,49 +69,22 @@ impl NodeAddresses {
 }
 
 impl NodeIndex {
-    /// Adds an address of a node. Adding it twice changes nothing.
-    pub(super) fn insert(&mut self, bond: Bond, ip: IpAddr, cluster: u32, node: &str) {
+    /// Adds an address of a node, or a pod CIDR. Adding it twice changes nothing.
+    pub(super) fn insert(&mut self, bond: Bond, prefix: ObjectPrefix, cluster: u32, node: &str) {
         let number = self.names.assign(cluster, node);
-        self.insert_number(bond, ip, number);
+        self.insert_number(bond, prefix, number);
     }
 
-    fn insert_number(&mut self, bond: Bond, ip: IpAddr, number: u32) {
-        if self.nodes_mut(bond).insert(ip, number) {
+    fn insert_number(&mut self, bond: Bond, prefix: ObjectPrefix, number: u32) {
+        if self.prefixes_mut(bond).insert(prefix, number) {
             self.names.use_once(number);
         }
     }
 
-    /// Removes an address of a node. Removing one that is not there changes nothing.
-    pub(super) fn remove(&mut self, bond: Bond, ip: IpAddr, cluster: u32, node: &str) {
+    /// Removes one. Removing what is not there changes nothing.
+    pub(super) fn remove(&mut self, bond: Bond, prefix: ObjectPrefix, cluster: u32, node: &str) {
         if let Some(number) = self.names.number(cluster, node)
-            && self.nodes_mut(bond).remove(ip, number)
-        {
-            self.names.release(number);
-        }
-    }
-
-    /// Adds what an entry of a node is derived from. Adding it twice changes nothing.
-    pub(super) fn insert_derived(&mut self, prefix: ObjectPrefix, cluster: u32, node: &str) {
-        if prefix.host {
-            return self.insert(Bond::Derived, prefix.net.addr(), cluster, node);
-        }
-        let number = self.names.assign(cluster, node);
-        self.insert_pod_cidr(prefix, number);
-    }
-
-    fn insert_pod_cidr(&mut self, prefix: ObjectPrefix, number: u32) {
-        if self.pod_cidrs.insert(prefix, number) {
-            self.names.use_once(number);
-        }
-    }
-
-    /// Removes what an entry of a node is derived from. Removing what is not there changes nothing.
-    pub(super) fn remove_derived(&mut self, prefix: ObjectPrefix, cluster: u32, node: &str) {
-        if prefix.host {
-            return self.remove(Bond::Derived, prefix.net.addr(), cluster, node);
-        }
-        if let Some(number) = self.names.number(cluster, node)
-            && self.pod_cidrs.remove(prefix, number)
+            && self.prefixes_mut(bond).remove(prefix, number)
         {
             self.names.release(number);
         }
@@ -138,115 +95,47 @@ impl NodeIndex {
         let NodeAddresses { names, ipv4, ipv6, pod_cidrs } = addresses;
         let numbers = self.names.assign_all(names);
         let number = |place: u32| numbers[place as usize];
-        self.take_pod_cidrs(pod_cidrs.into_iter().map(|(prefix, place)| (prefix, number(place))).collect());
-        if !self.nodes(bond).is_empty() {
-            ipv4.into_iter().for_each(|(ip, place)| self.insert_number(bond, Ipv4Addr::from(ip).into(), number(place)));
-            ipv6.into_iter().for_each(|(ip, place)| self.insert_number(bond, Ipv6Addr::from(ip).into(), number(place)));
+        if !self.prefixes(bond).is_empty() {
+            ipv4.into_iter().for_each(|(ip, place)| self.insert_number(bond, ObjectPrefix::of_host(Ipv4Addr::from(ip)), number(place)));
+            ipv6.into_iter().for_each(|(ip, place)| self.insert_number(bond, ObjectPrefix::of_host(Ipv6Addr::from(ip)), number(place)));
+            pod_cidrs.into_iter().for_each(|(prefix, place)| self.insert_number(bond, prefix, number(place)));
             return;
         }
         let mut uses = vec![0; self.names.len()];
         let places = ipv4.iter().map(|(_, place)| *place).chain(ipv6.iter().map(|(_, place)| *place));
-        places.for_each(|place| uses[number(place) as usize] += 1);
+        places.chain(pod_cidrs.iter().map(|(_, place)| *place)).for_each(|place| uses[number(place) as usize] += 1);
         self.names.use_all(&uses);
-        let nodes = self.nodes_mut(bond);
-        (nodes.ipv4, nodes.ipv6) = (PagedSet::of_sorted(&ipv4, number), PagedSet::of_sorted(&ipv6, number));
+        let prefixes = self.prefixes_mut(bond);
+        prefixes.take_hosts(HostEntries { ipv4: PagedSet::of_sorted(&ipv4, number), ipv6: PagedSet::of_sorted(&ipv6, number) });
+        prefixes.take(pod_cidrs.into_iter().map(|(prefix, place)| (prefix, number(place))).collect());
     }
 
-    fn take_pod_cidrs(&mut self, pod_cidrs: Vec<(ObjectPrefix, u32)>) {
-        if !self.pod_cidrs.is_empty() {
-            return pod_cidrs.into_iter().for_each(|(prefix, number)| self.insert_pod_cidr(prefix, number));
-        }
-        let mut uses = vec![0; self.names.len()];
-        pod_cidrs.iter().for_each(|(_, number)| uses[*number as usize] += 1);
-        self.names.use_all(&uses);
-        self.pod_cidrs.take(pod_cidrs);
+    /// The nodes that have an address, or exactly this pod CIDR.
+    pub(super) fn at(&self, bond: Bond, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
+        self.prefixes(bond).exact(prefix).iter().filter_map(|number| self.names.get(*number))
     }
 
-    /// Whether any node has an address.
-    pub(super) fn has(&self, bond: Bond, ip: IpAddr) -> bool {
-        !self.nodes(bond).at(ip).is_empty()
+    /// What entries are derived for.
+    pub(super) const fn derived(&self) -> &Prefixes {
+        &self.derived
     }
 
-    /// The nodes that have an address.
-    pub(super) fn at(&self, bond: Bond, ip: IpAddr) -> impl Iterator<Item = &NodeName> {
-        self.nodes(bond).at(ip).iter().filter_map(|number| self.names.get(*number))
-    }
-
-    /// The nodes that have exactly this pod CIDR.
-    pub(super) fn with_pod_cidr(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
-        let numbers = self.pod_cidrs.exact(prefix).into_iter().flat_map(PrefixHolders::into_holders);
-        numbers.filter_map(|number| self.names.get(number))
-    }
-
-    /// The longest pod CIDR of any node that an address is in. Allocates nothing.
-    pub(super) fn longest_pod_cidr(&self, ip: IpAddr) -> Option<ObjectPrefix> {
-        self.pod_cidrs.longest(ip).map(|held| held.prefix)
-    }
-
-    /// What entries are derived from inside a network, each with its node, in no particular order.
+    /// What entries are derived for inside a network, each with its node, in no particular order.
     pub(super) fn derived_within(&self, net: IpNet) -> impl Iterator<Item = (ObjectPrefix, &NodeName)> {
-        let host = |ip: IpAddr| ObjectPrefix { net: ip.into(), host: true };
-        let hosts: Box<dyn Iterator<Item = (ObjectPrefix, u32)>> = match net.trunc() {
-            IpNet::V4(net) => {
-                let range = self.derived.ipv4.range(net.network().to_bits(), net.broadcast().to_bits());
-                Box::new(range.map(move |(ip, number)| (host(Ipv4Addr::from(ip).into()), number)))
-            }
-            IpNet::V6(net) => {
-                let range = self.derived.ipv6.range(net.network().to_bits(), net.broadcast().to_bits());
-                Box::new(range.map(move |(ip, number)| (host(Ipv6Addr::from(ip).into()), number)))
-            }
-        };
-        hosts.chain(self.pod_cidrs.within(net)).filter_map(|(prefix, number)| Some((prefix, self.names.get(number)?)))
+        self.derived.within(net).filter_map(|(prefix, number)| Some((prefix, self.names.get(number)?)))
     }
 
-    /// The IPv4 addresses that entries are derived for, in order, as often as nodes have them.
-    pub(super) fn derived_ipv4(&self) -> impl Iterator<Item = u32> {
-        self.derived.ipv4.addresses()
-    }
-
-    /// The IPv6 addresses that entries are derived for, in order, as often as nodes have them.
-    pub(super) fn derived_ipv6(&self) -> impl Iterator<Item = u128> {
-        self.derived.ipv6.addresses()
-    }
-
-    const fn nodes(&self, bond: Bond) -> &NodesByAddress {
+    const fn prefixes(&self, bond: Bond) -> &Prefixes {
         match bond {
             Bond::Own => &self.own,
             Bond::Derived => &self.derived,
         }
     }
 
-    const fn nodes_mut(&mut self, bond: Bond) -> &mut NodesByAddress {
+    const fn prefixes_mut(&mut self, bond: Bond) -> &mut Prefixes {
         match bond {
             Bond::Own => &mut self.own,
             Bond::Derived => &mut self.derived,
-        }
-    }
-}
-
-impl NodesByAddress {
-    fn insert(&mut self, ip: IpAddr, number: u32) -> bool {
-        match ip {
-            IpAddr::V4(ip) => self.ipv4.insert((ip.to_bits(), number)),
-            IpAddr::V6(ip) => self.ipv6.insert((ip.to_bits(), number)),
-        }
-    }
-
-    fn remove(&mut self, ip: IpAddr, number: u32) -> bool {
-        match ip {
-            IpAddr::V4(ip) => self.ipv4.remove(&(ip.to_bits(), number)),
-            IpAddr::V6(ip) => self.ipv6.remove(&(ip.to_bits(), number)),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ipv4.len() + self.ipv6.len() == 0
-    }
-
-    fn at(&self, ip: IpAddr) -> &[u32] {
-        match ip {
-            IpAddr::V4(ip) => self.ipv4.at(ip.to_bits()),
-            IpAddr::V6(ip) => self.ipv6.at(ip.to_bits()),
         }
     }
 }
@@ -258,18 +147,18 @@ mod tests {
     type Entry = (Bond, IpAddr, u32, String);
 
     fn insert(index: &mut NodeIndex, (bond, ip, cluster, node): &Entry) {
-        index.insert(*bond, *ip, *cluster, node);
+        index.insert(*bond, ObjectPrefix::of_host(*ip), *cluster, node);
     }
 
     fn remove(index: &mut NodeIndex, (bond, ip, cluster, node): &Entry) {
-        index.remove(*bond, *ip, *cluster, node);
+        index.remove(*bond, ObjectPrefix::of_host(*ip), *cluster, node);
     }
 
     fn take(index: &mut NodeIndex, entries: &[Entry]) {
         for bond in [Bond::Own, Bond::Derived] {
             let mut addresses = NodeAddresses::default();
             for (_, ip, cluster, node) in entries.iter().filter(|entry| entry.0 == bond) {
-                addresses.push(*ip, *cluster, node.as_bytes());
+                addresses.push(ObjectPrefix::of_host(*ip), *cluster, node.as_bytes());
             }
             addresses.sort();
             index.take(bond, addresses);
@@ -277,7 +166,8 @@ mod tests {
     }
 
     fn nodes(index: &NodeIndex, bond: Bond, ip: &str) -> Vec<String> {
-        let mut nodes: Vec<String> = index.at(bond, ip.parse().unwrap()).map(|name| format!("{}/{}", name.cluster, name.node)).collect();
+        let mut nodes: Vec<String> =
+            index.at(bond, ObjectPrefix::parse(ip).unwrap()).map(|name| format!("{}/{}", name.cluster, name.node)).collect();
         nodes.sort();
         nodes
     }
@@ -335,7 +225,7 @@ mod tests {
         for number in 0..2_000 {
             let is_removed = |upto: u32| number % 5 == 1 && number + 3 < upto;
             let found = |index: &NodeIndex| {
-                let names = index.at(Bond::Own, entry(number).1);
+                let names = index.at(Bond::Own, ObjectPrefix::of_host(entry(number).1));
                 names.map(|name| (name.cluster, name.node.to_string())).collect::<Vec<_>>()
             };
             let expected = |is_there: bool| if is_there { vec![(number % 3, format!("n{number}"))] } else { vec![] };

@@ -78,7 +78,7 @@ impl View {
                 Meaning::Node { addresses: own } if !rejected => {
                     node_count += 1;
                     let name = chunk.key(row).name;
-                    own.into_iter().for_each(|ip| addresses.push(ip, cluster, name.as_bytes()));
+                    own.into_iter().for_each(|ip| addresses.push(ObjectPrefix::of_host(ip), cluster, name.as_bytes()));
                 }
                 meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
             }
@@ -209,7 +209,7 @@ impl Derived {
             match chunk.node_ip(row, &mut name).filter(|_| !chunk.is_rejected(row)) {
                 Some(prefix) => {
                     derived.count += 1;
-                    derived.addresses.push_derived(prefix, cluster, &name);
+                    derived.addresses.push(prefix, cluster, &name);
                 }
                 None => derived.others.push((chunk.clone(), row)),
             }
