@@ -48,7 +48,7 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
         store.tend(Instant::now())?;
     }
     store.settle(Duration::from_secs(600))?;
-    let disk = store.bytes_on_disk().unwrap_or(0);
+    let disk = store.bytes_on_disk();
     println!("{count} records, {} MB raw, {} MB on disk", raw >> 20, disk >> 20);
     store.close()?;
     Ok(())

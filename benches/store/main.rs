@@ -90,7 +90,7 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
     let began = Instant::now();
     store.settle(Duration::from_secs(600))?;
     let settled = began.elapsed();
-    let disk = store.bytes_on_disk().unwrap_or(0);
+    let disk = store.bytes_on_disk();
     println!(
         "fill {count}: {:.1} s, of it {:.1} s storing and {:.1} s settling; raw {} MB, disk {} MB ({:.3} of raw); {}; resident {} MB",
         started.elapsed().as_secs_f64(),
@@ -144,7 +144,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         let end = Instant::now();
         waits.push(Wait { taken, since: taken - since, storing: stored - began, tending: end - stored, end });
         if oldest.len() % 40 == 0 {
-            disk_max = disk_max.max(store.bytes_on_disk().unwrap_or(0));
+            disk_max = disk_max.max(store.bytes_on_disk());
             resident_max = resident_max.max(resident()?);
         }
     }

@@ -4,7 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{BLOCK_BYTES, ENGINE_DIRECTORY};
+use super::ENGINE_DIRECTORY;
+
+/// The unit of [`MetadataExt::blocks`], in bytes (stat(2)).
+const BLOCK_BYTES: u64 = 512;
 
 /// The classes, in the order of what they take.
 const CLASSES: [&str; 4] = ["store", "log", "setAside", "other"];
@@ -31,8 +34,9 @@ fn class_of(name: &str) -> &'static str {
     }
 }
 
-/// What a file takes, or all below a directory; no link is followed. The layout is two directories deep.
-fn bytes_of(path: &Path) -> u64 {
+/// What a file takes, or all below a directory; no link is followed. The layout is two directories deep. What cannot be looked at, as sled removes big
+/// pages' files at any time, counts for nothing.
+pub(super) fn bytes_of(path: &Path) -> u64 {
     let Ok(data) = fs::symlink_metadata(path) else { return 0 };
     let below =
         if data.is_dir() { fs::read_dir(path).into_iter().flatten().flatten().map(|entry| bytes_of(&entry.path())).sum() } else { 0 };

@@ -43,8 +43,6 @@ mod threads;
 mod warm;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -71,9 +69,6 @@ const ENGINE_DIRECTORY: &str = "store";
 
 /// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (docs/invariants.md, "Waiting and ending").
 const SETTLE_AT_CLOSE_MAX: Duration = Duration::from_millis(1_500);
-
-/// The unit of [`MetadataExt::blocks`], in bytes (stat(2)).
-const BLOCK_BYTES: u64 = 512;
 
 /// An open store. It has the data directory to itself until it is dropped.
 #[derive(Debug)]
@@ -335,12 +330,11 @@ impl Store {
         self.directory.parent().unwrap_or(&self.directory)
     }
 
-    /// How much room the engine's files and the log take, in bytes; `None` if they cannot be looked at.
+    /// How much room the engine's files and the log take, in bytes.
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
-    pub fn bytes_on_disk(&self) -> Option<u64> {
-        let log = directory_bytes(&self.data_directory().join(files::LOG_DIRECTORY)).unwrap_or(0);
-        directory_bytes(&self.directory).ok().map(|bytes| bytes + log)
+    pub fn bytes_on_disk(&self) -> u64 {
+        disk::bytes_of(&self.directory) + disk::bytes_of(&self.data_directory().join(files::LOG_DIRECTORY))
     }
 
     /// A panic inside the lock leaves at worst no engine, and then the next group opens one: no reason to stop.
@@ -373,15 +367,4 @@ impl Inner {
         let (warm, found) = recovery::reopen(directory, files, self.taken_in)?;
         if found.is_whole() && warm.group_number() == self.taken_in { Ok(warm) } else { Err(EngineError::Replaced) }
     }
-}
-
-fn directory_bytes(directory: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for file in fs::read_dir(directory)? {
-        let file = file?;
-        // sled removes big pages' files at any time
-        let Ok(metadata) = file.metadata() else { continue };
-        bytes += if metadata.is_dir() { directory_bytes(&file.path())? } else { metadata.blocks() * BLOCK_BYTES };
-    }
-    Ok(bytes)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::ENGINE_DIRECTORY;
 use super::codec;
+use super::disk;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::files::{Directory, LOG_DIRECTORY};
@@ -90,7 +91,7 @@ fn look(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Inspection
     let findings = losses(&found, scan.loaded.damaged_count);
     let (objects, stored_bytes) = run.size();
     shares.push(Share { name: "log".to_owned(), objects, keys: 0, raw_bytes: warm.log_raw_bytes(), stored_bytes });
-    let disk_bytes = super::directory_bytes(data_directory)?;
+    let disk_bytes = disk::bytes_of(data_directory);
     Ok(Inspection { layout, group_number: warm.group_number(), disk_bytes, shares, findings, loaded: scan.loaded })
 }
 
