@@ -81,11 +81,11 @@ impl View {
     /// more, so that a scan can pause there. No host is no test.
     pub(super) fn places_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> Scan<'_> {
         let hosts = hosts.iter().copied().map(number_of_host).collect();
-        Scan::on(&self.base, self.overlay.from(start), start, hosts)
+        Scan::new(&self.base, self.overlay.from(start), start, hosts)
     }
 
     /// Every record from a key on, in key order, none decoded.
     pub(super) fn places_from(&self, start: &EntryKey) -> Scan<'_> {
-        Scan::new(&self.base, self.overlay.from(start), start)
+        self.places_on(start, &[])
     }
 }

@@ -284,18 +284,8 @@ impl Base {
         count
     }
 
-    /// How many rows have a revision and lease beside their chunk.
-    pub(super) fn stamped_count(&self) -> usize {
-        self.sides.stamped_count()
-    }
-
-    /// How many rows are gone.
-    pub(super) fn gone_count(&self) -> usize {
-        self.sides.gone_count()
-    }
-
-    /// How many records stand for rows.
-    pub(super) fn replacement_count(&self) -> usize {
-        self.sides.replacement_count()
+    /// What is beside all chunks.
+    pub(super) const fn sides(&self) -> &Sides {
+        &self.sides
     }
 }

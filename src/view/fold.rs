@@ -217,19 +217,19 @@ impl View {
     /// How many records are not packed: what folding is for.
     #[must_use]
     pub fn unpacked_count(&self) -> usize {
-        self.overlay.len() + self.base.replacement_count()
+        self.overlay.len() + self.base.sides().replacement_count()
     }
 
     /// How many packed records are gone, and take room until their chunks are packed anew.
     #[must_use]
     pub fn gone_count(&self) -> usize {
-        self.base.gone_count()
+        self.base.sides().gone_count()
     }
 
     /// How many packed records have a newer revision and lease beside them.
     #[must_use]
     pub fn restamped_count(&self) -> usize {
-        self.base.stamped_count()
+        self.base.sides().stamped_count()
     }
 
     /// How many chunks hold the packed records, and how many bytes they are.

@@ -100,7 +100,7 @@ impl View {
     /// A global service, by `<namespace>/<name>`: what is held of every cluster that has a share in it.
     #[must_use]
     pub fn global_service(&self, service: &str) -> Option<GlobalService> {
-        let records: Vec<Arc<Record>> = self.indices.services.shares_in(service).filter_map(|key| self.share(key)).collect();
+        let records: Vec<Arc<Record>> = self.indices.services.shares_in(service).filter_map(|key| self.record(key)).collect();
         GlobalService::merge(service, &records)
     }
 
@@ -108,7 +108,7 @@ impl View {
     #[must_use]
     pub fn decoded_bytes_of(&self, service: &str) -> u64 {
         let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice);
-        let records = slices.filter_map(|key| self.share(key));
+        let records = slices.filter_map(|key| self.record(key));
         records.filter_map(|record| Some(record.object.as_deref()?.as_endpoint_slice()?.decoded_bytes())).sum()
     }
 
@@ -116,12 +116,8 @@ impl View {
     /// a service and without slices there is none.
     #[must_use]
     pub fn local_share(&self, cluster: &ClusterName, service: &str) -> Option<ServiceShare> {
-        let own = self.share(&EntryKey::new(Kind::Service, cluster.clone(), service));
+        let own = self.record(&EntryKey::new(Kind::Service, cluster.clone(), service));
         let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice && key.cluster == *cluster);
-        ServiceShare::new(cluster.clone(), own, slices.filter_map(|key| self.share(key)).collect())
-    }
-
-    fn share(&self, key: &EntryKey) -> Option<Arc<Record>> {
-        self.record(key)
+        ServiceShare::new(cluster.clone(), own, slices.filter_map(|key| self.record(key)).collect())
     }
 }

@@ -38,13 +38,8 @@ struct Current<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// All records from a key on.
-    pub(super) fn new(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey) -> Self {
-        Self::on(base, fresh, start, Vec::new())
-    }
-
-    /// All records from a key on, or the entries on some hosts, given by number ([`number_of_host`]).
-    pub(super) fn on(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
+    /// All records from a key on, or the entries on some hosts, given by number ([`number_of_host`]); no host is no test.
+    pub(super) fn new(base: &'a Base, fresh: Fresh<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
         let first = base.chunk_of(start).map(|(first, _)| first);
         let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, hosts, fresh: fresh.peekable() };
         scan.advance();

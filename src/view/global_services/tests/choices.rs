@@ -23,7 +23,7 @@ fn bare(state: BackendState, ports: Vec<BackendPort>) -> GlobalBackend {
 
 fn service_record(include_external: bool) -> Arc<Record> {
     let view = after(&[service_put("paris", Service { include_external, ..cart(&[]) })]);
-    view.share(&EntryKey::new(Kind::Service, cluster("paris"), "shop/cart")).unwrap()
+    view.record(&EntryKey::new(Kind::Service, cluster("paris"), "shop/cart")).unwrap()
 }
 
 /// SEL `SelectBackends`: the whole of its table.
