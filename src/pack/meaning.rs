@@ -1,6 +1,6 @@
 //! The fields of a record that indices are built of, noted in its chunk, so that a start decodes no value.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use smol_str::SmolStr;
 
@@ -61,23 +61,13 @@ pub(super) fn prefix_of_name(kind: Kind, name: &str) -> Option<ObjectPrefix> {
 /// Addresses one after another: 4 and four bytes, or 6 and sixteen.
 pub(super) fn read_addresses(packed: &[u8]) -> Vec<IpAddr> {
     let (mut addresses, mut rest) = (Vec::new(), packed);
-    loop {
-        rest = match rest {
-            [4, tail @ ..] => match tail.split_first_chunk::<4>() {
-                Some((octets, tail)) => {
-                    addresses.push(IpAddr::V4(Ipv4Addr::from(*octets)));
-                    tail
-                }
-                None => return addresses,
-            },
-            [6, tail @ ..] => match tail.split_first_chunk::<16>() {
-                Some((octets, tail)) => {
-                    addresses.push(IpAddr::V6(Ipv6Addr::from(*octets)));
-                    tail
-                }
-                None => return addresses,
-            },
-            _ => return addresses,
-        };
+    while let Some((ip, tail)) = match rest {
+        [4, tail @ ..] => tail.split_first_chunk::<4>().map(|(octets, tail)| (IpAddr::from(*octets), tail)),
+        [6, tail @ ..] => tail.split_first_chunk::<16>().map(|(octets, tail)| (IpAddr::from(*octets), tail)),
+        _ => None,
+    } {
+        addresses.push(ip);
+        rest = tail;
     }
+    addresses
 }
