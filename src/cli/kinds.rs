@@ -242,3 +242,34 @@ fn entries(cluster: &Cluster, kind: &str) -> String {
     let found: Option<&Resource> = cluster.resources.iter().find(|resource| resource.kind == kind);
     text(found.map(|resource| &resource.entries))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The examples of the OpenAPI document are answers of a real server, about a sample mesh that is always the same; ages are not.
+    #[test]
+    fn tables_and_names_say_what_the_answers_say() {
+        let examples: Value = serde_json::from_str(include_str!("../api/openapi/examples.json")).unwrap();
+        let cases = [
+            ("no", "Node", "node/paris/paris-worker-1", "paris paris-worker-1 172.18.1.1,fc00:c111:1::1 10.1.1.0/24,fd00:10:1:1::/64"),
+            ("svc", "Service", "service/paris/shop/cart", "paris shop cart 10.96.1.10 2 true"),
+            ("gsvc", "GlobalService", "global-service/shop/cart", "shop cart paris,tokyo 2"),
+            ("id", "Identity", "identity/131331", "131331 tokyo k8s:app=cart,k8s:io.cilium."),
+            ("ip", "IpcacheEntry", "ipcache/tokyo/10.2.1.21/32", "10.2.1.21/32 tokyo 131331 172.18.2.1 shop/cart-55f4b-qwert"),
+            ("service-export", "ServiceExport", "service-export/paris/shop/cart", "paris shop cart ClusterSetIP 2026-01-01T00:00:00Z"),
+            ("eps", "EndpointSlice", "endpoint-slice/tokyo/shop/cart-kvlm2", "tokyo shop cart-kvlm2 IPv4 2"),
+            ("clusters", "Cluster", "cluster/paris", "paris 1 live "),
+        ];
+        assert_eq!(cases.len(), KINDS.len());
+        for (kind, schema, name, expected) in cases {
+            let (shape, example) = (KindRow::of(kind).unwrap().shape, &examples["schemas"][schema]);
+            assert_eq!(shape.name(example).unwrap(), name);
+            let table = shape.table(std::slice::from_ref(example), false).unwrap();
+            let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+            assert!(row.join(" ").starts_with(expected), "{table}");
+        }
+    }
+}
