@@ -25,14 +25,6 @@ impl<'a> Tagging<'a> {
     pub(super) fn of(path: &'a str) -> Self {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         match segments.as_slice() {
-            ["v1", "nodes"] => Self::Listed(&[Kind::Node]),
-            ["v1", "nodes", cluster, ..] => Self::Of(cluster, &[Kind::Node]),
-            ["v1", "services"] => Self::Listed(&[Kind::Service]),
-            ["v1", "services", cluster, ..] => Self::Of(cluster, &[Kind::Service]),
-            ["v1", "service-exports"] => Self::Listed(&[Kind::ServiceExport]),
-            ["v1", "service-exports", cluster, ..] => Self::Of(cluster, &[Kind::ServiceExport]),
-            ["v1", "endpoint-slices"] => Self::Listed(&[Kind::EndpointSlice]),
-            ["v1", "endpoint-slices", cluster, ..] => Self::Of(cluster, &[Kind::EndpointSlice]),
             ["v1", "global-services", ..] => Self::Joined(&[Kind::EndpointSlice, Kind::ServiceExport, Kind::Service]),
             ["v1", "identities"] => Self::Listed(&[Kind::Identity]),
             ["v1", "identities", _, "ips"] | ["v1", "ipcache"] => Self::Listed(&[Kind::Ip, Kind::Node]),
@@ -43,6 +35,8 @@ impl<'a> Tagging<'a> {
             ["v1", "entries", ..] => Self::Joined(&Kind::ALL),
             ["v1", "clusters" | "config" | "rejected" | "problems" | "explain" | "status", ..] => Self::Said,
             ["openapi.json" | "openapi-3.0.json" | ""] | ["docs" | "problems", ..] => Self::Document,
+            ["v1", list] => listed_at(list).map_or(Self::None, Self::Listed),
+            ["v1", list, cluster, ..] => listed_at(list).map_or(Self::None, |kinds| Self::Of(cluster, kinds)),
             _ => Self::None,
         }
     }
@@ -60,6 +54,12 @@ impl<'a> Tagging<'a> {
             Self::Said | Self::Document | Self::None => None,
         }
     }
+}
+
+/// The kind of a list.
+fn listed_at(list_name: &str) -> Option<&'static [Kind]> {
+    let kinds: &'static [Kind] = &Kind::ALL;
+    kinds.iter().find(|kind| kind.list_name() == list_name).map(std::slice::from_ref)
 }
 
 /// Whether answers of a path have a tag.

@@ -86,7 +86,7 @@ pub(crate) fn facets_of(announcement: &Announcement, mut visit: impl FnMut(&Face
 
 /// Whether a change may interest any filter, whatever its facets: [`Filter::may_match`] lets a service pass whose key has no namespace.
 pub(crate) fn concerns_all(announcement: &Announcement) -> bool {
-    matches!(announcement.key.kind, Kind::Service | Kind::ServiceExport | Kind::EndpointSlice) && !announcement.key.name.contains('/')
+    announcement.key.kind.is_namespaced() && !announcement.key.name.contains('/')
 }
 
 fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Facet)) {

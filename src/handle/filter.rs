@@ -107,10 +107,10 @@ impl Filter {
         let part = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
         let by_name = || match key.kind {
             Kind::Node => part(&self.name, &key.name),
-            Kind::Service | Kind::ServiceExport | Kind::EndpointSlice => {
+            kind if kind.is_namespaced() => {
                 key.name.split_once('/').is_none_or(|(namespace, name)| part(&self.namespace, namespace) && part(&self.name, name))
             }
-            Kind::Identity | Kind::Ip | Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice => true,
+            _ => true,
         };
         // of several clusters the object alone knows which
         let by_cluster = self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster);

@@ -82,7 +82,7 @@ impl Reading {
             }
             (Kind::Node, Filter { ip: Some(ip), .. }) => Plan::Keys(view.node_keys_at(*ip)),
             (Kind::Node, Filter { name: Some(name), .. }) => self.keys(kind, filter, name),
-            (Kind::Service | Kind::ServiceExport | Kind::EndpointSlice, Filter { namespace: Some(namespace), name, .. }) => match name {
+            (kind, Filter { namespace: Some(namespace), name, .. }) if kind.is_namespaced() => match name {
                 Some(name) => self.keys(kind, filter, &format!("{namespace}/{name}")),
                 None => self.runs(kind, &self.wanted(&filter.clusters), &format!("{namespace}/")),
             },

@@ -53,38 +53,41 @@ struct Row {
     place: usize,
     base: &'static str,
     api_name: &'static str,
+    list_name: &'static str,
     infix: &'static str,
     listed_as: Kind,
     is_mirrored: bool,
+    is_namespaced: bool,
     is_revocable: bool,
 }
 
 impl Row {
     /// A kind that is made here.
     const fn made(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
-        Self { kind, place, base, api_name, infix: "", listed_as: kind, is_mirrored: false, is_revocable: false }
+        let (list_name, infix, listed_as) = ("", "", kind);
+        Self { kind, place, base, api_name, list_name, infix, listed_as, is_mirrored: false, is_namespaced: false, is_revocable: false }
     }
 
-    /// A kind that is mirrored.
-    const fn mirrored(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
-        Self { is_mirrored: true, ..Self::made(kind, place, base, api_name) }
+    /// A kind that is mirrored, with what the API calls its list.
+    const fn mirrored(kind: Kind, place: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
+        Self { is_mirrored: true, list_name, ..Self::made(kind, place, base, api_name) }
     }
 
-    /// A mirrored kind that agents send traffic by.
-    const fn revocable(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
-        Self { is_revocable: true, ..Self::mirrored(kind, place, base, api_name) }
+    /// A mirrored kind that agents send traffic by: services and their parts, which have namespaces.
+    const fn revocable(kind: Kind, place: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
+        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, place, base, api_name, list_name) }
     }
 }
 
 /// A row for each kind, in their order.
 const ROWS: [Row; 10] = [
-    Row::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice"),
-    Row { infix: "id/", ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity") },
-    Row::mirrored(Kind::Ip, 2, "ip/v1", "ipcache"),
+    Row::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice", "endpoint-slices"),
+    Row { infix: "id/", ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities") },
+    Row::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache"),
     Row { listed_as: Kind::Ip, ..Row::made(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
-    Row::mirrored(Kind::Node, 3, "nodes/v1", "node"),
-    Row::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport"),
-    Row::revocable(Kind::Service, 5, "services/v1", "service"),
+    Row::mirrored(Kind::Node, 3, "nodes/v1", "node", "nodes"),
+    Row::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport", "service-exports"),
+    Row::revocable(Kind::Service, 5, "services/v1", "service", "services"),
     Row::made(Kind::Cluster, 6, "cluster-config", "cluster"),
     Row::made(Kind::Problem, 7, "problem", "problem"),
     Row::made(Kind::Notice, 8, "notice", "notice"),
@@ -125,6 +128,18 @@ impl Kind {
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         self.row().api_name
+    }
+
+    /// What the API calls the list of it, as in `/v1/nodes`; empty for what is not mirrored.
+    #[must_use]
+    pub const fn list_name(self) -> &'static str {
+        self.row().list_name
+    }
+
+    /// Whether its objects are named by a namespace and a name: `<namespace>/<name>` in its keys.
+    #[must_use]
+    pub const fn is_namespaced(self) -> bool {
+        self.row().is_namespaced
     }
 
     /// Whether keys of this kind are copies of a source's, one for one.

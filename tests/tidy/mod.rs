@@ -3,6 +3,7 @@
 mod circles;
 mod deploy;
 mod documents;
+mod kinds;
 mod source;
 mod traps;
 

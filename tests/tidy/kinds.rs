@@ -1,0 +1,71 @@
+//! Where kinds are told apart. What there is to say of a kind stands in its row (`src/model/key.rs`), and code goes through all of them; a new kind means
+//! that row, a module of its own in each room that does something of its own for it, and the files of this list.
+
+use std::collections::BTreeSet;
+
+use super::expect_none;
+use super::source::{SourceFile, read_sources};
+
+/// Kinds as code names them, behind `Kind::` or `Object::`.
+const NAMES: [&str; 7] = ["EndpointSlice", "Identity", "Ip", "NodeIp", "Node", "ServiceExport", "Service"];
+
+/// A file that names so many of them tells kinds apart. What joins a few (services with their slices and exports, addresses with nodes and
+/// identities) names three at most.
+const TOLD_APART_MIN: usize = 4;
+
+/// The files that do, and what for.
+const ALLOWED: [(&str, &str); 23] = [
+    ("src/announce/plan.rs", "which keys a cluster from files has"),
+    ("src/api/dto/streamed.rs", "an event's object"),
+    ("src/api/routes/explain.rs", "what an address is asked of"),
+    ("src/api/routes/objects.rs", "the lists, each with its documentation"),
+    ("src/api/tagging.rs", "which kinds an answer is made of"),
+    ("src/demo/data.rs", "what the simulated clusters have"),
+    ("src/demo/source.rs", "how that changes"),
+    ("src/handle/facet.rs", "what of an object filters ask for"),
+    ("src/handle/filter.rs", "which filters are about which kinds"),
+    ("src/handle/reading.rs", "the counts, each with its name"),
+    ("src/model/key.rs", "the rows"),
+    ("src/pack/chunk.rs", "what a row means by its kind"),
+    ("src/pack/encode.rs", "what a key alone says of a value"),
+    ("src/pack/meaning.rs", "what of an object indices need"),
+    ("src/pack/mod.rs", "the number of a kind in a chunk"),
+    ("src/reflect/cluster.rs", "the order of a KVStoreMesh"),
+    ("src/store/cold.rs", "where the log names what is asked for"),
+    ("src/view/gist.rs", "what of an object is looked at across keys"),
+    ("src/view/index.rs", "the indices"),
+    ("src/view/global_services/merge.rs", "the parts of a service"),
+    ("src/wire/cluster_config.rs", "what a cluster config says is published"),
+    ("src/wire/keys.rs", "prefixes that are watched"),
+    ("src/wire/mod.rs", "which decoder reads it"),
+];
+
+/// How many kinds a file names.
+fn told_apart(file: &SourceFile) -> usize {
+    let named = |name: &&&str| {
+        ["Kind::", "Object::"].iter().any(|of| {
+            let text = format!("{of}{name}");
+            file.code.match_indices(&text).any(|(at, _)| !file.code[at + text.len()..].starts_with(|next: char| next.is_alphanumeric()))
+        })
+    };
+    NAMES.iter().filter(named).count()
+}
+
+#[test]
+fn kinds_are_told_apart_in_few_places() {
+    let files = read_sources("src");
+    let found: BTreeSet<&str> =
+        files.iter().filter(|file| !file.is_test() && told_apart(file) >= TOLD_APART_MIN).map(|file| file.path.as_str()).collect();
+    let allowed: BTreeSet<&str> = ALLOWED.iter().map(|(path, _)| *path).collect();
+    let more = found
+        .difference(&allowed)
+        .map(|path| format!("{path} tells kinds apart: say it in the kind's row, or in one of these: {allowed:?}"));
+    let fewer = allowed.difference(&found).map(|path| format!("{path} tells no kinds apart any more: take it off the list"));
+    expect_none(more.chain(fewer).collect());
+}
+
+#[test]
+fn a_kind_is_counted_by_its_whole_name() {
+    let file = SourceFile::new("src/a.rs", "fn a() { (Kind::Node, Kind::NodeIp, Object::Service(x), Kind::ServiceExportOf) } // Kind::Ip");
+    assert_eq!(told_apart(&file), 3);
+}
