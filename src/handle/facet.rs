@@ -92,14 +92,13 @@ pub(crate) fn concerns_all(announcement: &Announcement) -> bool {
 fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Facet)) {
     match object {
         Object::Node(_) => visit(&Facet::Name(key.name.to_string())),
-        Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {
+        _ if key.kind.is_namespaced() => {
             // as in Filter::may_match, by the key
             if let Some((namespace, name)) = key.name.split_once('/') {
                 visit(&Facet::Namespace(namespace.to_owned()));
                 visit(&Facet::Name(name.to_owned()));
             }
         }
-        Object::Identity(_) | Object::Cluster(_) => {}
         // its key names no cluster where there are several
         Object::Finding(finding) => {
             finding.clusters.iter().filter_map(|name| ClusterName::parse(name).ok()).for_each(|name| visit(&Facet::Cluster(name)));
@@ -113,6 +112,7 @@ fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Fac
                 visit(&Facet::Host(host));
             }
         }
+        _ => {}
     }
 }
 

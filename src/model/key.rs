@@ -55,6 +55,7 @@ struct Row {
     api_name: &'static str,
     list_name: &'static str,
     infix: &'static str,
+    unscoped: Option<&'static str>,
     listed_as: Kind,
     is_mirrored: bool,
     is_namespaced: bool,
@@ -65,7 +66,8 @@ impl Row {
     /// A kind that is made here.
     const fn made(kind: Kind, place: usize, base: &'static str, api_name: &'static str) -> Self {
         let (list_name, infix, listed_as) = ("", "", kind);
-        Self { kind, place, base, api_name, list_name, infix, listed_as, is_mirrored: false, is_namespaced: false, is_revocable: false }
+        let (unscoped, is_mirrored, is_namespaced, is_revocable) = (None, false, false, false);
+        Self { kind, place, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
     }
 
     /// A kind that is mirrored, with what the API calls its list.
@@ -82,8 +84,8 @@ impl Row {
 /// A row for each kind, in their order.
 const ROWS: [Row; 10] = [
     Row::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice", "endpoint-slices"),
-    Row { infix: "id/", ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities") },
-    Row::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache"),
+    Row { infix: "id/", unscoped: Some("id/"), ..Row::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities") },
+    Row { unscoped: Some("default/"), ..Row::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache") },
     Row { listed_as: Kind::Ip, ..Row::made(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
     Row::mirrored(Kind::Node, 3, "nodes/v1", "node", "nodes"),
     Row::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport", "service-exports"),
@@ -170,6 +172,12 @@ impl Kind {
     /// What stands between the cluster's name and the object's own in the cache form: only identities have something there.
     pub(crate) const fn infix(self) -> &'static str {
         self.row().infix
+    }
+
+    /// What stands in place of the cluster's name in a cluster's own etcd; `None` where its name does. An address space is called `default`
+    /// (`pkg/ipcache/kvstore.go`).
+    pub(crate) const fn unscoped(self) -> Option<&'static str> {
+        self.row().unscoped
     }
 }
 

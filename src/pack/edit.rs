@@ -9,12 +9,12 @@ use super::choose::{Rows, put_column};
 use super::chunk::{Chunk, Packed};
 use super::column::{Column, Row};
 use super::encode::{addresses, flags, identity, literals, put_extra};
-use super::meaning::Meaning;
+use super::meaning::{Meaning, kind_number};
 use super::number::{Numbers, put_numbers};
 use super::parts::Template;
 use super::splice::{Piece, Plan, Splice, cut};
 use super::template::holes;
-use super::{CHECKSUM_LENGTH, FORM, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag, kind_number};
+use super::{CHECKSUM_LENGTH, FORM, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag};
 use crate::model::{ClusterName, Kind, Record, SourceStamp};
 
 /// The records from which a chunk is edited: a smaller one is packed from its records as quickly.

@@ -6,11 +6,11 @@ use std::time::SystemTime;
 
 use super::bytes::{put_fixed, put_text, put_varint};
 use super::choose::{Rows, put_column};
-use super::meaning::{Meaning, prefix_of_name};
+use super::meaning::{Meaning, kind_number};
 use super::number::put_numbers;
 use super::template::{HOLES_MAX, holes};
-use super::{FORM, TEMPLATES_MAX, digest, flag, kind_number};
-use crate::model::{Kind, Record, Rejection};
+use super::{FORM, TEMPLATES_MAX, digest, flag};
+use crate::model::{Record, Rejection};
 
 /// A template that fewer values than this share costs more than it saves.
 const TEMPLATE_USES_MIN: usize = 3;
@@ -81,27 +81,11 @@ pub(super) fn flags(record: &Record, meaning: &Meaning) -> u64 {
 
 /// The flag that says what is noted of a record for the indices: only what reads back the same.
 fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
-    let name = &*record.key.name;
-    let known = match (record.key.kind, meaning) {
-        (_, Meaning::Nothing) => return flag::NOTHING,
-        (kind @ (Kind::Ip | Kind::NodeIp), Meaning::Ip { prefix, .. }) => prefix_of_name(kind, name) == Some(*prefix),
-        (Kind::Identity, Meaning::Identity(id)) => name.parse() == Ok(*id),
-        (Kind::Node, Meaning::Node { .. }) | (Kind::EndpointSlice | Kind::ServiceExport | Kind::Service, Meaning::Service(_)) => true,
-        (
-            Kind::Ip
-            | Kind::NodeIp
-            | Kind::Identity
-            | Kind::Node
-            | Kind::EndpointSlice
-            | Kind::ServiceExport
-            | Kind::Service
-            | Kind::Cluster
-            | Kind::Problem
-            | Kind::Notice,
-            _,
-        ) => false,
-    };
-    if known { flag::USABLE } else { flag::UNKNOWN }
+    match meaning {
+        Meaning::Nothing => flag::NOTHING,
+        _ if meaning.reads_back(&record.key) => flag::USABLE,
+        _ => flag::UNKNOWN,
+    }
 }
 
 pub(super) fn identity(meaning: &Meaning) -> u64 {

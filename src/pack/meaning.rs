@@ -1,4 +1,4 @@
-//! The fields of a record that indices are built of, noted in its chunk, so that a start decodes no value.
+//! The fields of a record that indices are built of, noted in its chunk, so that a start decodes no value; and what else a chunk has by kind.
 
 use std::net::IpAddr;
 
@@ -47,6 +47,30 @@ impl Meaning {
             // never in a record
             Some(Object::Cluster(_) | Object::Finding(_)) => Self::Unknown,
         }
+    }
+
+    /// Whether it reads back from a chunk as it is, beside this key: the chunk has no more of a prefix or number than the key.
+    pub(super) fn reads_back(&self, key: &EntryKey) -> bool {
+        match (key.kind, self) {
+            (kind @ (Kind::Ip | Kind::NodeIp), Self::Ip { prefix, .. }) => prefix_of_name(kind, &key.name) == Some(*prefix),
+            (Kind::Identity, Self::Identity(id)) => key.name.parse() == Ok(*id),
+            (Kind::Node, Self::Node { .. }) | (Kind::EndpointSlice | Kind::ServiceExport | Kind::Service, Self::Service(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The number of a kind in a chunk. What has no records is in none.
+pub(super) const fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::Identity => 0,
+        Kind::Ip => 1,
+        Kind::Node => 2,
+        Kind::Service => 3,
+        Kind::EndpointSlice => 4,
+        Kind::ServiceExport => 5,
+        Kind::NodeIp => 6,
+        Kind::Cluster | Kind::Problem | Kind::Notice => u8::MAX,
     }
 }
 

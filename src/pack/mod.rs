@@ -49,7 +49,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use crate::model::{Kind, Record};
+use crate::model::Record;
 
 pub use bytes::Malformed;
 pub(crate) use bytes::{Reader, common_length, put_varint};
@@ -103,20 +103,6 @@ mod flag {
     pub(super) const NOTHING: u64 = 4;
     pub(super) const USABLE: u64 = 8;
     pub(super) const HELD: u64 = 16;
-}
-
-/// The number of a kind in a chunk. What has no records is in none.
-const fn kind_number(kind: Kind) -> u8 {
-    match kind {
-        Kind::Identity => 0,
-        Kind::Ip => 1,
-        Kind::Node => 2,
-        Kind::Service => 3,
-        Kind::EndpointSlice => 4,
-        Kind::ServiceExport => 5,
-        Kind::NodeIp => 6,
-        Kind::Cluster | Kind::Problem | Kind::Notice => u8::MAX,
-    }
 }
 
 /// Packs records, which must be in key order without repetition. Each chunk has about [`RECORDS_TARGET`] of them and is shorter than

@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use super::bytes::{Reader, Span};
 use super::column::{Column, Form, Row};
+use super::meaning::kind_number;
 use super::number::Numbers;
 use super::template::HOLES_MAX;
-use super::{Malformed, TEMPLATES_MAX, flag, kind_number};
+use super::{Malformed, TEMPLATES_MAX, flag};
 use crate::model::{ClusterName, Kind, Rejection};
 
 /// The columns of numbers, one row a record.

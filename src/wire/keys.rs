@@ -25,16 +25,10 @@ pub fn cluster_config_key(cluster: &ClusterName) -> String {
 #[must_use]
 pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String {
     let (root, base) = (root(cached), kind.base());
-    match (kind, cached) {
-        (Kind::Identity, false) => format!("{root}{base}/id/"),
-        (Kind::Identity, true) => format!("{root}{base}/{cluster}/id/"),
-        (Kind::Ip, false) => format!("{root}{base}/default/"),
-        // nothing is read of what is made here
-        (Kind::Ip, true)
-        | (Kind::EndpointSlice | Kind::NodeIp | Kind::Node | Kind::ServiceExport | Kind::Service | Kind::Problem | Kind::Notice, _) => {
-            format!("{root}{base}/{cluster}/")
-        }
-        (Kind::Cluster, _) => cluster_config_key(cluster),
+    match kind.unscoped() {
+        _ if kind == Kind::Cluster => cluster_config_key(cluster),
+        Some(unscoped) if !cached => format!("{root}{base}/{unscoped}"),
+        _ => format!("{root}{base}/{cluster}/{}", kind.infix()),
     }
 }
 

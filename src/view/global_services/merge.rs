@@ -147,7 +147,8 @@ impl GlobalService {
                 Some(Object::Service(_)) => clusters.entry(cluster.clone()).or_default().service = Some(Arc::clone(record)),
                 Some(Object::EndpointSlice(_)) => clusters.entry(cluster.clone()).or_default().slices.push(Arc::clone(record)),
                 Some(Object::ServiceExport(_)) => exports.push(Arc::clone(record)),
-                Some(Object::Node(_) | Object::Identity(_) | Object::Ip(_) | Object::Cluster(_) | Object::Finding(_)) | None => {}
+                // nothing else has a share in one
+                _ => {}
             }
         }
         let shares = clusters.into_iter().filter_map(|(cluster, one)| ServiceShare::new(cluster, one.service, one.slices));
