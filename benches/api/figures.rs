@@ -131,16 +131,19 @@ impl Sink {
 
 fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    // what was put in the rounds before
+    let mut before = 0;
     let found = Columns::of(rounds(), || {
         let (idle, idle_high) = client::percentiles(&stage.address, Question::lookup)?;
         let _sink = Sink::start(&stage.address, STREAMS)?;
         let (etcd, address) = (stage.etcd.clone(), stage.address.clone());
         let time = sized(Duration::from_secs(8), Duration::from_millis(300));
-        let putting = runtime.spawn(async move { source::put(&etcd, CHANGES_PER_SECOND, time, || Ok(())).await });
+        let putting = runtime.spawn(async move { source::put(&etcd, CHANGES_PER_SECOND, before, time, || Ok(())).await });
         // so that all of it is under way
         std::thread::sleep(time / 8);
         let (busy, busy_high) = client::percentiles(&address, Question::lookup)?;
         let (changes, _) = runtime.block_on(putting)??;
+        before += changes;
         Ok(vec![micros(busy), micros(idle), micros(busy_high), micros(idle_high), changes as f64 / time.as_secs_f64()])
     })?;
     println!(
