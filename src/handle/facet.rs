@@ -92,7 +92,7 @@ pub(crate) fn concerns_all(announcement: &Announcement) -> bool {
 fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Facet)) {
     match object {
         Object::Node(_) => visit(&Facet::Name(key.name.to_string())),
-        _ if key.kind.is_namespaced() => {
+        Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_) => {
             // as in Filter::may_match, by the key
             if let Some((namespace, name)) = key.name.split_once('/') {
                 visit(&Facet::Namespace(namespace.to_owned()));
@@ -112,7 +112,8 @@ fn facets_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Fac
                 visit(&Facet::Host(host));
             }
         }
-        _ => {}
+        // named one by one: what has no facet here is told to no filter that asks for one
+        Object::Identity(_) | Object::Cluster(_) => {}
     }
 }
 
