@@ -128,12 +128,7 @@ fn the_same_with_meshkeep_down_meanwhile() {
 
 #[test]
 fn a_key_on_a_lease_of_its_own_goes_after_a_third_of_a_life() {
-    let (mut etcd, mut mirror) = copy();
-    etcd.lease = 30;
-    etcd.put(&key(0), LABELS);
-    run(&mut mirror, &etcd);
-    etcd.expire(30);
-    run(&mut mirror, &etcd);
+    let (mut etcd, mut mirror) = one_held();
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
     wait(&mut mirror, &mut etcd, LEASE_LIFE / 3 + MARGIN * 3);
     assert_eq!(mirror.served(), etcd.truth());
