@@ -5,7 +5,6 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt;
 use jiff::Zoned;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::asker::{Asker, ServerOptions};
@@ -114,13 +113,38 @@ async fn read(response: reqwest::Response, position: &mut Option<String>, format
         let lines = std::mem::replace(&mut buffer, rest);
         let mut printed = String::new();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            // through a value, as other answers: each way to read every shape is some hundred kilobytes of the binary
-            let Ok(event) = serde_json::from_slice::<Value>(line).and_then(|said| WatchEvent::deserialize(&said)) else { continue };
-            if let Some(told) = told(&event, line, position, format) {
-                printed.push_str(&told);
-            }
+            printed.extend(heard(line, position, format));
         }
         print(&printed)?;
+    }
+}
+
+/// What to print of a line of the stream.
+fn heard(line: &[u8], position: &mut Option<String>, format: Format) -> Option<String> {
+    // through a value, as other answers: each way to read every shape is some hundred kilobytes of the binary
+    let said: Value = serde_json::from_slice(line).ok()?;
+    match super::output::read(&said) {
+        Ok(event) => told(&event, line, position, format),
+        // of a newer server: not to be passed over in silence
+        Err(failure) => {
+            let printed = as_it_is(line, format);
+            if printed.is_none() {
+                note(&failure.to_string());
+            }
+            printed
+        }
+    }
+}
+
+/// An event as the API says it, in the forms that have it so.
+fn as_it_is(line: &[u8], format: Format) -> Option<String> {
+    match format {
+        Format::Json => Some(String::from_utf8_lossy(line).into_owned() + "\n"),
+        Format::Yaml => {
+            let said: Value = serde_json::from_slice(line).ok()?;
+            serde_yaml_ng::to_string(&said).ok().map(|text| format!("---\n{text}"))
+        }
+        Format::Table | Format::Wide | Format::Name => None,
     }
 }
 
@@ -133,11 +157,7 @@ fn told(event: &WatchEvent, line: &[u8], position: &mut Option<String>, format: 
         *position = reached.cloned().or(position.take());
     }
     match (name, format) {
-        (_, Format::Json) => Some(String::from_utf8_lossy(line).into_owned() + "\n"),
-        (_, Format::Yaml) => {
-            let said: Value = serde_json::from_slice(line).ok()?;
-            serde_yaml_ng::to_string(&said).ok().map(|text| format!("---\n{text}"))
-        }
+        (_, Format::Json | Format::Yaml) => as_it_is(line, format),
         ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event.key.as_ref()) + "\n"),
         ("upsert" | "patch" | "cluster", _) => Some(line_of('+', Colour::Green, event)),
         ("delete", _) => Some(line_of('-', Colour::Red, event)),
@@ -247,6 +267,15 @@ mod tests {
     }
 
     /// A stream that breaks inside a snapshot begins it again; behind it, it goes on.
+    #[test]
+    fn an_event_that_this_version_does_not_read_is_printed_as_it_is_where_that_is_asked_for() {
+        let line = br#"{"type":"upsert","kind":"node","key":7}"#;
+        let heard = |format| heard(line, &mut None, format);
+        assert_eq!(heard(Format::Json).as_deref(), Some("{\"type\":\"upsert\",\"kind\":\"node\",\"key\":7}\n"));
+        assert_eq!(heard(Format::Yaml).as_deref(), Some("---\nkey: 7\nkind: node\ntype: upsert\n"));
+        assert_eq!(heard(Format::Table), None);
+    }
+
     #[test]
     fn no_place_is_kept_inside_a_snapshot() {
         let mut position = None;
