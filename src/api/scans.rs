@@ -24,7 +24,7 @@ use crate::handle::{Allowance, Slice, Spent};
 
 use held::Answers;
 pub(super) use held::Held;
-use turns::{NoTurn, Place, Turns};
+use turns::{Admission, NoTurn, Turns};
 
 /// How long a slice is. What is quick waits for the end of one where the kernel has put its thread on the same core: with 4 ms `/livez` beside twenty
 /// scans took 3.6 ms (p99), with 1 ms 1.9 (`just bench guard`). Passing a turn on takes some 30 µs (two wake-ups of threads), a thirtieth of it; and
@@ -60,7 +60,7 @@ pub(crate) struct Scans {
 pub(crate) struct Scanner {
     scans: Scans,
     client: Client,
-    place: Place,
+    place: Admission,
 }
 
 impl Scans {

@@ -1,6 +1,6 @@
 //! What the command line knows of each kind: its names, its path, and the columns of its table. A new kind is one more row.
 
-use super::output::{Colour, Column, Printer, Shape, age_of, coloured, joined, labels, number, text};
+use super::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
 use crate::dto::exports::{EndpointSlice, ServiceExport};
 use crate::dto::global_services::GlobalService;
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
@@ -18,7 +18,7 @@ pub(super) struct KindRow {
     pub(super) namespaced: bool,
     /// Whether `-l` means something.
     pub(super) labelled: bool,
-    pub(super) shape: &'static dyn Printer,
+    pub(super) shape: &'static dyn Tabular,
 }
 
 impl KindRow {

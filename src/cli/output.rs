@@ -69,7 +69,7 @@ pub(super) struct Shape<T: 'static> {
 }
 
 /// What prints objects of one shape, whichever that is.
-pub(super) trait Printer: Sync {
+pub(super) trait Tabular: Sync {
     /// The rows below their headings, each line ended.
     fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure>;
 
@@ -77,7 +77,7 @@ pub(super) trait Printer: Sync {
     fn name(&self, item: &Value) -> Result<String, Failure>;
 }
 
-impl<T: DeserializeOwned> Printer for Shape<T> {
+impl<T: DeserializeOwned> Tabular for Shape<T> {
     fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure> {
         let mut unread = Ok(());
         let items = items.iter().map_while(|item| read(item).map_err(|failure| unread = Err(failure)).ok());
@@ -97,7 +97,7 @@ pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
 }
 
 /// Prints a list.
-pub(super) fn print_list(format: Format, shape: &dyn Printer, items: &[Value]) -> Result<(), Failure> {
+pub(super) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
         Format::Table | Format::Wide => print(&shape.table(items, format == Format::Wide)?),
         Format::Json => print_json(&json!({ "items": items })),
@@ -110,7 +110,7 @@ pub(super) fn print_list(format: Format, shape: &dyn Printer, items: &[Value]) -
 }
 
 /// Prints a single object.
-pub(super) fn print_one(format: Format, shape: &dyn Printer, item: &Value) -> Result<(), Failure> {
+pub(super) fn print_one(format: Format, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(item),
         Format::Yaml => print_yaml(item),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::kinds::{CLUSTERS, KindRow};
-use super::output::{Format, OutputOptions, Printer, age, print, print_list, print_one, read};
+use super::output::{Format, OutputOptions, Tabular, age, print, print_list, print_one, read};
 use super::progress::Progress;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;

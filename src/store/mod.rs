@@ -8,7 +8,6 @@
 
 mod bytes;
 mod change;
-mod chunk;
 mod codec;
 mod cold;
 mod dirty;
@@ -36,6 +35,7 @@ mod recover;
 mod recovery;
 mod room;
 mod slots;
+mod stored_range;
 mod summary;
 #[cfg(test)]
 mod tests;

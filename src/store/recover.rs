@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use super::bytes::Malformed;
 use super::change::{Key, Value};
-use super::chunk::Chunk;
 use super::error::EngineError;
 use super::frames::{FileRead, LogRun, Run};
 use super::manifest::{Entry, Manifest, Noted};
@@ -23,6 +22,7 @@ use super::packing::{self, Content};
 use super::pairs::Pairs;
 use super::pending::Pending;
 use super::slots::{Slot, SlotKind, Slots};
+use super::stored_range::StoredRange;
 use super::summary::Summary;
 use super::threads::in_threads;
 use super::warm::{Body, Warm};
@@ -427,8 +427,8 @@ impl<S: Slots> Reading<S> {
     }
 }
 
-fn chunk(object: &Object, high: Option<Key>, summary: Summary) -> Chunk {
-    Chunk {
+fn chunk(object: &Object, high: Option<Key>, summary: Summary) -> StoredRange {
+    StoredRange {
         high,
         slots: object.slots(),
         stamp: object.head.stamp,

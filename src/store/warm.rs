@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::change::{Key, Value};
-use super::chunk::Chunk;
 use super::codec;
 use super::dirty::Dirty;
 use super::error::EngineError;
@@ -33,6 +32,7 @@ use super::packing::{self, Content, Packed};
 use super::pending::{GROWING_MAX, Pending};
 use super::room::Room;
 use super::slots::{Slot, SlotKind, Slots};
+use super::stored_range::StoredRange;
 use crate::model::Record;
 
 pub(super) use contents::Body;
@@ -66,7 +66,7 @@ struct Unfolded {
 #[derive(Debug)]
 pub(super) struct Warm<S> {
     room: Room<S>,
-    chunks: BTreeMap<Key, Chunk>,
+    chunks: BTreeMap<Key, StoredRange>,
     /// Chunks that the log has something for.
     dirty: Dirty,
     log: Unfolded,
@@ -239,7 +239,7 @@ impl<S: Slots> Warm<S> {
     }
 
     /// The chunk that a key belongs to, and where it begins.
-    fn chunk_of(&mut self, key: &[u8]) -> Option<(&Key, &mut Chunk)> {
+    fn chunk_of(&mut self, key: &[u8]) -> Option<(&Key, &mut StoredRange)> {
         self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
     }
 
@@ -354,13 +354,13 @@ impl<S: Slots> Warm<S> {
     }
 
     fn is_small_neighbour(&self, low: &Key, neighbour: &Key) -> bool {
-        let few = |chunk: &Chunk| chunk.count + chunk.pending.len() as u64 <= 2 * packing::COUNT_MIN;
-        let small = |chunk: &Chunk| few(chunk) && chunk.raw_bytes < 2 * packing::RAW_BYTES_MIN;
+        let few = |chunk: &StoredRange| chunk.count + chunk.pending.len() as u64 <= 2 * packing::COUNT_MIN;
+        let small = |chunk: &StoredRange| few(chunk) && chunk.raw_bytes < 2 * packing::RAW_BYTES_MIN;
         packing::family(low) == packing::family(neighbour) && self.chunks.get(neighbour).is_some_and(small)
     }
 
     /// Takes a chunk out and reads it, with what the log has for it.
-    fn take(&mut self, low: &Key) -> Result<(Content, Chunk), EngineError> {
+    fn take(&mut self, low: &Key) -> Result<(Content, StoredRange), EngineError> {
         let Some(mut chunk) = self.chunks.remove(low) else {
             return Err(EngineError::Damaged(format!("no chunk at {}", low.escape_ascii())));
         };
@@ -402,7 +402,7 @@ impl<S: Slots> Warm<S> {
             } else {
                 self.room.write(SlotKind::Chunk, &head, &piece.body)?
             };
-            let chunk = Chunk {
+            let chunk = StoredRange {
                 high: piece_high,
                 slots,
                 stamp: head.stamp,

@@ -113,7 +113,7 @@ pub(super) enum Taken {
 
 /// One reader's place in a group. Leaves when dropped, through the hub.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Membership {
     pub(super) position: Sequence,
     /// Whether the reader has exactly the state at its position.
     pub(super) settled: bool,
@@ -209,7 +209,7 @@ impl Group {
     }
 
     /// A place for a reader that has everything up to `position`, which must be routed; `None` where it lies inside of what is shared.
-    pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<Seat> {
+    pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<Membership> {
         let mut ring = self.ring();
         if ring.pending.len() > JOIN_PENDING_MAX {
             return None;
@@ -232,11 +232,11 @@ impl Group {
             ring.wakers.push(None);
             ring.wakers.len() - 1
         });
-        Some(Seat { position, settled: true, place })
+        Some(Membership { position, settled: true, place })
     }
 
     /// Gives a place back. True if it was the last.
-    pub(super) fn leave(&self, seat: &Seat) -> bool {
+    pub(super) fn leave(&self, seat: &Membership) -> bool {
         let mut ring = self.ring();
         let next = ring.next_chunk(seat.position);
         ring.chunks.iter_mut().skip(next).for_each(|chunk| chunk.lacking = chunk.lacking.saturating_sub(1));
@@ -248,7 +248,7 @@ impl Group {
     }
 
     /// What the reader lacks next. `look` gives the newest snapshot, where something has to be encoded.
-    pub(super) fn take(&self, seat: &mut Seat, waker: &Waker, look: impl FnOnce() -> Option<Reading>) -> Taken {
+    pub(super) fn take(&self, seat: &mut Membership, waker: &Waker, look: impl FnOnce() -> Option<Reading>) -> Taken {
         // before the lock: whatever is routed up to here and not pending then does not concern the filter
         let routed = self.common.routed();
         let mut ring = self.ring();

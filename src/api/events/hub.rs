@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::group::{Common, Group, GroupKey, Seat, Taken};
+use super::group::{Common, Group, GroupKey, Membership, Taken};
 use super::wave::{Routed, conflate};
 use crate::handle::{Facet, Handle, Reading, concerns_all, facets_of};
 use crate::model::{Position, Sequence};
@@ -96,7 +96,7 @@ struct Routes {
 pub(super) struct Member {
     hub: Hub,
     group: Arc<Group>,
-    seat: Seat,
+    seat: Membership,
 }
 
 impl Hub {

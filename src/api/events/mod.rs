@@ -123,7 +123,7 @@ fn start(position: Option<&str>, snapshot: bool) -> Start {
 }
 
 /// A place among the streams.
-fn place(streams: &Streams, client: Client) -> Result<places::Place, Problem> {
+fn place(streams: &Streams, client: Client) -> Result<places::StreamPermit, Problem> {
     streams.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Places {
 
 /// A place that is taken; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct StreamPermit {
     places: Places,
     client: Client,
     _permit: OwnedSemaphorePermit,
@@ -48,7 +48,7 @@ impl Places {
     ///
     /// # Errors
     /// [`NoPlace`] where there is none.
-    pub(crate) fn take(&self, client: Client) -> Result<Place, NoPlace> {
+    pub(crate) fn take(&self, client: Client) -> Result<StreamPermit, NoPlace> {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::InAll)?;
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(client).or_default();
@@ -56,18 +56,18 @@ impl Places {
             return Err(NoPlace::OfClient);
         }
         *count += 1;
-        Ok(Place { places: self.clone(), client, _permit: permit })
+        Ok(StreamPermit { places: self.clone(), client, _permit: permit })
     }
 }
 
-impl Place {
+impl StreamPermit {
     /// Whose it is.
     pub(super) const fn client(&self) -> Client {
         self.client
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Occupied(mut count) = taken.entry(self.client) {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn one_client_gets_a_tenth_and_ten_get_all() {
         let places = Places::new();
-        let mut held: Vec<Place> = (0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client("192.0.2.1")).unwrap()).collect();
+        let mut held: Vec<StreamPermit> = (0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client("192.0.2.1")).unwrap()).collect();
         assert_eq!(places.take(client("192.0.2.1")).unwrap_err(), NoPlace::OfClient);
         for last in 2..=10 {
             held.extend((0..STREAMS_PER_CLIENT_MAX).map(|_| places.take(client(&format!("192.0.2.{last}"))).unwrap()));

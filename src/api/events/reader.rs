@@ -20,7 +20,7 @@ use super::group::{GroupKey, Taken};
 use super::hub::Member;
 use super::looking::{Alone, Looking, Outcome};
 use super::meter::{Made, Meter};
-use super::places::Place;
+use super::places::StreamPermit;
 use super::{SHORT, Streams};
 use crate::api::problem::{Code, Problem};
 use crate::api::stall::STALL_MAX;
@@ -51,7 +51,7 @@ pub(super) struct Reader {
     /// When it looked last, while not all of that is taken.
     looked: Option<Instant>,
     meter: Meter,
-    _place: Place,
+    _place: StreamPermit,
 }
 
 /// Encoded and not taken yet.
@@ -117,7 +117,7 @@ impl Ready {
 }
 
 impl Reader {
-    pub(super) fn new(streams: Streams, key: GroupKey, subscription: Subscription, place: Place) -> Self {
+    pub(super) fn new(streams: Streams, key: GroupKey, subscription: Subscription, place: StreamPermit) -> Self {
         let bookmark = Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL));
         let mut meter = streams.meters.open(key.encoding, subscription.sent(), place.client());
         let (mut ready, encoding) = (Ready::default(), key.encoding);

@@ -94,7 +94,7 @@ struct Sender<'a> {
 }
 
 /// What became of a post.
-enum Outcome {
+enum Delivery {
     Taken,
     /// It will never be taken: why.
     Refused(String),
@@ -149,7 +149,7 @@ impl Poster {
                 continue;
             };
             let (wait, counter) = match self.post(&change, &started_at).await {
-                Outcome::Taken => {
+                Delivery::Taken => {
                     if backoff > BACKOFF_MIN {
                         tracing::info!(receiver = self.shown, "findings are posted again");
                     }
@@ -157,12 +157,12 @@ impl Poster {
                     outstanding.settle(change);
                     (PACE, &board.taken)
                 }
-                Outcome::Refused(why) => {
+                Delivery::Refused(why) => {
                     tracing::warn!(receiver = self.shown, finding = %change.key, why, "the receiver of --on-problem refuses a finding: it is not sent again");
                     outstanding.settle(change);
                     (PACE, &board.refused)
                 }
-                Outcome::Failed(why, asked) => {
+                Delivery::Failed(why, asked) => {
                     if backoff == BACKOFF_MIN {
                         tracing::warn!(receiver = self.shown, why, "a finding cannot be posted: trying again, at least once a minute");
                     }
@@ -177,36 +177,36 @@ impl Poster {
         }
     }
 
-    async fn post(&self, change: &Change, started_at: &str) -> Outcome {
-        let Some(finding) = change.object.as_finding() else { return Outcome::Refused("it is no finding".to_owned()) };
+    async fn post(&self, change: &Change, started_at: &str) -> Delivery {
+        let Some(finding) = change.object.as_finding() else { return Delivery::Refused("it is no finding".to_owned()) };
         let body = Body {
             event: if change.is_there { "appeared" } else { "gone" },
             time: rfc3339(SystemTime::now()),
             finding: Finding::from(finding),
             meshkeep: Sender { version: env!("CARGO_PKG_VERSION"), started_at },
         };
-        let Ok(body) = serde_json::to_vec(&body) else { return Outcome::Refused("it cannot be written as JSON".to_owned()) };
+        let Ok(body) = serde_json::to_vec(&body) else { return Delivery::Refused("it cannot be written as JSON".to_owned()) };
         let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
         let request = request.header(USER_AGENT, concat!("meshkeep/", env!("CARGO_PKG_VERSION"))).body(body);
         match request.send().await {
             Ok(response) => outcome(&response),
-            Err(error) => Outcome::Failed(reason(error), None),
+            Err(error) => Delivery::Failed(reason(error), None),
         }
     }
 }
 
 /// What an answer means: a receiver that refuses one finding will refuse it again, but for those that ask for time (RFC 9110 §15.5.9, RFC 6585 §4).
-fn outcome(response: &Response) -> Outcome {
+fn outcome(response: &Response) -> Delivery {
     let status = response.status();
     if status.is_success() {
-        return Outcome::Taken;
+        return Delivery::Taken;
     }
     let passes = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
     if status.is_server_error() || passes {
         let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        return Outcome::Failed(format!("it answers {status}"), asked.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)));
+        return Delivery::Failed(format!("it answers {status}"), asked.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)));
     }
-    Outcome::Refused(format!("it answers {status}"))
+    Delivery::Refused(format!("it answers {status}"))
 }
 
 /// Why nothing was answered, without the URL.

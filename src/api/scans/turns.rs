@@ -44,7 +44,7 @@ enum Waiting {
 
 /// A place; free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Admission {
     turns: Arc<Turns>,
     waiting: Waiting,
 }
@@ -73,7 +73,7 @@ impl Turns {
     ///
     /// # Errors
     /// [`NoTurn`] where there is none.
-    pub(super) fn enter(turns: &Arc<Self>, client: Client) -> Result<Place, NoTurn> {
+    pub(super) fn enter(turns: &Arc<Self>, client: Client) -> Result<Admission, NoTurn> {
         let mut state = turns.state();
         if state.count >= PLACES_MAX {
             return Err(NoTurn::InAll);
@@ -84,12 +84,12 @@ impl Turns {
         }
         *taken += 1;
         state.count += 1;
-        Ok(Place { turns: Arc::clone(turns), waiting: Waiting::Requests(client) })
+        Ok(Admission { turns: Arc::clone(turns), waiting: Waiting::Requests(client) })
     }
 
     /// A place for a stream, of which there are as many as there may be streams (`api/events/places.rs`): it is counted there.
-    pub(super) fn enter_stream(turns: &Arc<Self>, client: Client) -> Place {
-        Place { turns: Arc::clone(turns), waiting: Waiting::Streams(client) }
+    pub(super) fn enter_stream(turns: &Arc<Self>, client: Client) -> Admission {
+        Admission { turns: Arc::clone(turns), waiting: Waiting::Streams(client) }
     }
 
     pub(super) fn spent(&self) -> Spent {
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-impl Place {
+impl Admission {
     /// Waits for a turn, behind those of this client that wait already and one of each other client.
     pub(super) async fn turn(&self) -> Turn {
         let receiver = {
@@ -164,7 +164,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Admission {
     fn drop(&mut self) {
         let Waiting::Requests(client) = self.waiting else { return };
         let mut state = self.turns.state();
@@ -211,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn clients_have_turns_one_after_the_other_whoever_asks_for_more() {
         let turns = Turns::new(1);
-        let places: Vec<Place> = (0..100).map(|_| Turns::enter(&turns, client(1)).unwrap()).collect();
+        let places: Vec<Admission> = (0..100).map(|_| Turns::enter(&turns, client(1)).unwrap()).collect();
         let other = Turns::enter(&turns, client(2)).unwrap();
         let first = places[0].turn().await;
         let mut greedy: Vec<_> = places[1..].iter().map(|place| Box::pin(place.turn())).collect();
@@ -236,7 +236,7 @@ mod tests {
     async fn a_request_waits_for_one_stream_of_its_client_not_for_each() {
         let turns = Turns::new(1);
         let first = Turns::enter_stream(&turns, client(1)).turn().await;
-        let places: Vec<Place> = (0..1_000).map(|_| Turns::enter_stream(&turns, client(1))).collect();
+        let places: Vec<Admission> = (0..1_000).map(|_| Turns::enter_stream(&turns, client(1))).collect();
         let mut streams: Vec<_> = places.iter().map(|place| Box::pin(place.turn())).collect();
         assert!(streams.iter_mut().all(|turn| turn.now_or_never().is_none()));
         let request = Turns::enter(&turns, client(1)).unwrap();
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn one_client_has_half_of_the_places_and_none_is_lost() {
         let turns = Turns::new(1);
-        let mut held: Vec<Place> = (0..PLACES_PER_CLIENT_MAX).map(|_| Turns::enter(&turns, client(1)).unwrap()).collect();
+        let mut held: Vec<Admission> = (0..PLACES_PER_CLIENT_MAX).map(|_| Turns::enter(&turns, client(1)).unwrap()).collect();
         assert_eq!(Turns::enter(&turns, client(1)).unwrap_err(), NoTurn::OfClient);
         held.extend((0..PLACES_PER_CLIENT_MAX).map(|_| Turns::enter(&turns, client(2)).unwrap()));
         assert_eq!(Turns::enter(&turns, client(3)).unwrap_err(), NoTurn::InAll);

@@ -5,21 +5,25 @@ use std::sync::Arc;
 
 use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, Entry, Manifest};
 use crate::store::change::Key;
-use crate::store::chunk::Chunk;
 use crate::store::error::EngineError;
 use crate::store::object::Head;
 use crate::store::room::Room;
 use crate::store::slots::{SlotKind, Slots};
+use crate::store::stored_range::StoredRange;
 
 impl Entry {
-    fn of(chunk: &Chunk) -> Self {
+    fn of(chunk: &StoredRange) -> Self {
         Self { high: chunk.high.clone(), stamp: chunk.stamp, slots: chunk.slots.clone(), summary: chunk.summary.clone() }
     }
 }
 
 impl Manifest {
     /// Notes where chunks are that were written since the last sync. To be called in front of each sync.
-    pub(in crate::store) fn write_to<S: Slots>(&mut self, room: &mut Room<S>, chunks: &BTreeMap<Key, Chunk>) -> Result<(), EngineError> {
+    pub(in crate::store) fn write_to<S: Slots>(
+        &mut self,
+        room: &mut Room<S>,
+        chunks: &BTreeMap<Key, StoredRange>,
+    ) -> Result<(), EngineError> {
         if !self.is_changed() {
             return Ok(());
         }
@@ -30,7 +34,7 @@ impl Manifest {
         }
     }
 
-    fn write_base<S: Slots>(&mut self, room: &mut Room<S>, chunks: &BTreeMap<Key, Chunk>) -> Result<(), EngineError> {
+    fn write_base<S: Slots>(&mut self, room: &mut Room<S>, chunks: &BTreeMap<Key, StoredRange>) -> Result<(), EngineError> {
         let before = std::mem::take(self);
         let entries: Vec<(Key, Entry)> = chunks.iter().map(|(low, chunk)| (low.clone(), Entry::of(chunk))).collect();
         let body = self.write(&entries);
@@ -43,7 +47,7 @@ impl Manifest {
         Ok(())
     }
 
-    fn write_changes<S: Slots>(&mut self, base: u64, room: &mut Room<S>, chunks: &BTreeMap<Key, Chunk>) -> Result<(), EngineError> {
+    fn write_changes<S: Slots>(&mut self, base: u64, room: &mut Room<S>, chunks: &BTreeMap<Key, StoredRange>) -> Result<(), EngineError> {
         let changed = std::mem::take(&mut self.changed);
         if let Some((slot, before)) = self.open.take() {
             let lows = before.iter().map(|(low, _)| low).chain(&changed).cloned().collect();
@@ -70,7 +74,7 @@ impl Manifest {
     }
 
     /// What there is to note of chunks; of one that is gone, which is within others, nothing.
-    fn changes(&self, lows: &BTreeSet<Key>, chunks: &BTreeMap<Key, Chunk>) -> (Vec<(Key, Entry)>, Vec<u8>) {
+    fn changes(&self, lows: &BTreeSet<Key>, chunks: &BTreeMap<Key, StoredRange>) -> (Vec<(Key, Entry)>, Vec<u8>) {
         let entries: Vec<(Key, Entry)> = lows.iter().filter_map(|low| Some((low.clone(), Entry::of(chunks.get(low)?)))).collect();
         let body = self.write(&entries);
         (entries, body)

@@ -8,12 +8,12 @@ use std::sync::Mutex;
 use super::Warm;
 use crate::pack;
 use crate::store::change::Key;
-use crate::store::chunk::Chunk;
 use crate::store::error::EngineError;
 use crate::store::object::{self, damaged};
 use crate::store::packing::Content;
 use crate::store::pending::Pending;
 use crate::store::slots::Slots;
+use crate::store::stored_range::StoredRange;
 use crate::store::threads::in_threads;
 
 /// What a chunk holds, as far as a start has taken it apart.
@@ -26,7 +26,7 @@ pub(in crate::store) enum Body {
 }
 
 impl Body {
-    fn content(self, low: &[u8], chunk: &Chunk) -> Result<Content, EngineError> {
+    fn content(self, low: &[u8], chunk: &StoredRange) -> Result<Content, EngineError> {
         match self {
             Self::Stored(body) => Content::read(low, &body).map_err(|error| damaged(&chunk.slots, &error)),
             Self::Unpacked(chunks) => Ok(Content::entries(chunks)),
@@ -40,7 +40,7 @@ impl<S: Slots> Warm<S> {
     pub(in crate::store) fn contents(&self, bodies: BTreeMap<Key, Body>) -> Result<Vec<Content>, EngineError> {
         let mut bodies = bodies;
         let ranges = self.chunks.iter().map(|(low, chunk)| (low, chunk, Mutex::new(bodies.remove(low))));
-        let ranges: Vec<(&Key, &Chunk, Mutex<Option<Body>>)> = ranges.collect();
+        let ranges: Vec<(&Key, &StoredRange, Mutex<Option<Body>>)> = ranges.collect();
         let contents = in_threads(&ranges, |(low, chunk, body)| {
             let body = body.lock().ok().and_then(|mut body| body.take());
             let body = body.map_or_else(|| self.read_body(chunk).map(Body::Stored), Ok)?;
@@ -50,18 +50,18 @@ impl<S: Slots> Warm<S> {
     }
 
     /// Reads a chunk, with what the log has for it.
-    pub(super) fn read(&self, low: &Key, chunk: &Chunk, pending: Pending) -> Result<Content, EngineError> {
+    pub(super) fn read(&self, low: &Key, chunk: &StoredRange, pending: Pending) -> Result<Content, EngineError> {
         let content = Body::Stored(self.read_body(chunk)?).content(low, chunk)?;
         with_pending(content, chunk, pending)
     }
 
     /// Reads the body of a chunk.
-    fn read_body(&self, chunk: &Chunk) -> Result<Vec<u8>, EngineError> {
+    fn read_body(&self, chunk: &StoredRange) -> Result<Vec<u8>, EngineError> {
         object::read(self.slots(), &chunk.slots, |head| head.stamp == chunk.stamp).map(|(_, body)| body)
     }
 }
 
-fn with_pending(mut content: Content, chunk: &Chunk, pending: Pending) -> Result<Content, EngineError> {
+fn with_pending(mut content: Content, chunk: &StoredRange, pending: Pending) -> Result<Content, EngineError> {
     content.apply(pending).map_err(|error| damaged(&chunk.slots, &error))?;
     Ok(content)
 }

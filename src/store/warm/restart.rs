@@ -2,9 +2,9 @@
 
 use super::Warm;
 use crate::store::change::Key;
-use crate::store::chunk::Chunk;
 use crate::store::manifest::Manifest;
 use crate::store::slots::{Slot, Slots};
+use crate::store::stored_range::StoredRange;
 
 impl<S: Slots> Warm<S> {
     /// What the manifest says.
@@ -18,7 +18,7 @@ impl<S: Slots> Warm<S> {
     }
 
     /// Takes in a chunk as it is stored; `is_noted` says whether the manifest says the same of it.
-    pub(in crate::store) fn take_chunk(&mut self, low: Key, chunk: Chunk, is_noted: bool) {
+    pub(in crate::store) fn take_chunk(&mut self, low: Key, chunk: StoredRange, is_noted: bool) {
         if !is_noted {
             self.manifest.change(low.clone());
         }

@@ -44,15 +44,15 @@ impl Trial {
         self.common.set_routed(Sequence(sequence));
     }
 
-    fn join(&self, position: u64) -> Option<Seat> {
+    fn join(&self, position: u64) -> Option<Membership> {
         self.group.join(Sequence(position), &self.handle.try_reading().unwrap())
     }
 
-    fn take(&self, seat: &mut Seat) -> Taken {
+    fn take(&self, seat: &mut Membership) -> Taken {
         self.group.take(seat, Waker::noop(), || self.handle.try_reading())
     }
 
-    fn bytes(&self, seat: &mut Seat) -> Bytes {
+    fn bytes(&self, seat: &mut Membership) -> Bytes {
         match self.take(seat) {
             Taken::Bytes(bytes) => bytes,
             other => panic!("{other:?}"),

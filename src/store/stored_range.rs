@@ -7,7 +7,7 @@ use super::summary::Summary;
 
 /// One range of keys.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(super) struct StoredRange {
     /// Where the range ends, before this key; `None` is the end of all keys.
     pub(super) high: Option<Key>,
     /// Where it is stored.
