@@ -30,11 +30,12 @@ const TXN_OPERATIONS_MAX: usize = 128;
 /// How often a start is tried on new ports, when another program took one between our look and etcd's bind.
 const START_ATTEMPTS_MAX: usize = 5;
 
-/// Where test servers listen: below Linux's range for outgoing connections (32768 up), so that a stopped server's port is
+/// Where test servers and proxies listen: below Linux's range for outgoing connections (32768 up), so that a stopped server's port is
 /// not taken by a passing connection before its restart.
 const PORTS: std::ops::Range<u16> = 15_000..32_000;
 
-/// The ports that servers of this process hold, stopped ones included.
+/// The ports that this process has had, of servers that are gone too: a session of another test may still look for its server there, and would
+/// write its quorum checks into whichever came next.
 static PORTS_TAKEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// How clients reach the server.
@@ -450,10 +451,6 @@ impl Drop for Etcd {
         {
             eprintln!("etcd's data and log are kept in {}", directory.keep().display());
         }
-        if let Some(taken) = PORTS_TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_mut() {
-            taken.remove(&self.client_port);
-            taken.remove(&self.peer_port);
-        }
     }
 }
 
@@ -463,12 +460,13 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
 }
 
-/// A port that no server of this process holds and that can be bound now. Another process may still be quicker: then the
-/// server's start fails and is tried on other ports.
+/// A port that this process has not had before and that can be bound now. Another process may still be quicker: then the server's start fails and
+/// is tried on other ports.
 pub(crate) fn take_port() -> u16 {
     let mut guard = PORTS_TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let taken = guard.get_or_insert_default();
     loop {
+        assert!(taken.len() < PORTS.len() / 2, "this process has had too many ports");
         let port = rand::random_range(PORTS);
         if !taken.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             taken.insert(port);

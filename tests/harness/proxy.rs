@@ -11,8 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Ports of proxies: below those of the harness's etcds, so that a cut one is not taken meanwhile.
-const PORTS: std::ops::Range<u16> = 10_000..15_000;
+use super::etcd::take_port;
 
 /// How many bytes one read takes: small, so that a budget ends inside an answer.
 const CHUNK_BYTES: usize = 4_096;
@@ -55,7 +54,7 @@ impl Proxy {
 
     async fn of(target: u16, withholds_progress: Option<Arc<AtomicBool>>) -> Self {
         let listener = loop {
-            if let Ok(listener) = TcpListener::bind(("127.0.0.1", rand::random_range(PORTS))).await {
+            if let Ok(listener) = TcpListener::bind(("127.0.0.1", take_port())).await {
                 break listener;
             }
         };
