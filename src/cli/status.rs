@@ -14,7 +14,7 @@ use super::output::{Format, OutputOptions, Tabular, age, print, print_list, prin
 use super::progress::Progress;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
-use crate::dto::status::{Cluster, Status, StatusCounts};
+use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
 
 /// How often to ask while waiting: a person sees a change at once, and the sidecar does not notice.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
@@ -41,16 +41,18 @@ pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Resu
         let found = ask(&asker).await;
         let waits = options.wait && Instant::now() < deadline;
         match found {
-            Ok(ref found) if waits && !found.status.directory.readable => waiting.tell("the config directory is not read yet"),
-            Ok(ref found) if waits && !all_live(&found.clusters) => waiting.tell(&waiting_for(&found.clusters)),
-            Ok(found) => break found,
+            Ok(found) => match not_yet(&found.status.directory, &found.clusters).filter(|_| waits) {
+                Some(reason) => waiting.tell(&reason),
+                None => break found,
+            },
             Err(failure) if waits && failure.is_unreachable() => waiting.tell(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
         tokio::time::sleep(ASK_INTERVAL).await;
     };
     drop(waiting);
-    let Found { status, clusters, said: (status_said, clusters_said) } = found;
+    let is_fine = not_yet(&found.status.directory, &found.clusters).is_none();
+    let Found { status, said: (status_said, clusters_said), .. } = found;
     match options.output.output {
         format @ (Format::Table | Format::Wide) => {
             print(&(summary(&status) + "\n" + &CLUSTERS.table(&clusters_said, format == Format::Wide)?))?;
@@ -58,7 +60,7 @@ pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Resu
         Format::Name => print_list(Format::Name, &CLUSTERS, &clusters_said)?,
         format => print_one(format, &CLUSTERS, &json!({ "status": status_said, "clusters": clusters_said }))?,
     }
-    Ok(Verdict::of(status.directory.readable && all_live(&clusters)))
+    Ok(Verdict::of(is_fine))
 }
 
 /// How everything is.
@@ -82,8 +84,17 @@ fn is_live(cluster: &Cluster) -> bool {
     cluster.phase.as_deref() == Some("live") && cluster.origin == "live"
 }
 
-fn all_live(clusters: &[Cluster]) -> bool {
-    clusters.iter().all(is_live)
+/// Why not everything is live, if it is not.
+fn not_yet(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> {
+    if !directory.readable {
+        return Some("the config directory is not read yet".to_owned());
+    }
+    if !clusters.iter().all(is_live) {
+        return Some(waiting_for(clusters));
+    }
+    // a file that was read before and cannot be now leaves its cluster as it was
+    let unused = directory.invalid_files.iter().find(|(file, _)| clusters.iter().all(|cluster| cluster.name != **file));
+    unused.map(|(file, reason)| format!("file {file} is not used: {reason}"))
 }
 
 fn waiting_for(clusters: &[Cluster]) -> String {
@@ -182,6 +193,17 @@ fn summary(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_whose_file_cannot_be_used_is_waited_for() {
+        let directory = |readable: bool, invalid: Value| {
+            let directory = json!({"readable": readable, "invalidFiles": invalid});
+            not_yet(&serde_json::from_value(directory).unwrap(), &[])
+        };
+        assert_eq!(directory(true, json!({})), None);
+        assert_eq!(directory(false, json!({})).as_deref(), Some("the config directory is not read yet"));
+        assert_eq!(directory(true, json!({"paris": "it is empty"})).as_deref(), Some("file paris is not used: it is empty"));
+    }
 
     #[test]
     fn what_is_held_is_said_in_words() {

@@ -52,8 +52,7 @@ impl Target {
     pub(super) fn new(handle: Handle, session: Session, workers: usize) -> Self {
         let contents = Arc::new(Contents { handle, made: Mutex::default() });
         let queue = SyncQueue::new(session.clone(), Arc::clone(&contents) as Arc<dyn Wanted>, Life::Leased, workers);
-        let lost = queue.clone();
-        session.on_lease_lost(b"cilium/", move |keys| lost.add_lost(keys));
+        queue.on_lease_lost(b"cilium/", SyncQueue::add_lost);
         let lost_canaries = Arc::<Mutex<Vec<LostKeys>>>::default();
         let lost = Arc::clone(&lost_canaries);
         let take = move |keys: &LostKeys| lost.lock().unwrap_or_else(PoisonError::into_inner).push(keys.clone());

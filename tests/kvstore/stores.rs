@@ -66,6 +66,26 @@ async fn a_sync_store_writes_what_it_is_told_then_its_canary_and_heals_lost_leas
     .await;
 }
 
+/// A session outlives its stores, and asks no store that is gone about its lost leases.
+#[tokio::test]
+async fn of_a_store_that_is_dropped_the_session_keeps_nothing() {
+    let etcd = Etcd::start().await;
+    let session = session(&etcd).await;
+    let store = sync_store(&session);
+    let value: Arc<[u8]> = b"1".as_slice().into();
+    store.upsert(b"a", Arc::clone(&value));
+    store.synced("now".as_bytes().to_vec());
+    tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
+    drop(store);
+    eventually("the value is let go of", async || (Arc::strong_count(&value) == 1).then_some(())).await;
+    // nor does it look for the keys of what is gone
+    let lease = session.get(CANARY).await.unwrap().unwrap().lease;
+    etcd.client().await.lease_revoke(lease.0).await.unwrap();
+    let next = sync_store(&session);
+    next.upsert(b"b", b"2".as_slice());
+    eventually("the next store writes", async || session.get(b"cilium/state/nodes/v1/b").await.unwrap()).await;
+}
+
 #[tokio::test]
 async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
     let mut etcd = Etcd::start().await;

@@ -108,8 +108,14 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
         let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
         checks.push(check("directory", (!directory.readable).then(unreadable)));
         if let Some(reading) = &reading {
-            let configured = reading.configured_clusters().into_iter().filter_map(|name| reading.cluster(&name));
-            checks.extend(configured.map(|cluster| cluster_check(&cluster)));
+            let configured = reading.configured_clusters();
+            // a file that was read before and cannot be now leaves its cluster as it was
+            let unread = directory.invalid.into_iter().filter(|(file, _)| configured.iter().all(|name| name.as_str() != file));
+            checks.extend(
+                unread
+                    .map(|(file, reason)| check(&format!("cluster/{file}"), Some(format!("its file is not used: {}", one_line(&reason))))),
+            );
+            checks.extend(configured.into_iter().filter_map(|name| reading.cluster(&name)).map(|cluster| cluster_check(&cluster)));
         }
     }
     checks

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::fixture::{Fixture, cluster, paris_status};
-use crate::model::{ClusterStatus, Command, Phase};
+use crate::model::{ClusterStatus, Command, DirectoryState, Phase};
 
 /// Two clusters that have files; the second cannot be reached.
 async fn with_a_cluster_out_of_reach() -> Fixture {
@@ -38,6 +38,21 @@ async fn a_check_that_fails_names_its_last_error() {
                [+]cluster/paris ok\nreadyz check failed\n";
     assert_eq!(asked(&fixture, "/readyz?synced&verbose").await, (503, all.to_owned()));
     assert_eq!(asked(&fixture, "/readyz").await, (200, "ok".to_owned()));
+}
+
+/// A cluster that has a file and is not read is no synced mesh, and one that is read by the file that it had before is.
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_a_cluster_that_is_not_synced() {
+    let fixture = Fixture::new();
+    fixture.tell([("paris", paris_status())]);
+    let invalid = ["lisbon", "paris"].map(|file| (file.to_owned(), "denied:\nby whom".to_owned())).into();
+    fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
+    let (status, told) = asked(&fixture, "/readyz?synced").await;
+    assert!(
+        status == 503 && told.contains("[-]cluster/lisbon failed: its file is not used: denied: by whom\n[+]cluster/paris ok\n"),
+        "{told}"
+    );
+    assert_eq!(asked(&fixture, "/readyz?synced&exclude=cluster/lisbon").await, (200, "ok".to_owned()));
 }
 
 #[tokio::test]

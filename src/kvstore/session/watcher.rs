@@ -4,10 +4,12 @@
 //! ends with what is there.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Session, SessionState};
@@ -19,8 +21,11 @@ use crate::model::Revision;
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// The longest.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// From this attempt on a failing list is worth a warning.
-const WARN_FROM: u32 = 10;
+/// A watch that stood so long was a good one: what comes after it begins with the shortest wait again. An etcd that gives lists and refuses watches
+/// ends each of them at once.
+const STABLE_WATCH: Duration = Duration::from_secs(10);
+/// At this attempt in a row a failure is worth a warning.
+const WARN_AT: u32 = 10;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,37 +123,56 @@ impl From<KvstoreError> for Ended {
     }
 }
 
+/// Lists that failed in a row, or whose watches did not stand for long.
+#[derive(Debug, Clone, Copy, Default)]
+struct Failures {
+    in_a_row: u32,
+}
+
+impl Failures {
+    /// Counts another one, whose watch stood so long. Returns how long to wait before the next list.
+    fn wait_after(&mut self, watched: Duration) -> Duration {
+        if watched >= STABLE_WATCH {
+            self.in_a_row = 0;
+        }
+        let wait = BACKOFF_MIN.saturating_mul(2_u32.saturating_pow(self.in_a_row)).min(BACKOFF_MAX);
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        wait
+    }
+}
+
 impl Following {
     async fn run(mut self) {
-        let mut failures = 0_u32;
+        let mut failures = Failures::default();
         loop {
             let Some(connection) = self.shared.connection_at_last().await else { return };
-            let revision = match self.list(&connection).await {
-                Ok(revision) => revision,
-                Err(Ended::Unread) => return,
-                Err(Ended::Failed(error)) => {
-                    self.note_failure(failures, &error);
-                    tokio::time::sleep((BACKOFF_MIN * 2_u32.saturating_pow(failures.min(16))).min(BACKOFF_MAX)).await;
-                    failures = failures.saturating_add(1);
-                    continue;
-                }
+            let (watched, error) = match self.list_then_watch(&connection).await {
+                (_, Ended::Unread) => return,
+                (watched, Ended::Failed(error)) => (watched, error),
             };
-            failures = 0;
-            match self.watch(&connection, revision).await {
-                Ok(()) | Err(Ended::Unread) => return,
-                Err(Ended::Failed(error)) => {
-                    tracing::debug!(prefix = printable(&self.prefix), %error, "a watch ended; listing anew");
-                }
-            }
+            let wait = failures.wait_after(watched);
+            self.note_failure(failures, &error);
+            tokio::time::sleep(wait).await;
         }
     }
 
-    fn note_failure(&self, failures: u32, error: &KvstoreError) {
+    /// Ends with how long the watch stood, and why it does not any more.
+    async fn list_then_watch(&mut self, connection: &Connection) -> (Duration, Ended) {
+        let revision = match self.list(connection).await {
+            Ok(revision) => revision,
+            Err(ended) => return (Duration::ZERO, ended),
+        };
+        let listed = Instant::now();
+        let Err(ended) = self.watch(connection, revision).await;
+        (listed.elapsed(), ended)
+    }
+
+    fn note_failure(&self, failures: Failures, error: &KvstoreError) {
         let prefix = printable(&self.prefix);
-        if failures + 1 == WARN_FROM {
-            tracing::warn!(prefix, %error, attempts = WARN_FROM, hint = error.hint(), "a list fails again and again");
+        if failures.in_a_row == WARN_AT {
+            tracing::warn!(prefix, %error, attempts = WARN_AT, hint = error.hint(), "a list or its watch fails again and again");
         } else {
-            tracing::debug!(prefix, %error, "a list failed; trying again");
+            tracing::debug!(prefix, %error, "a list or its watch failed; listing anew");
         }
     }
 
@@ -181,12 +205,12 @@ impl Following {
 
     /// Follows the changes after a list; the watch begins at its very revision, because of one from the next nothing comes at all where that
     /// was a delete and is compacted (`Connection::watch`).
-    async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<(), Ended> {
+    async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<Infallible, Ended> {
         let mut watch = connection.watch(&self.prefix, Some(&prefix_end(&self.prefix)), after).await?;
         loop {
             let message = tokio::select! {
                 message = watch.next() => message?,
-                () = self.sender.closed() => return Ok(()),
+                () = self.sender.closed() => return Err(Ended::Unread),
             };
             let WatchMessage::Events { events, .. } = message else { continue };
             for event in events {
@@ -220,4 +244,19 @@ fn about_list(kind: EventKind, mod_revision: Revision) -> KeyValueEvent {
 
 fn gone(key: Vec<u8>, mod_revision: Revision) -> KeyValueEvent {
     KeyValueEvent { kind: EventKind::Delete, key, value: Arc::default(), mod_revision }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_that_are_refused_are_tried_less_and_less_often() {
+        let mut failures = Failures::default();
+        let waits: Vec<u128> = (0..12).map(|_| failures.wait_after(Duration::from_millis(5)).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000]);
+        assert_eq!(failures.wait_after(Duration::from_secs(3_600)).as_millis(), 100);
+        failures.in_a_row = u32::MAX;
+        assert_eq!(failures.wait_after(Duration::ZERO), BACKOFF_MAX);
+    }
 }

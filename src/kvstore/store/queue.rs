@@ -123,6 +123,22 @@ impl SyncQueue {
         Self { shared: Arc::new(QueueShared { session, wanted, life, workers: workers.max(1), state: Mutex::default(), more, less }) }
     }
 
+    /// Sets the observer that is called when keys with this prefix lose their lease ([`Session::on_lease_lost`]), for as long as this queue is used: the
+    /// session, which keeps the observer for its whole life, does not keep the queue with its keys and values.
+    pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&Self, &LostKeys) + Send + Sync + 'static) {
+        let queue = Arc::downgrade(&self.shared);
+        self.shared.session.on_lease_lost(prefix, move |lost| {
+            if let Some(shared) = queue.upgrade() {
+                observer(&Self { shared }, lost);
+            }
+        });
+    }
+
+    /// The session that it writes by.
+    pub(super) fn session(&self) -> &Session {
+        &self.shared.session
+    }
+
     /// A key is to be as it is wanted; waits while too many do.
     pub async fn add(&self, key: &[u8], group: u32) {
         loop {

@@ -82,13 +82,12 @@ impl SyncStore {
         let queue = SyncQueue::new(session.clone(), Arc::clone(&values) as Arc<dyn Wanted>, options.life, options.workers);
         let canary = canary_key(&options);
         let stop = CancellationToken::new();
-        let lost = queue.clone();
-        session.on_lease_lost(&options.prefix, move |keys| lost.add_lost(keys));
+        queue.on_lease_lost(&options.prefix, SyncQueue::add_lost);
         // a canary says that all is there, so it waits for what was lost with it
-        let (after, of, told, ended) = (queue.clone(), session.clone(), canary.clone(), stop.clone());
-        session.on_lease_lost(&canary, move |_| {
-            let (after, told) = (after.clone(), told.clone());
-            of.spawn(ended.clone(), async move {
+        let (told, ended) = (canary.clone(), stop.clone());
+        queue.on_lease_lost(&canary, move |queue, _| {
+            let (after, told) = (queue.clone(), told.clone());
+            queue.session().spawn(ended.clone(), async move {
                 after.settled(SyncQueue::LOST).await;
                 after.add_now(&told, LATER);
             });
