@@ -14,7 +14,7 @@ use super::span::Span;
 use crate::model::{RawRecord, Sequence};
 
 /// Whether the client has gone is asked each time that so many keys were read.
-const KEYS_BETWEEN_LOOKS: usize = 512;
+pub(super) const KEYS_BETWEEN_LOOKS: usize = 512;
 
 /// What an answer takes for each key beside its bytes: two vectors and four numbers.
 const KEY_VALUE_BYTES: usize = size_of::<PbKeyValue>();
@@ -96,6 +96,10 @@ pub(super) fn byte_count(record: &RawRecord) -> usize {
 
 /// The answer, but for its header.
 pub(super) fn answer(moment: &Moment, request: &PbRangeRequest, bounds: &mut Bounds<'_>) -> Result<PbRangeResponse, Status> {
+    // a transaction has many
+    if bounds.given.is_up() {
+        return Err(refusal::given_up());
+    }
     let span = Span::new(&request.key, &request.range_end);
     if request.count_only {
         return Ok(PbRangeResponse { count: count_of(moment, &span), ..PbRangeResponse::default() });

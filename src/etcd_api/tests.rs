@@ -5,6 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::EtcdOptions;
+use super::face::Face;
 use crate::commit::{PersistState, Published, Publisher, publication};
 use crate::feed::{Feed, Retention};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, Reading, StoreReport};
@@ -49,6 +51,10 @@ impl Mirror {
             self.published.feed.announce(announcement, now);
         }
         self.publisher.publish(self.published.clone());
+    }
+
+    pub(super) fn face(&self) -> Face {
+        Face::new(self.handle.clone(), EtcdOptions::default())
     }
 
     pub(super) async fn reading(&self) -> Reading {

@@ -10,9 +10,9 @@ use etcd_client::proto::{
 };
 use tonic::Status;
 
-use super::face::Face;
+use super::face::{Face, Given};
 use super::moment::Moment;
-use super::range::{self, Bounds};
+use super::range::{self, Bounds, KEYS_BETWEEN_LOOKS};
 use super::refusal;
 use super::revisions::revision;
 use super::span::Span;
@@ -89,7 +89,10 @@ impl Moments {
 
     /// The answer, but for its header.
     pub(super) fn answer(&self, request: &PbTxnRequest, bounds: &mut Bounds<'_>) -> Result<PbTxnResponse, Status> {
-        let succeeded = request.compare.iter().all(|compare| self.holds(compare));
+        let mut succeeded = true;
+        for compare in &request.compare {
+            succeeded = succeeded && self.holds(compare, bounds.given)?;
+        }
         let branch = if succeeded { &request.success } else { &request.failure };
         let mut responses = Vec::with_capacity(branch.len());
         for operation in branch {
@@ -106,25 +109,28 @@ impl Moments {
         Ok(PbTxnResponse { header: None, succeeded, responses })
     }
 
-    /// Whether a comparison is true of every key that it is about; of one that is not there by its zeros, but for its value.
-    fn holds(&self, compare: &PbCompare) -> bool {
+    /// Whether a comparison is true of every key that it is about; of one that is not there by its zeros, but for its value. Ends once its client is gone.
+    fn holds(&self, compare: &PbCompare, given: &Given) -> Result<bool, Status> {
         let span = Span::new(&compare.key, &compare.range_end);
         if span.is_single {
             let found = str::from_utf8(&compare.key).ok().and_then(|key| self.now.get(key));
-            return is_true(compare, found.as_ref());
+            return Ok(is_true(compare, found.as_ref()));
         }
-        let (mut all, mut any) = (true, false);
+        let (mut all, mut seen) = (true, 0_usize);
         self.now.each(
             &span,
             true,
             |_, _| true,
             |record| {
-                any = true;
+                seen += 1;
                 all = is_true(compare, Some(&record));
-                all
+                all && !(seen.is_multiple_of(KEYS_BETWEEN_LOOKS) && given.is_up())
             },
         );
-        if any { all } else { is_true(compare, None) }
+        if given.is_up() {
+            return Err(refusal::given_up());
+        }
+        Ok(if seen > 0 { all } else { is_true(compare, None) })
     }
 }
 
@@ -147,5 +153,40 @@ fn is_true(compare: &PbCompare, found: Option<&RawRecord>) -> bool {
         1 => ordering == Ordering::Greater,
         2 => ordering == Ordering::Less,
         _ => ordering != Ordering::Equal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use futures_util::FutureExt;
+
+    use super::super::tests::Mirror;
+    use super::*;
+
+    /// Each comparison may be of every key, and there may be 128.
+    #[tokio::test]
+    async fn comparisons_end_once_nobody_waits_for_them() {
+        let mut mirror = Mirror::new();
+        mirror.put("10.0.0.1", b"{}");
+        let (face, reading) = (Arc::new(mirror.face()), mirror.reading().await);
+        let all = PbCompare { key: vec![0], range_end: vec![0], result: 3, ..PbCompare::default() };
+        let request = PbTxnRequest { compare: vec![all], ..PbTxnRequest::default() };
+        let (sender, ended) = mpsc::channel();
+        let (asked, mut room) = (Arc::clone(&face), face.answers.room());
+        let call = face.work(move |given| {
+            let moments = Moments::of(&asked, &reading, &request)?;
+            let heard = moments.answer(&request, &mut Bounds { room: &mut room, given: &Given::default() })?.succeeded;
+            while !given.is_up() {
+                std::thread::yield_now();
+            }
+            let unheard = moments.answer(&request, &mut Bounds { room: &mut room, given });
+            sender.send((heard, unheard.unwrap_err().message().to_owned())).unwrap();
+            Ok(())
+        });
+        assert!(call.now_or_never().is_none());
+        assert_eq!(ended.recv().unwrap(), (true, refusal::given_up().message().to_owned()));
     }
 }
