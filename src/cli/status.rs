@@ -180,6 +180,9 @@ fn summary(status: &Status) -> String {
     let _ = writeln!(out, "store {}{error}", status.store.state);
     out.extend(status.reflection.as_ref().map(reflected));
     match &status.directory.error {
+        _ if status.directory.readable && status.clusters.is_empty() => {
+            out.push_str("config directory has no file of a cluster: nothing is mirrored\n");
+        }
         _ if status.directory.readable => {}
         None => out.push_str("config directory is not read yet\n"),
         Some(error) => drop(writeln!(out, "config directory cannot be read: {error}")),

@@ -31,7 +31,7 @@ pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: D
             checks.push(Check::ok("dns", shown.join(", ")));
         }
         Some(Err(error)) => {
-            let advice = "Cilium writes hostAliases for names in mesh.cilium.io: give this pod the same, or a name that DNS knows";
+            let advice = "names in mesh.cilium.io are in no DNS: give this pod the hostAliases that Cilium's chart gives its own, or the file `cilium-host-aliases`";
             checks.push(Check::failed("dns", error, advice));
         }
         None => {}

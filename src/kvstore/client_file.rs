@@ -13,6 +13,7 @@ use serde_yaml_ng::Value;
 
 use super::Endpoint;
 use super::client_keys::meant_by;
+use super::host_aliases::{self, HostAliases};
 use super::read_bounded::read_bounded;
 
 /// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
@@ -24,6 +25,7 @@ pub struct ClientFile {
     pub(super) insecure_transport: bool,
     pub(super) insecure_skip_tls_verify: bool,
     pub(super) user: Option<User>,
+    pub(super) host_aliases: HostAliases,
     slips: Vec<Slip>,
 }
 
@@ -84,6 +86,12 @@ pub enum ClientFileError {
         /// The key that is missing.
         absent: &'static str,
     },
+    /// What stands at `cilium-host-aliases` cannot be used.
+    #[error("cilium-host-aliases: {reason}")]
+    HostAliases {
+        /// Why not.
+        reason: String,
+    },
     /// Something is missing, and a key that nobody reads may be why.
     #[error("{error}; {}", in_words(slips))]
     Misspelt {
@@ -127,6 +135,9 @@ impl ClientFile {
                 "insecure-skip-tls-verify" => file.insecure_skip_tls_verify = flag("insecure-skip-tls-verify", value)?,
                 "username" => name = text("username", value)?,
                 "password" => password = text("password", value)?,
+                host_aliases::KEY => {
+                    file.host_aliases = HostAliases::read(value).map_err(|reason| ClientFileError::HostAliases { reason })?;
+                }
                 _ => slips.extend(meant_by(key).filter(|_| slips.len() < SLIP_COUNT_MAX).map(|meant| Slip { key: key.to_owned(), meant })),
             }
         }
@@ -188,6 +199,7 @@ impl fmt::Debug for ClientFile {
             .field("insecure_transport", &self.insecure_transport)
             .field("insecure_skip_tls_verify", &self.insecure_skip_tls_verify)
             .field("user", &self.user.as_ref().map(|_| "redacted"))
+            .field("host_aliases", &self.host_aliases)
             .field("slips", &self.slips)
             .finish()
     }
@@ -270,6 +282,7 @@ mod tests {
             insecure_transport: false,
             insecure_skip_tls_verify: true,
             user: Some(User { name: "u".into(), password: "p".into() }),
+            host_aliases: HostAliases::default(),
             slips: Vec::new(),
         };
         assert_eq!(file, expected);
@@ -295,6 +308,7 @@ mod tests {
         assert_eq!(message("endpoints: [1]"), "endpoints must be a list of texts");
         assert_eq!(message("insecure-transport: 1"), "insecure-transport must be true or false");
         assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number)");
+        assert_eq!(message("cilium-host-aliases: [{hostname: a}]"), "cilium-host-aliases: the entry \"a\" has no ips");
         assert_eq!(message("endpoints: [a]\ncert-file: /c.crt"), "cert-file is set without key-file: a client certificate needs both");
     }
 

@@ -5,14 +5,15 @@
 use crate::model::nearest;
 
 /// Every key that etcd's client reads, those that mean nothing here as well: none of these is a slip (etcd 3.7, `client/v3/config.go` and
-/// `client/v3/yaml/config.go`).
-const KNOWN: [&str; 22] = [
+/// `client/v3/yaml/config.go`). One is Cilium's (`pkg/clustermesh/common/config.go`).
+const KNOWN: [&str; 23] = [
     "auto-sync-interval",
     "backoff-exponent",
     "backoff-jitter-fraction",
     "backoff-max-wait-between",
     "backoff-wait-between",
     "cert-file",
+    "cilium-host-aliases",
     "dial-keep-alive-time",
     "dial-keep-alive-timeout",
     "dial-timeout",

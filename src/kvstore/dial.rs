@@ -1,12 +1,13 @@
 //! Dialling: one TCP connection, by TLS where asked for, made into a gRPC channel that can never dial again.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{self, Channel, Uri};
@@ -58,7 +59,8 @@ async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream
     // the files first: a missing certificate is better news than a refused connection
     let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
     let tls = if address.secure { Some(read_tls(file).await.map_err(connect)??) } else { None };
-    let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(connect)?;
+    let addresses = resolve(file, address).await.map_err(connect)?;
+    let stream = TcpStream::connect(addresses.as_slice()).await.map_err(connect)?;
     stream.set_nodelay(true).map_err(connect)?;
     let Some(connector) = tls else {
         return Ok(Box::new(stream));
@@ -69,6 +71,14 @@ async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream
     })?;
     let stream = connector.connect(name, stream).await.map_err(|cause| KvstoreError::Tls { authority, cause })?;
     Ok(Box::new(stream))
+}
+
+/// The addresses that the name of an endpoint stands for: those that the client file gives for it, else those that the system knows.
+pub(super) async fn resolve(file: &ClientFile, address: &Address) -> io::Result<Vec<SocketAddr>> {
+    if let Some(ips) = file.host_aliases.addresses(&address.host) {
+        return Ok(ips.iter().map(|ip| SocketAddr::new(*ip, address.port)).collect());
+    }
+    Ok(lookup_host((address.host.as_str(), address.port)).await?.collect())
 }
 
 /// The outer error is that of the blocking thread, which ends early only with the runtime.

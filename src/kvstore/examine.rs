@@ -17,12 +17,13 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::FromDer;
 
 use super::certificates::CertificateFacts;
+use super::dial::resolve;
 use super::endpoint::Address;
 use super::tls::{client_config, server_verifier};
 use super::{ClientFile, Endpoint, KvstoreError};
@@ -74,7 +75,7 @@ pub struct ServerFacts {
 pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration) -> Result<Examination, KvstoreError> {
     let address = Address::parse(endpoint, file.insecure_transport)?;
     let mut found = Examination::default();
-    let addresses = within(step_max, resolve(&address)).await;
+    let addresses = within(step_max, addresses(file, &address)).await;
     found.addresses = Some(addresses.clone());
     let Ok(addresses) = addresses else { return Ok(found) };
     let connected = connect(&addresses, step_max).await;
@@ -111,8 +112,8 @@ async fn within<T>(limit: Duration, step: impl Future<Output = Result<T, String>
     timeout(limit, step).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
 }
 
-async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, String> {
-    let found: Vec<SocketAddr> = lookup_host((address.host.as_str(), address.port)).await.map_err(|error| error.to_string())?.collect();
+async fn addresses(file: &ClientFile, address: &Address) -> Result<Vec<SocketAddr>, String> {
+    let found = resolve(file, address).await.map_err(|error| error.to_string())?;
     if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
 }
 

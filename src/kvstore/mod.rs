@@ -18,6 +18,7 @@ mod endpoint;
 mod error;
 mod examine;
 mod follow;
+mod host_aliases;
 pub mod keys;
 mod lease;
 mod limits;

@@ -21,6 +21,19 @@ fn key_value(key: &str, value: &str, revisions: [i64; 2], version: i64) -> KeyVa
     }
 }
 
+/// Names in `mesh.cilium.io` are in no DNS: their addresses are in the file (`cilium-host-aliases`).
+#[tokio::test]
+async fn a_name_whose_address_is_in_the_client_file_needs_no_dns() {
+    let etcd = Etcd::start().await;
+    etcd.put("cilium/a", "1").await;
+    let endpoint = format!("http://paris.mesh.cilium.io:{}", etcd.port());
+    // nobody listens at the first address of the two
+    let text = format!("endpoints: [{endpoint}]\ncilium-host-aliases:\n- hostname: paris.mesh.cilium.io\n  ips: ['::1', 127.0.0.1]\n");
+    let file = ClientFile::parse(text.as_bytes()).unwrap();
+    let connection = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.unwrap();
+    assert_eq!(connection.get(b"cilium/a", None).await.unwrap().0.unwrap().value.as_ref(), b"1");
+}
+
 #[tokio::test]
 async fn keys_are_read_over_plain_tcp_tls_and_mutual_tls_with_and_without_a_password() {
     for binary in etcd_binaries() {

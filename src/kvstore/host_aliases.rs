@@ -1,0 +1,87 @@
+//! The addresses that a client file gives for names itself: `cilium-host-aliases`, which Cilium writes for clusters that have addresses and no name
+//! in any DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's own client ignores it.
+
+use std::net::IpAddr;
+
+use serde_yaml_ng::Value;
+
+/// The key of the file that they stand at.
+pub(super) const KEY: &str = "cilium-host-aliases";
+
+/// Names and their addresses, in the order of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct HostAliases(Vec<(String, Vec<IpAddr>)>);
+
+impl HostAliases {
+    /// Reads `[{hostname, ips: […]}]`. Like Cilium it takes no list with an entry that it cannot use: a name without addresses would be looked for in
+    /// DNS, and found where nobody meant it. The error says what is wrong.
+    pub(super) fn read(value: &Value) -> Result<Self, String> {
+        let wrong = || "it must be a list of entries with a hostname and a list of ips".to_owned();
+        let entries = match value {
+            Value::Null => return Ok(Self::default()),
+            Value::Sequence(entries) => entries,
+            _ => return Err(wrong()),
+        };
+        let mut aliases = Self::default();
+        for entry in entries {
+            let field = |name: &str| -> Result<Option<&Value>, String> {
+                let fields = entry.as_mapping().ok_or_else(wrong)?;
+                let found = fields.iter().find(|(key, _)| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name)));
+                Ok(found.map(|(_, value)| value).filter(|value| !value.is_null()))
+            };
+            let hostname = field("hostname")?.map_or(Some(""), Value::as_str).ok_or_else(wrong)?;
+            let texts = field("ips")?.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong)?;
+            let ips = texts.iter().map(|text| text.as_str()?.parse().ok()).collect::<Option<Vec<IpAddr>>>();
+            let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
+            match ips {
+                _ if hostname.is_empty() => return unusable("has no hostname"),
+                None => return unusable("has something in ips that is no IP address"),
+                Some(ips) if ips.is_empty() => return unusable("has no ips"),
+                Some(_) if aliases.addresses(hostname).is_some() => return unusable("is there twice"),
+                Some(ips) => aliases.0.push((hostname.to_owned(), ips)),
+            }
+        }
+        Ok(aliases)
+    }
+
+    /// The addresses of a name, if it is one of these.
+    pub(super) fn addresses(&self, hostname: &str) -> Option<&[IpAddr]> {
+        self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(hostname)).map(|(_, ips)| ips.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<HostAliases, String> {
+        HostAliases::read(&serde_yaml_ng::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn names_have_their_addresses_in_any_case() {
+        let text =
+            "- hostname: paris.mesh.cilium.io\n  ips: [192.0.2.10, '2001:db8::1']\n- IPs: [192.0.2.11]\n  Hostname: Rome\n  port: 1\n";
+        let aliases = read(text).unwrap();
+        let expected: [IpAddr; 2] = ["192.0.2.10".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        assert_eq!(aliases.addresses("PARIS.mesh.cilium.io"), Some(&expected[..]));
+        assert_eq!(aliases.addresses("rome").map(<[IpAddr]>::len), Some(1));
+        assert_eq!(aliases.addresses("tokyo"), None);
+        assert_eq!(read("null"), Ok(HostAliases::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (text, expected) in [
+            ("{paris: [192.0.2.1]}", "it must be a list of entries with a hostname and a list of ips"),
+            ("[paris]", "it must be a list of entries with a hostname and a list of ips"),
+            ("[{hostname: a, ips: 192.0.2.1}]", "it must be a list of entries with a hostname and a list of ips"),
+            ("[{ips: [192.0.2.1]}]", "the entry \"\" has no hostname"),
+            ("[{hostname: a}]", "the entry \"a\" has no ips"),
+            ("[{hostname: a, ips: [b]}]", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{hostname: a, ips: ['::1']}, {hostname: A, ips: ['::1']}]", "the entry \"A\" is there twice"),
+        ] {
+            assert_eq!(read(text), Err(expected.to_owned()), "{text}");
+        }
+    }
+}
