@@ -50,7 +50,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "meshkeep.serviceNames" -}}
 {{- $name := include "meshkeep.fullname" . -}}
 {{- $namespace := .Release.Namespace -}}
-{{- list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) | toJson -}}
+{{- $names := list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) -}}
+{{- if eq .Values.mode "statefulset" -}}
+{{- /* each replica by itself: a stream's position is worth something with the replica that gave it */ -}}
+{{- range $number := until (int .Values.replicas) -}}
+{{- $names = append $names (printf "%s-%d.%s-pods.%s.svc" $name $number $name $namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- $names | toJson -}}
 {{- end -}}
 
 {{- define "meshkeep.tlsSecretName" -}}

@@ -5,7 +5,7 @@ processor time: it would make answers late for nothing. */}}
 {{- toYaml .Values.resources -}}
 {{- else if eq .Values.meshSize "large" -}}
 requests: {cpu: 500m, memory: 512Mi}
-limits: {memory: 1280Mi}
+limits: {memory: 2Gi}
 {{- else if eq .Values.meshSize "medium" -}}
 requests: {cpu: 200m, memory: 320Mi}
 limits: {memory: 1Gi}
@@ -15,15 +15,10 @@ limits: {memory: 768Mi}
 {{- end -}}
 {{- end -}}
 
-{{- define "meshkeep.volumeSize" -}}
-{{- default (get (dict "small" "1Gi" "medium" "2Gi" "large" "4Gi" "custom" "4Gi") .Values.meshSize) .Values.persistence.size -}}
-{{- end -}}
-
-{{/* The flags. A data directory of its own inside the volume: meshkeep makes it private, which it could not the volume's root, that is root's. */}}
+{{/* The flags. The data directory comes as a variable, so that `meshkeep doctor` in the pod looks there too. */}}
 {{- define "meshkeep.args" -}}
 - serve
 - --clustermesh-config=/var/lib/cilium/clustermesh
-- --data-dir=/var/lib/meshkeep/data
 {{- if .Values.service.enabled }}
 - --listen={{ include "meshkeep.bind" (dict "address" .Values.bindAddress "port" .Values.ports.api) }}
 # for `kubectl exec`, which needs no certificate there
@@ -85,6 +80,9 @@ exec:
   command:
   - /meshkeep
   - healthcheck
+  {{- if eq .path "/livez" }}
+  - --live
+  {{- end }}
   - --server=http://127.0.0.1:{{ .root.Values.ports.health }}
 {{- end }}
 {{ toYaml .times }}
@@ -96,8 +94,9 @@ image: {{ include "meshkeep.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args:
 {{ include "meshkeep.args" . }}
-{{- if or .Values.service.enabled .Values.extraEnv }}
 env:
+# a directory of its own inside the volume: meshkeep makes it private, which it could not the volume's root, that is root's
+- {name: MESHKEEP_DATA_DIR, value: /var/lib/meshkeep/data}
 {{- if .Values.service.enabled }}
 - {name: MESHKEEP_SERVER, value: "unix:///run/meshkeep/api.sock"}
 {{- if .Values.auth.tokenSecretName }}
@@ -106,7 +105,6 @@ env:
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
-{{- end }}
 {{- end }}
 ports:
 {{- if .Values.service.enabled }}
@@ -171,23 +169,25 @@ volumeMounts:
         items:
         - {key: tls.key, path: {{ $name }}-etcd-client.key}
         - {key: tls.crt, path: {{ $name }}-etcd-client.crt}
-        {{- if not $.Values.clustermesh.caBundle.configMapName }}
+        {{- if not (or $.Values.clustermesh.caBundle.configMapName $.Values.clustermesh.caBundle.secretName) }}
         - {key: ca.crt, path: {{ $name }}-etcd-client-ca.crt}
         {{- end }}
     {{- end }}
     {{- end }}
     {{- with .Values.clustermesh.caBundle }}
-    {{- if .configMapName }}
-    - configMap:
-        name: {{ .configMapName }}
+    {{- range $source, $name := dict "configMap" .configMapName "secret" .secretName }}
+    {{- if $name }}
+    - {{ $source }}:
+        name: {{ $name }}
         items:
-        - {key: {{ .key }}, path: common-etcd-client-ca.crt}
-        - {key: {{ .key }}, path: local-etcd-client-ca.crt}
+        - {key: {{ $.Values.clustermesh.caBundle.key }}, path: common-etcd-client-ca.crt}
+        - {key: {{ $.Values.clustermesh.caBundle.key }}, path: local-etcd-client-ca.crt}
+    {{- end }}
     {{- end }}
     {{- end }}
 {{- if not .Values.persistence.enabled }}
 - name: {{ include "meshkeep.volume" (list . "data") }}
-  emptyDir: {sizeLimit: {{ include "meshkeep.volumeSize" . }}}
+  emptyDir: {sizeLimit: {{ .Values.persistence.size }}}
 {{- end }}
 {{- if .Values.service.enabled }}
 - name: {{ include "meshkeep.volume" (list . "run") }}
