@@ -7,7 +7,6 @@ use super::View;
 use super::decoding::{object_of, whole};
 use super::place::{PackedRow, Place};
 use super::scan::{Scan, number_of_host};
-use super::side::Before;
 use crate::model::{EntryKey, Record, SourceStamp};
 
 impl View {
@@ -23,8 +22,7 @@ impl View {
     pub(super) fn put_at(&mut self, place: &Place, record: Arc<Record>) {
         match place {
             Place::Fresh(_) => self.overlay.insert(record),
-            Place::Replaced(at, _) => self.base.put(Before::Replaced, at, Some(record)),
-            Place::Packed(at) => self.base.put(Before::Packed, at, Some(record)),
+            Place::Replaced(at, _) | Place::Packed(at) => self.base.put(at, Some(record)),
         }
     }
 

@@ -8,10 +8,9 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
-use super::change_log::Change;
 use super::decoding::names;
 use super::place::{ChunkId, PackedRow, Place};
-use super::side::{Before, Removed, Row, Side, Sides};
+use super::side::{Change, Row, Side, Sides};
 use super::stamps::Settled;
 use super::wide::WideMap;
 use crate::model::{EntryKey, Scope, Sequence, SourceStamp};
@@ -31,12 +30,12 @@ pub(super) struct Base {
 struct Run<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    side: Side<'a>,
+    side: &'a Side,
     rest: &'a [u16],
 }
 
 impl<'a> Run<'a> {
-    fn after(position: Sequence, id: ChunkId, chunk: &'a Chunk, side: Side<'a>) -> Option<Self> {
+    fn after(position: Sequence, id: ChunkId, chunk: &'a Chunk, side: &'a Side) -> Option<Self> {
         if chunk.max_sequence() <= position {
             return None;
         }
@@ -82,10 +81,10 @@ impl Base {
     }
 
     /// Takes a chunk out, with what is beside its rows.
-    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<Removed> {
+    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, Side)> {
         let (id, chunk) = self.chunks.remove(first)?;
         self.free.push(id);
-        Some(self.sides.remove(id.0, chunk))
+        Some((chunk, self.sides.remove(id.0)))
     }
 
     /// The row of a key, whatever became of it.
@@ -105,7 +104,7 @@ impl Base {
     }
 
     /// The delta beside a chunk.
-    pub(super) fn side(&self, id: ChunkId) -> Side<'_> {
+    pub(super) fn side(&self, id: ChunkId) -> &Side {
         self.sides.at(id.0)
     }
 
@@ -120,8 +119,8 @@ impl Base {
     }
 
     /// Puts a record in place of a row, or takes away what is there.
-    pub(super) fn put(&mut self, before: Before, at: &PackedRow, change: Change) {
-        self.sides.put_over(before, at.id.0, at.row, change);
+    pub(super) fn put(&mut self, at: &PackedRow, change: Change) {
+        self.sides.put(at.id.0, at.row, change);
     }
 
     /// Notes that a listing had a row.
@@ -212,8 +211,7 @@ impl Base {
             if !side.has_replacements_within(position, last) {
                 continue;
             }
-            let changes = side.changes();
-            let within = changes.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
+            let within = side.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
             let at = |row| PackedRow { id: *id, chunk: chunk.clone(), row };
             found.extend(within.map(|(row, record)| (record.last_sequence, Place::Replaced(at(row), Arc::clone(record)))));
         }
@@ -230,14 +228,14 @@ impl Base {
 
     /// The ip entries of one chunk that name an identity, in key order.
     fn naming_in(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<Place> {
-        let (changes, mut found) = (self.side(id).changes(), Vec::new());
+        let (side, mut found) = (self.side(id), Vec::new());
         let at = |row| PackedRow { id, chunk: chunk.clone(), row };
         if chunk.may_name_identity(identity) {
-            let named = (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && matches!(changes.at(*row), Row::Packed));
+            let named = (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && matches!(side.at(*row), Row::Packed));
             let named = named.filter(|row| matches!(chunk.meaning(*row), Meaning::Ip { .. }));
             found.extend(named.map(|row| Place::Packed(at(row))));
         }
-        let replacements = changes.replacements().filter(|(_, record)| names(record, identity));
+        let replacements = side.replacements().filter(|(_, record)| names(record, identity));
         let packed = found.len();
         found.extend(replacements.map(|(row, record)| Place::Replaced(at(row), Arc::clone(record))));
         if packed < found.len() {
@@ -254,9 +252,8 @@ impl Base {
         // the first may have keys before these alone
         let chunks = chunks.enumerate().take_while(|(at, (_, _, rows))| *at == 0 || !rows.is_empty()).map(|(_, found)| found);
         let chunks = chunks.filter(|(side, chunk, _)| !side.is_empty() || chunk.may_be_held());
-        let held = |(side, chunk, rows): (Side<'_>, &Chunk, std::ops::Range<usize>)| {
-            let changes = side.changes();
-            let is_held = |row: &usize| match changes.at(*row) {
+        let held = |(side, chunk, rows): (&Side, &Chunk, std::ops::Range<usize>)| {
+            let is_held = |row: &usize| match side.at(*row) {
                 Row::Packed => side.source(*row).unwrap_or_else(|| chunk.source(*row)).held,
                 Row::Replaced(record) => record.source.held,
                 Row::Gone => false,
@@ -278,7 +275,7 @@ impl Base {
             let to = if chunks.peek().is_some_and(|(next, _)| *next <= end) { chunk.len() } else { place(end) };
             let side = self.side(*id);
             let is_gone = |(row, now): &(usize, Row<'_>)| matches!(now, Row::Gone) && (from..to).contains(row);
-            let gone = if (from, to) == (0, chunk.len()) { side.gone_count() } else { side.changes().rows().filter(is_gone).count() };
+            let gone = if (from, to) == (0, chunk.len()) { side.gone_count() } else { side.rows().filter(is_gone).count() };
             count += (to - from) - gone;
         }
         count

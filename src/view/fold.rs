@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use super::View;
-use super::change_log::Change;
 use super::decoding::{meaning_of, object_of};
 use super::place::Place;
 use super::restore::noted;
-use super::side::{Changes, Removed, Row, Side};
+use super::side::{Row, Side};
 use super::stamps::Settled;
 use crate::model::{EntryKey, Record, SourceStamp};
 use crate::pack::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
@@ -58,8 +57,7 @@ impl FoldJob {
         let start = self.start.clone().unwrap_or_else(EntryKey::lowest);
         let fresh: Vec<&Arc<Record>> = self.view.fresh_within(&start, self.end.as_ref()).collect();
         let side = self.view.base.side(*id);
-        let changes = side.changes();
-        let mut edits: Vec<Edit<'_>> = side_edits(side, &changes, chunk).collect();
+        let mut edits: Vec<Edit<'_>> = side_edits(side, chunk).collect();
         for record in fresh {
             let before = chunk.find(&record.key).err()?;
             edits.push(Edit::Insert { before, record, meaning: noted_meaning(record) });
@@ -96,10 +94,10 @@ fn noted_meaning(record: &Record) -> Meaning {
 }
 
 /// The delta of a chunk as edits.
-fn side_edits<'a>(side: Side<'a>, changes: &'a Changes<&'a Change>, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
+fn side_edits<'a>(side: &'a Side, chunk: &Chunk) -> impl Iterator<Item = Edit<'a>> {
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, side.source(row)?)));
-    let restamped = restamped.filter(|(row, _)| matches!(changes.at(*row), Row::Packed));
-    let changed = changes.rows().map(|(row, change)| match change {
+    let restamped = restamped.filter(|(row, _)| matches!(side.at(*row), Row::Packed));
+    let changed = side.rows().map(|(row, change)| match change {
         Row::Replaced(record) => Edit::Replace { row, record, meaning: noted_meaning(record) },
         _ => Edit::Remove { row },
     });
@@ -121,7 +119,7 @@ enum Held {
 /// All that is held in a range, in key order. A thousand rows are gone through on the writer's way, so nothing is copied of those that stay.
 struct AllHeld {
     /// The chunks that are replaced, with what was beside them.
-    chunks: Vec<Removed>,
+    chunks: Vec<(Chunk, Side)>,
     /// The next row: of which chunk, and which.
     at: (usize, usize),
     /// Its key as bytes, which sort as keys do; only right if `is_row_known`.
@@ -153,30 +151,30 @@ impl AllHeld {
         if !is_row_next {
             return self.fresh.next().map(|(_, record)| Held::Whole(record));
         }
-        let removed = &self.chunks[self.at.0];
+        let (chunk, side) = &self.chunks[self.at.0];
         let row = self.at.1;
         self.at.1 += 1;
         self.is_row_known = false;
-        if let Row::Replaced(record) = removed.changes.at(row) {
+        if let Row::Replaced(record) = side.at(row) {
             return Some(Held::Whole(Arc::clone(record)));
         }
-        let (generation, source) = removed.settled(row);
-        Some(Held::Packed { chunk: removed.chunk.clone(), row, generation, source })
+        let source = side.source(row).unwrap_or_else(|| chunk.source(row));
+        Some(Held::Packed { chunk: chunk.clone(), row, generation: side.generation(row), source })
     }
 
     /// Goes to the next row that is held, itself or what stands for it.
     fn find_row(&mut self) {
         while !self.is_row_known
-            && let Some(removed) = self.chunks.get(self.at.0)
+            && let Some((chunk, side)) = self.chunks.get(self.at.0)
         {
             let row = self.at.1;
-            if row == removed.chunk.len() {
+            if row == chunk.len() {
                 self.at = (self.at.0 + 1, 0);
-            } else if matches!(removed.changes.at(row), Row::Gone) {
+            } else if matches!(side.at(row), Row::Gone) {
                 self.at.1 += 1;
             } else {
                 self.row_key.clear();
-                removed.chunk.append_key(row, &mut self.row_key);
+                chunk.append_key(row, &mut self.row_key);
                 self.is_row_known = true;
             }
         }

@@ -11,7 +11,6 @@
 mod access;
 mod apply;
 mod base;
-mod change_log;
 mod decoding;
 mod derived;
 mod findings;
@@ -51,7 +50,6 @@ use self::index::Indices;
 use self::overlay::Overlay;
 use self::place::Place;
 use self::scopes::Scopes;
-use self::side::Before;
 use crate::model::{Announcement, Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 use crate::pack::Meaning;
 
@@ -120,7 +118,7 @@ impl View {
         self.entry_count += usize::from(record.key.kind.is_mirrored());
         self.indices.add(&record.key, &Meaning::of(&record), record.rejection.is_some());
         match self.base.row_of(&record.key) {
-            Some(at) => self.base.put(Before::Gone, &at, Some(record)),
+            Some(at) => self.base.put(&at, Some(record)),
             None => {
                 self.base.count_insert(&record.key);
                 self.overlay.insert(record);
@@ -147,8 +145,7 @@ impl View {
         self.indices.remove(key, &place.meaning(), place.is_rejected());
         match place {
             Place::Fresh(_) => drop(self.overlay.remove(key)),
-            Place::Replaced(at, _) => self.base.put(Before::Replaced, at, None),
-            Place::Packed(at) => self.base.put(Before::Packed, at, None),
+            Place::Replaced(at, _) | Place::Packed(at) => self.base.put(at, None),
         }
     }
 }

@@ -6,11 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::base::Base;
-use super::change_log::Change;
 use super::decoding::object_of;
 use super::overlay::Fresh;
 use super::place::{ChunkId, PackedRow, Place};
-use super::side::{Changes, Row};
+use super::side::{Row, Side};
 use crate::model::{EntryKey, Kind};
 use crate::pack::Chunk;
 
@@ -27,7 +26,7 @@ pub(super) struct Scan<'a> {
 struct Current<'a> {
     id: ChunkId,
     chunk: &'a Chunk,
-    changes: Changes<&'a Change>,
+    side: &'a Side,
     row: usize,
     /// The row before which the next record of the overlay belongs.
     fresh_before: usize,
@@ -52,9 +51,9 @@ impl<'a> Scan<'a> {
     /// Goes on with the next chunk.
     fn advance(&mut self) {
         let current = |(id, chunk): &'a (ChunkId, Chunk)| {
-            let changes = self.base.side(*id).changes();
+            let side = self.base.side(*id);
             let passes = !self.hosts.is_empty() && !has_any(chunk, &self.hosts);
-            Current { id: *id, chunk, changes, row: 0, fresh_before: 0, passes, is_passed: false }
+            Current { id: *id, chunk, side, row: 0, fresh_before: 0, passes, is_passed: false }
         };
         self.current = self.chunks.next().map(current);
         self.find_fresh();
@@ -87,7 +86,7 @@ impl Iterator for Scan<'_> {
                 let row = current.row;
                 current.row += 1;
                 let at = || PackedRow { id: current.id, chunk: current.chunk.clone(), row };
-                match current.changes.at(row) {
+                match current.side.at(row) {
                     Row::Packed if current.is_passed => {}
                     Row::Packed => {
                         current.is_passed = current.passes;

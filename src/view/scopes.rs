@@ -89,7 +89,7 @@ impl Scopes {
 
     /// How far the source of a scope was read.
     pub(super) fn cursor(&self, scope: &Scope) -> Option<&Cursor> {
-        self.cursors.shared(self.known(scope)?.0)
+        self.cursors.get(self.known(scope)?.0)?.as_deref()
     }
 
     /// Notes that something of a scope changed.
@@ -124,15 +124,14 @@ impl Scopes {
         let kind = scope.kind;
         let number = self.number(scope);
         self.change(number);
-        if self.cursors.shared(number.0).is_none() {
+        if self.cursors.change(number.0).replace(Arc::new(cursor)).is_none() {
             self.moved(number, kind);
         }
-        self.cursors.set(number.0, cursor);
     }
 
     /// Forgets how far a scope is mirrored. Returns whether it had a cursor.
     pub(super) fn clear_cursor(&mut self, scope: &Scope) -> bool {
-        let cleared = self.known(scope).filter(|number| self.cursors.take(number.0).is_some());
+        let cleared = self.known(scope).filter(|number| self.cursors.change(number.0).take().is_some());
         if let Some(number) = cleared {
             self.moved(number, scope.kind);
         }

@@ -1,7 +1,6 @@
 //! A persistent vector of small values in pages: a change copies one page, and the list of pages once for each snapshot.
 //!
-//! In place of an ordered map: there a change copies nodes of 64 entries, and counting a reference up in each of them costs more than the
-//! rest of a change.
+//! In place of an ordered map: there a change copies each node on its way, of 16 entries and more, and a lookup compares keys in each.
 
 use std::sync::Arc;
 
@@ -40,31 +39,6 @@ impl<T: Clone + Default> Shelf<T> {
             pages.push(Arc::new(std::array::from_fn(|_| T::default())));
         }
         &mut Arc::make_mut(&mut pages[number / PAGE_LENGTH])[number % PAGE_LENGTH]
-    }
-}
-
-impl<T> Shelf<Option<Arc<T>>> {
-    /// What is shared at a number.
-    pub(super) fn shared(&self, number: usize) -> Option<&T> {
-        self.get(number)?.as_deref()
-    }
-
-    /// Takes what is at a number away; no page is copied where nothing is there.
-    pub(super) fn take(&mut self, number: usize) -> Option<Arc<T>> {
-        self.shared(number)?;
-        self.change(number).take()
-    }
-
-    /// Puts a value at a number.
-    pub(super) fn set(&mut self, number: usize, value: T) {
-        *self.change(number) = Some(Arc::new(value));
-    }
-}
-
-impl<T: Clone + Default> Shelf<Option<Arc<T>>> {
-    /// What is at a number, a new one where nothing is, to be changed.
-    pub(super) fn change_shared(&mut self, number: usize) -> &mut T {
-        Arc::make_mut(self.change(number).get_or_insert_default())
     }
 }
 
