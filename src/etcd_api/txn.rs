@@ -174,7 +174,7 @@ mod tests {
         let (face, reading) = (Arc::new(mirror.face()), mirror.reading().await);
         let all = PbCompare { key: vec![0], range_end: vec![0], result: 3, ..PbCompare::default() };
         let request = PbTxnRequest { compare: vec![all], ..PbTxnRequest::default() };
-        let (sender, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::sync_channel(1);
         let (asked, mut room) = (Arc::clone(&face), face.answers.room());
         let call = face.work(move |given| {
             let moments = Moments::of(&asked, &reading, &request)?;
