@@ -80,16 +80,6 @@ const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
 const CLUSTER_CONTACT: u8 = 1 << 6;
 const CLUSTER_NOTICES: u8 = 1 << 7;
 
-/// Every flag of a cluster's value.
-const CLUSTER_FLAGS: u8 = CONFIG_PRESENT
-    | CONFIG_CANARIES
-    | CONFIG_CACHED
-    | CONFIG_EXPORTS_GIVEN
-    | CONFIG_EXPORTS_ON
-    | CONFIG_SLICES_GIVEN
-    | CLUSTER_CONTACT
-    | CLUSTER_NOTICES;
-
 /// What a stored key stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoredKey {
@@ -397,7 +387,8 @@ pub(super) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
 /// Reads a cluster's record back.
 pub(super) fn read_cluster(body: &[u8]) -> Result<ClusterRecord, Malformed> {
     let mut reader = Reader::body(body, FORM)?;
-    let flags = reader.flags(CLUSTER_FLAGS)?;
+    // every bit is a flag
+    let flags = reader.byte()?;
     let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.signed()?)?) } else { None };
     let config = if flags & CONFIG_PRESENT != 0 { Some(read_config(&mut reader, flags)?) } else { None };
     let count = if flags & CLUSTER_NOTICES != 0 { reader.varint()? } else { 0 };

@@ -119,13 +119,27 @@ impl Early {
 
     /// The keys whose chunks a question needs, whatever their summaries say: these are older than the log.
     fn keys(&self, question: &Question) -> Vec<Vec<u8>> {
-        let kinds: &[Kind] = match question {
+        const NETWORKS: &[Kind] = &[Kind::Ip, Kind::NodeIp];
+        // what may be asked for, and whether a key and value of these kinds may be it: false is certain
+        let (kinds, may_answer): (&[Kind], Test<'_>) = match question {
             Question::Key(key) => return vec![codec::entry_key(key)],
-            Question::Covering(_) | Question::Network(_) => &[Kind::Ip, Kind::NodeIp],
-            Question::Identity(_) => &[Kind::Identity],
-            Question::NodeAt(_) => &[Kind::Node],
+            Question::Covering(ip) => (NETWORKS, is_of_net(IpNet::from(*ip), move |net| net.contains(ip))),
+            Question::Network(net) => (NETWORKS, is_of_net(*net, move |own| own == net)),
+            Question::Identity(id) => {
+                let digits = id.to_string().into_bytes();
+                // zeros may lead
+                let leads = |rest: &[u8]| rest.iter().rfind(|byte| **byte != b'0') == Some(&b'/');
+                (&[Kind::Identity], Box::new(move |key, _| key.strip_suffix(&*digits).is_some_and(leads)))
+            }
+            // there is one text of an address, unless it is escaped, or written as `::ffff:10.1.2.3` is in many ways
+            Question::NodeAt(IpAddr::V4(ip)) => {
+                let texts = [ip.to_string().as_bytes(), b"\\", b"f:", b"F:"].map(|text| memmem::Finder::new(text).into_owned());
+                (&[Kind::Node], Box::new(move |_, value| texts.iter().any(|text| text.find(value).is_some())))
+            }
+            // written in many ways
+            Question::NodeAt(IpAddr::V6(_)) => (&[Kind::Node], Box::new(|_, _| true)),
         };
-        let (may_answer, mut keys) = (may_answer(question), Vec::new());
+        let mut keys = Vec::new();
         for (low, high) in kinds.iter().map(|kind| codec::kind_range(*kind)) {
             let changes = self.put_within(&low, &high).filter(|(key, value)| may_answer(key, value.unwrap_or_default()));
             keys.extend(changes.map(|(key, _)| key.to_vec()));
@@ -142,27 +156,6 @@ impl Early {
 
 /// Says of a key and value whether they pass.
 type Test<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
-
-/// Whether a key and value may be what is asked for, of the kind that is. False is certain.
-fn may_answer(question: &Question) -> Test<'_> {
-    match question {
-        Question::Covering(ip) => is_of_net(IpNet::from(*ip), move |net| net.contains(ip)),
-        Question::Network(net) => is_of_net(*net, move |own| own == net),
-        Question::Identity(id) => {
-            let digits = id.to_string().into_bytes();
-            // zeros may lead
-            Box::new(move |key, _| key.strip_suffix(&*digits).is_some_and(|rest| rest.iter().rfind(|byte| **byte != b'0') == Some(&b'/')))
-        }
-        // there is one text of an address, unless it is escaped, or written as `::ffff:10.1.2.3` is in many ways
-        Question::NodeAt(IpAddr::V4(ip)) => {
-            let texts = [ip.to_string().as_bytes(), b"\\", b"f:", b"F:"].map(|text| memmem::Finder::new(text).into_owned());
-            Box::new(move |_, value| texts.iter().any(|text| text.find(value).is_some()))
-        }
-        // written in many ways
-        Question::NodeAt(IpAddr::V6(_)) => Box::new(|_, _| true),
-        Question::Key(asked) => Box::new(|key, _| codec::entry_of(key).as_ref() == Some(asked)),
-    }
-}
 
 /// Whether a key is of an ip entry, announced or derived from a node, whose network passes: names of usable entries are what their prefixes
 /// are written as (`wire::ip`). The log has a hundred thousand keys, and next to none of them is meant: taking each apart took a fifth of the time

@@ -93,18 +93,6 @@ impl StoreError {
     }
 }
 
-impl From<StoreError> for EngineError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Locked { holder, .. } => Self::Busy(format!("the data directory is in use by {holder}")),
-            StoreError::NotWritable { cause, .. } => Self::Io(cause),
-            StoreError::Nothing { directory } => Self::Damaged(format!("nothing is stored in {}", directory.display())),
-            StoreError::LogFull { cause, .. } => Self::Log(io::Error::other(cause)),
-            StoreError::Engine { cause, .. } => cause,
-        }
-    }
-}
-
 /// Whether there is no room, for us or for anybody.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
