@@ -1,27 +1,6 @@
-//! The on-disk form of keys and values, version 1 ("plain"). docs/store.md has the same, byte by byte, for people.
+//! The on-disk form of keys and values, version 1 ("plain"), as docs/store.md has it byte by byte ("Keys and values").
 //!
 //! Owns: which bytes stand for which record, cursor, cluster or mark. Deliberately lacks: IO, sled, and any meaning of an entry's own bytes.
-//!
-//! Every value is `form (1 byte) · body · CRC-32 of key, form and body (4 bytes, little-endian)`. In the bodies, `varint` is LEB128,
-//! `i64` and `u64` are 8 bytes little-endian, `bytes` is a varint length and that many bytes, `text` is `bytes` in UTF-8.
-//!
-//! | key | body |
-//! |---|---|
-//! | `e` + name of the entry's key | record: flags (1 = good value, 2 = rejection) · `i64` mod revision · `i64` lease · varint create sequence · varint last sequence · varint version · `bytes` value · [`bytes` good value] · [`text` reason · `i64` first seen · `i64` last seen, in microseconds since 1970] |
-//! | `c` + kind's base + `/` + cluster | cursor: flags (1 = cached, 2 = last put, 4 = last delete, 8 = canary) · `u64` etcd cluster id · `i64` revision · [put: `i64` revision · 32 bytes SHA-256 · `bytes` source key] · [delete: `i64` revision · `bytes` source key] · [canary: `i64` revision · `bytes` value] |
-//! | `k` + cluster | cluster: flags (1 = config, 2 = synced canaries, 4 = cached, 8 = service exports given, 16 = service exports on, 32 = endpoint slices mode given, 64 = last contact, 128 = notices) · [`i64` last contact, in microseconds since 1970] · [with a config: varint id · varint max connected clusters · [`text` endpoint slices export mode]] · [varint count of notices · of each: `text` key · `bytes` value · varint create sequence · varint last sequence · varint version] |
-//! | `t` + sequence, 8 bytes big-endian | tombstone: reason (0 = deleted, 1 = cluster removed) · `i64` time in microseconds since 1970 · `text` name of the key |
-//! | `mepochs` | varint count · of each start that positions may come from, oldest first: `u64` epoch · varint sequence at which it began · 0, or 1 and varint sequence up to which it is vouched for |
-//! | `mderived` | `u64` number of the rules by which the entries derived from nodes were made |
-//! | `mfloor` | `u64` sequence below which tombstones are gone |
-//! | `mcovered` | `u64` newest sequence that is stored, with all before it |
-//! | `mformat` | `u64` number of the layout |
-//! | `msequence` | `u64` highest sequence that may have been handed out |
-//!
-//! The name of a key is its cache form; of an entry that is derived from a node it is `cilium/cache/node-ips/v1/<cluster>/<node>#<address>`, which
-//! sorts as keys do.
-//!
-//! In layout 2 the file `witness` beside the engine's held one such value with the key `witness`: suspect (0 or 1) · `u64` last group · `u64` sequence.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,12 +1,7 @@
-//! What is in the files of the log, and which of it a start can use.
+//! What is in the files of the log, as docs/store.md has it byte by byte ("The log"), and which of it a start can use.
 //!
 //! Owns: their bytes, and the *run*: the frames that follow each other without a gap. Deliberately lacks: writing (`log`), and whether the chunks fit
 //! the run (`recover`).
-//!
-//! A file is a head and frames, each `varint length · sealed bytes`. The head is sealed with the key `log`: form 3 · `u64` id of the store · `u64` epoch
-//! of the start · `varint` number of the first group · `varint` folded. A frame is sealed with the 8 bytes of the epoch: form 3 · `varint` first group ·
-//! `varint` last group · 0, or 1 where more of it follows in another · `varint` folded · `pairs`: what the groups did to keys. Folded is the group up
-//! to which the chunks had everything when this was written, synced.
 //!
 //! A file goes on where those before it end. What it has itself counts more than what these have of the same groups: it was begun after an
 //! error, and nobody knows what that left.

@@ -1,17 +1,12 @@
 //! The manifest: where each chunk is and what it holds in short, so that lookups are answered before the chunks are read.
 //!
-//! Owns: its bytes, which of its objects count, and when it is written. Deliberately lacks: answers (`cold`); the layout does not rely on it
+//! Owns: its bytes (docs/store.md, "Objects"), which of its objects count, and when it is written. Deliberately lacks: answers (`cold`); the layout does not rely on it
 //! (`recover` reads every chunk), so without one, or with a damaged one, a start merely answers nothing before it has read everything.
 //!
 //! It is a *base*, which has every chunk, and *changes* to it, numbered from 1 on; of a key the newest of them counts. A range's chunk is noted
 //! in the sync that makes it durable, and only behind that sync anything that it replaces goes: the chunks before, the log that was folded into
 //! it. So whatever a sync leaves, chunks that the manifest names and the log have everything: one that was written since is in the same slots,
 //! for the same range, with a higher stamp, and holds nothing that is neither summarized nor in the log; or the one before it is still there.
-//!
-//! The head of an object has in place of the first group the stamp of the base, its own for a base itself, and in place of the last its number,
-//! 0 for a base. The body is, for each chunk in order: `varint` length of what its low has in common with the low before · `bytes` rest of it ·
-//! 0, or 1 and `varint` length of what its high has in common with its low and `bytes` rest · `varint` stamp · `varint` count · so many
-//! `varint` numbers of slots · 0 for the same summary as before, or 1 and `bytes` summary.
 
 mod writing;
 

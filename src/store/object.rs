@@ -1,12 +1,8 @@
-//! Objects: what slots hold. A chunk, a segment or a window is one object, in as many slots as its length takes.
+//! Objects: what slots hold, as docs/store.md has them byte by byte ("Objects"). A chunk, the mark or a part of the manifest is one object,
+//! in as many slots as its length takes.
 //!
 //! Owns: the bytes around an object's body, among them two checksums, so that what it is about is known even if the body is damaged.
 //! Deliberately lacks: the bodies (`pairs`, `packing`), and which object counts (`recover`).
-//!
-//! A slot's value is `varint length · head · body · checksum`. The head is sealed on its own: form 2 · varint stamp · varint part · varint
-//! parts · varint first group · varint last group · varint floor · varint count · varint raw bytes · bytes low · 0, or 1 and bytes high
-//! · CRC-32 of the slot's name and all of the head before. The checksum at the end is the CRC-32 of the slot's name, the head with
-//! its length, and the body.
 
 use super::bytes::{CHECKSUM_LENGTH, Malformed, Reader, Writer, unseal};
 use super::error::EngineError;

@@ -1,7 +1,6 @@
 //! Keys and values in key order as one compressed byte string: the body of all of the log, and of chunks that hold no entries.
 //!
-//! Owns: these bytes: `varint length · zstd`, of that many bytes when decompressed: for each key `varint length of what it has in common
-//! with the key before · bytes rest · 0 for "gone", or 1 and bytes value`. Deliberately lacks: what the values mean.
+//! Owns: these bytes (docs/store.md, "Objects", has them one by one). Deliberately lacks: what the values mean.
 
 use std::cell::RefCell;
 use std::ops::Range;
