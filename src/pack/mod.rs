@@ -52,7 +52,7 @@ mod tests;
 use crate::model::Record;
 
 pub use bytes::Malformed;
-pub(crate) use bytes::{Reader, common_length, put_varint};
+pub(crate) use bytes::{Reader, common_length, put_text, put_varint};
 pub use chunk::{Chunk, History};
 pub use edit::Edit;
 pub use fold::fold;

@@ -1,72 +1,17 @@
-//! The fields of stored values and the envelope around each: what is written, over the primitives of [`crate::pack`], which read it back.
+//! The envelope around each stored value. Its fields are written and read back by the primitives of [`crate::pack`].
 //!
 //! Owns: the checksum. Deliberately lacks: what the bytes mean (`codec`).
 
-use crate::pack::put_varint;
-pub(super) use crate::pack::{Malformed, Reader};
+pub(super) use crate::pack::{Malformed, Reader, put_text, put_varint};
 
 /// The bytes of a checksum.
 pub(super) const CHECKSUM_LENGTH: usize = 4;
 
-/// Appends fields to a value.
-#[derive(Debug, Default)]
-pub(super) struct Writer {
-    bytes: Vec<u8>,
-}
-
-impl Writer {
-    /// Starts a value of a form.
-    pub(super) fn new(form: u8) -> Self {
-        Self { bytes: vec![form] }
-    }
-
-    /// Appends one byte.
-    pub(super) fn byte(&mut self, byte: u8) {
-        self.bytes.push(byte);
-    }
-
-    /// Appends a number of fixed size, little-endian.
-    pub(super) fn fixed(&mut self, number: u64) {
-        self.bytes.extend_from_slice(&number.to_le_bytes());
-    }
-
-    /// Appends a signed number of fixed size, two's complement, little-endian.
-    pub(super) fn signed(&mut self, number: i64) {
-        self.bytes.extend_from_slice(&number.to_le_bytes());
-    }
-
-    /// Appends a number in groups of 7 bits (LEB128).
-    pub(super) fn varint(&mut self, number: u64) {
-        put_varint(&mut self.bytes, number);
-    }
-
-    /// Appends bytes as they are, without a length.
-    pub(super) fn raw(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// Appends a length and that many bytes.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.varint(bytes.len() as u64);
-        self.raw(bytes);
-    }
-
-    /// How long it is so far.
-    pub(super) fn length(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// The fields alone, without an envelope.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    /// Ends the value with the checksum of the key that it is stored at and all its bytes.
-    pub(super) fn seal(mut self, key: &[u8]) -> Vec<u8> {
-        let checksum = checksum(key, &self.bytes);
-        self.bytes.extend_from_slice(&checksum);
-        self.bytes
-    }
+/// Ends a value with the checksum of the key that it is stored at and all its bytes.
+pub(super) fn seal(key: &[u8], mut value: Vec<u8>) -> Vec<u8> {
+    let checksum = checksum(key, &value);
+    value.extend_from_slice(&checksum);
+    value
 }
 
 /// The CRC-32 of a key and the value's bytes, little-endian: a value at another's key does not match either.

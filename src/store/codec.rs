@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::bytes::{Malformed, Reader, Writer, open, unseal};
+use super::bytes::{Malformed, Reader, open, put_text, put_varint, seal, unseal};
 use crate::model::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, Epoch, EpochSpan, EtcdClusterId,
     Kind, LeaseId, PutPoint, RawRecord, Record, Rejection, Revision, Scope, Sentinel, Sequence, SourceStamp, Tombstone,
@@ -170,14 +170,14 @@ pub(super) fn tombstone_key(sequence: Sequence) -> Vec<u8> {
 
 /// Writes a tombstone.
 pub(super) fn write_tombstone(tombstone: &Tombstone) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.byte(match tombstone.reason {
+    let mut out = vec![FORM];
+    out.push(match tombstone.reason {
         DeleteReason::Deleted => 0,
         DeleteReason::ClusterRemoved => 1,
     });
-    writer.signed(micros_since_1970(tombstone.time));
-    writer.bytes(name(&tombstone.key).as_bytes());
-    writer.into_bytes()
+    out.extend_from_slice(&micros_since_1970(tombstone.time).to_le_bytes());
+    put_text(&mut out, name(&tombstone.key).as_bytes());
+    out
 }
 
 /// Reads a tombstone back.
@@ -196,17 +196,17 @@ pub(super) fn read_tombstone(body: &[u8]) -> Result<Tombstone, Malformed> {
 
 /// Writes the starts that positions may come from.
 pub(super) fn write_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.varint(epochs.len() as u64);
+    let mut out = vec![FORM];
+    put_varint(&mut out, epochs.len() as u64);
     for span in epochs {
-        writer.fixed(span.epoch.0);
-        writer.varint(span.began.0);
-        writer.byte(u8::from(span.vouched.is_some()));
+        out.extend_from_slice(&span.epoch.0.to_le_bytes());
+        put_varint(&mut out, span.began.0);
+        out.push(u8::from(span.vouched.is_some()));
         if let Some(vouched) = span.vouched {
-            writer.varint(vouched.0);
+            put_varint(&mut out, vouched.0);
         }
     }
-    writer.into_bytes()
+    out
 }
 
 /// Reads them back.
@@ -233,27 +233,27 @@ fn tagged(tag: u8, text: &str) -> Vec<u8> {
 
 /// Writes what is stored of a record: all but its decoded object and its generation. Times keep microseconds.
 pub(super) fn write_record(record: &Record) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.byte(
+    let mut out = vec![FORM];
+    out.push(
         bit(record.good_value.is_some(), RECORD_GOOD_VALUE)
             | bit(record.rejection.is_some(), RECORD_REJECTION)
             | bit(record.source.held, RECORD_HELD),
     );
-    writer.signed(record.source.mod_revision.0);
-    writer.signed(record.source.lease.0);
-    writer.varint(record.create_sequence.0);
-    writer.varint(record.last_sequence.0);
-    writer.varint(record.version);
-    writer.bytes(&record.value);
+    out.extend_from_slice(&record.source.mod_revision.0.to_le_bytes());
+    out.extend_from_slice(&record.source.lease.0.to_le_bytes());
+    put_varint(&mut out, record.create_sequence.0);
+    put_varint(&mut out, record.last_sequence.0);
+    put_varint(&mut out, record.version);
+    put_text(&mut out, &record.value);
     if let Some(good_value) = &record.good_value {
-        writer.bytes(good_value);
+        put_text(&mut out, good_value);
     }
     if let Some(rejection) = &record.rejection {
-        writer.bytes(rejection.reason.as_bytes());
-        writer.signed(micros_since_1970(rejection.first_seen));
-        writer.signed(micros_since_1970(rejection.last_seen));
+        put_text(&mut out, rejection.reason.as_bytes());
+        out.extend_from_slice(&micros_since_1970(rejection.first_seen).to_le_bytes());
+        out.extend_from_slice(&micros_since_1970(rejection.last_seen).to_le_bytes());
     }
-    writer.into_bytes()
+    out
 }
 
 /// Reads a record back: without its object, in generation 0.
@@ -279,29 +279,29 @@ fn read_rejection(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
 
 /// Writes a cursor.
 pub(super) fn write_cursor(cursor: &Cursor) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.byte(
+    let mut out = vec![FORM];
+    out.push(
         bit(cursor.cached, CURSOR_CACHED)
             | bit(cursor.last_put.is_some(), CURSOR_PUT)
             | bit(cursor.last_delete.is_some(), CURSOR_DELETE)
             | bit(cursor.canary.is_some(), CURSOR_CANARY),
     );
-    writer.fixed(cursor.etcd_cluster_id.0);
-    writer.signed(cursor.revision.0);
+    out.extend_from_slice(&cursor.etcd_cluster_id.0.to_le_bytes());
+    out.extend_from_slice(&cursor.revision.0.to_le_bytes());
     if let Some(put) = &cursor.last_put {
-        writer.signed(put.revision.0);
-        writer.raw(&put.value_digest);
-        writer.bytes(&put.source_key);
+        out.extend_from_slice(&put.revision.0.to_le_bytes());
+        out.extend_from_slice(&put.value_digest);
+        put_text(&mut out, &put.source_key);
     }
     if let Some(delete) = &cursor.last_delete {
-        writer.signed(delete.revision.0);
-        writer.bytes(&delete.source_key);
+        out.extend_from_slice(&delete.revision.0.to_le_bytes());
+        put_text(&mut out, &delete.source_key);
     }
     if let Some(canary) = &cursor.canary {
-        writer.signed(canary.revision.0);
-        writer.bytes(&canary.value);
+        out.extend_from_slice(&canary.revision.0.to_le_bytes());
+        put_text(&mut out, &canary.value);
     }
-    writer.into_bytes()
+    out
 }
 
 /// Reads a cursor back.
@@ -331,7 +331,7 @@ fn read_sentinel(reader: &mut Reader<'_>) -> Result<Sentinel, Malformed> {
 
 /// Writes a cluster's record.
 pub(super) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
+    let mut out = vec![FORM];
     let config_flags = record.config.as_ref().map_or(0, |config| {
         CONFIG_PRESENT
             | bit(config.synced_canaries, CONFIG_CANARIES)
@@ -341,26 +341,26 @@ pub(super) fn write_cluster(record: &ClusterRecord) -> Vec<u8> {
             | bit(config.endpoint_slices_export_mode.is_some(), CONFIG_SLICES_GIVEN)
     });
     let contact_flag = bit(record.last_contact.is_some(), CLUSTER_CONTACT);
-    writer.byte(config_flags | contact_flag | bit(!record.notices.is_empty(), CLUSTER_NOTICES));
+    out.push(config_flags | contact_flag | bit(!record.notices.is_empty(), CLUSTER_NOTICES));
     if let Some(last_contact) = record.last_contact {
-        writer.signed(micros_since_1970(last_contact));
+        out.extend_from_slice(&micros_since_1970(last_contact).to_le_bytes());
     }
     if let Some(config) = &record.config {
-        writer.varint(config.id.0.into());
-        writer.varint(config.max_connected_clusters.into());
+        put_varint(&mut out, config.id.0.into());
+        put_varint(&mut out, config.max_connected_clusters.into());
         if let Some(mode) = &config.endpoint_slices_export_mode {
-            writer.bytes(mode.as_bytes());
+            put_text(&mut out, mode.as_bytes());
         }
     }
     if !record.notices.is_empty() {
-        writer.varint(record.notices.len() as u64);
+        put_varint(&mut out, record.notices.len() as u64);
     }
     for notice in &record.notices {
-        writer.bytes(notice.key.as_bytes());
-        writer.bytes(&notice.value);
-        [notice.create_sequence.0, notice.last_sequence.0, notice.version].into_iter().for_each(|number| writer.varint(number));
+        put_text(&mut out, notice.key.as_bytes());
+        put_text(&mut out, &notice.value);
+        [notice.create_sequence.0, notice.last_sequence.0, notice.version].into_iter().for_each(|number| put_varint(&mut out, number));
     }
-    writer.into_bytes()
+    out
 }
 
 /// Reads a cluster's record back.
@@ -403,9 +403,9 @@ fn read_config(reader: &mut Reader<'_>, flags: u8) -> Result<ClusterConfig, Malf
 
 /// Writes one of the marks, a plain number.
 pub(super) fn write_number(number: u64) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.fixed(number);
-    writer.into_bytes()
+    let mut out = vec![FORM];
+    out.extend_from_slice(&number.to_le_bytes());
+    out
 }
 
 /// Reads one of the marks back.
@@ -418,9 +418,9 @@ pub(super) fn read_number(body: &[u8]) -> Result<u64, Malformed> {
 
 /// Writes the number of the layout, sealed as all values of layout 1 are.
 pub(super) fn write_format(format: u64) -> Vec<u8> {
-    let mut writer = Writer::new(FORM);
-    writer.fixed(format);
-    writer.seal(FORMAT_KEY)
+    let mut out = vec![FORM];
+    out.extend_from_slice(&format.to_le_bytes());
+    seal(FORMAT_KEY, out)
 }
 
 /// Reads it back.

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::{io, mem};
 
-use super::bytes::{Malformed, Reader, Writer, open};
+use super::bytes::{Malformed, Reader, open, put_text, put_varint, seal};
 use super::error::EngineError;
 use super::files::{Files, Piece};
 use super::group::Changes;
@@ -94,12 +94,12 @@ pub(super) struct LogRun {
 
 impl FileHead {
     pub(super) fn write(self) -> Vec<u8> {
-        let mut writer = Writer::new(FORM);
-        writer.fixed(self.id);
-        writer.fixed(self.epoch.0);
-        writer.varint(self.first);
-        writer.varint(self.folded);
-        framed(&writer.seal(HEAD_KEY))
+        let mut out = vec![FORM];
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.epoch.0.to_le_bytes());
+        put_varint(&mut out, self.first);
+        put_varint(&mut out, self.folded);
+        framed(&seal(HEAD_KEY, out))
     }
 
     fn read(sealed: &[u8]) -> Result<Self, Malformed> {
@@ -112,9 +112,9 @@ impl FileHead {
 }
 
 fn framed(sealed: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.bytes(sealed);
-    writer.into_bytes()
+    let mut out = Vec::new();
+    put_text(&mut out, sealed);
+    out
 }
 
 /// Writes a frame, part by part.
@@ -126,13 +126,13 @@ pub(super) fn write(
     put: &mut dyn FnMut(Vec<u8>) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut part = |pairs: PairsWriter, more: bool| {
-        let mut writer = Writer::new(FORM);
-        writer.varint(first);
-        writer.varint(last);
-        writer.byte(u8::from(more));
-        writer.varint(folded);
-        writer.raw(&pairs.finish());
-        put(framed(&writer.seal(&epoch.0.to_le_bytes())))
+        let mut out = vec![FORM];
+        put_varint(&mut out, first);
+        put_varint(&mut out, last);
+        out.push(u8::from(more));
+        put_varint(&mut out, folded);
+        out.extend_from_slice(&pairs.finish());
+        put(framed(&seal(&epoch.0.to_le_bytes(), out)))
     };
     let mut pairs = PairsWriter::default();
     for (key, value) in changes {

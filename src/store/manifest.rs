@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ::bytes::Bytes;
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::bytes::{Malformed, Reader, put_text, put_varint};
 use super::change::Key;
 use super::object::Head;
 use super::slots::{Slot, SlotKind};
@@ -195,34 +195,34 @@ impl Manifest {
     }
 
     fn write(&self, entries: &[(Key, Entry)]) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut out = Vec::new();
         let mut previous: &[u8] = &[];
         for (low, entry) in entries {
-            write_continued(&mut writer, previous, low);
-            writer.byte(u8::from(entry.high.is_some()));
+            write_continued(&mut out, previous, low);
+            out.push(u8::from(entry.high.is_some()));
             if let Some(high) = &entry.high {
-                write_continued(&mut writer, low, high);
+                write_continued(&mut out, low, high);
             }
-            writer.varint(entry.stamp);
-            writer.varint(entry.slots.len() as u64);
-            entry.slots.iter().for_each(|slot| writer.varint(slot.number.into()));
+            put_varint(&mut out, entry.stamp);
+            put_varint(&mut out, entry.slots.len() as u64);
+            entry.slots.iter().for_each(|slot| put_varint(&mut out, slot.number.into()));
             let before = self.noted.get(low).filter(|before| before.high == entry.high);
             let same = before.is_some_and(|before| before.summary == entry.summary);
-            writer.byte(u8::from(!same));
+            out.push(u8::from(!same));
             if !same {
-                writer.bytes(entry.summary.bytes());
+                put_text(&mut out, entry.summary.bytes());
             }
             previous = low;
         }
-        writer.into_bytes()
+        out
     }
 }
 
 /// Appends a text that begins as another does.
-fn write_continued(writer: &mut Writer, before: &[u8], text: &[u8]) {
+fn write_continued(out: &mut Vec<u8>, before: &[u8], text: &[u8]) {
     let common = common_length(text, before);
-    writer.varint(common as u64);
-    writer.bytes(&text[common..]);
+    put_varint(out, common as u64);
+    put_text(out, &text[common..]);
 }
 
 /// Reads one back in place of the one before.

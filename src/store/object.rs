@@ -4,7 +4,7 @@
 //! Owns: the bytes around an object's body, among them two checksums, so that what it is about is known even if the body is damaged.
 //! Deliberately lacks: the bodies (`pairs`, `packing`), and which object counts (`recover`).
 
-use super::bytes::{CHECKSUM_LENGTH, Malformed, Reader, Writer, unseal};
+use super::bytes::{CHECKSUM_LENGTH, Malformed, Reader, put_text, put_varint, seal, unseal};
 use super::error::EngineError;
 use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
 
@@ -72,24 +72,24 @@ pub(super) fn write_parts(head: &Head, body: &[u8], slots: &[Slot]) -> Vec<Vec<u
 
 fn write_part(head: &Head, number: usize, count: usize, body: &[u8], slot: Slot) -> Vec<u8> {
     let name = slot.to_string();
-    let mut writer = Writer::new(FORM);
-    writer.varint(head.stamp);
-    writer.varint(number as u64);
-    writer.varint(count as u64);
-    writer.varint(head.first_group);
-    writer.varint(head.last_group);
-    writer.varint(head.floor);
-    writer.varint(head.count);
-    writer.varint(head.raw_bytes);
-    writer.bytes(&head.low);
-    writer.byte(u8::from(head.high.is_some()));
+    let mut out = vec![FORM];
+    put_varint(&mut out, head.stamp);
+    put_varint(&mut out, number as u64);
+    put_varint(&mut out, count as u64);
+    put_varint(&mut out, head.first_group);
+    put_varint(&mut out, head.last_group);
+    put_varint(&mut out, head.floor);
+    put_varint(&mut out, head.count);
+    put_varint(&mut out, head.raw_bytes);
+    put_text(&mut out, &head.low);
+    out.push(u8::from(head.high.is_some()));
     if let Some(high) = &head.high {
-        writer.bytes(high);
+        put_text(&mut out, high);
     }
-    let mut value = Writer::default();
-    value.bytes(&writer.seal(name.as_bytes()));
-    value.raw(body);
-    value.seal(name.as_bytes())
+    let mut value = Vec::new();
+    put_text(&mut value, &seal(name.as_bytes(), out));
+    value.extend_from_slice(body);
+    seal(name.as_bytes(), value)
 }
 
 /// Reads a slot's value. An error where not even its head can be read.

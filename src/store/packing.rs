@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::bytes::{Malformed, Reader, put_text};
 use super::change::{Key, Value};
 use super::codec;
 use super::pairs::{PairsWriter, compress, decompress, read_pairs};
@@ -203,14 +203,14 @@ pub(super) fn summary_of(low: &[u8], body: &[u8]) -> Summary {
 fn pack_chunks(chunks: &[Chunk]) -> Vec<Packed> {
     let (mut pieces, mut first): (Vec<Packed>, usize) = (Vec::new(), 0);
     for (at, chunk) in chunks.iter().enumerate() {
-        let mut writer = Writer::default();
-        writer.bytes(&compress(chunk.stored()));
+        let mut body = Vec::new();
+        put_text(&mut body, &compress(chunk.stored()));
         let piece = Packed {
             lowest: codec::entry_key(&chunk.first_key()),
             highest: codec::entry_key(&chunk.last_key()),
             count: chunk.len() as u64,
             raw_bytes: chunk.stored().len() as u64,
-            body: writer.into_bytes(),
+            body,
             summary: Summary::of(std::slice::from_ref(chunk)),
         };
         match pieces.last_mut() {

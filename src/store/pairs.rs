@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use zstd::bulk::Decompressor;
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::bytes::{Malformed, Reader, put_text, put_varint};
 use crate::pack::common_length;
 
 /// zstd's fastest ordinary level, as measured (docs/measurements.md §1.1).
@@ -19,7 +19,7 @@ const RAW_BYTES_MAX: usize = 4 << 30;
 /// Keys and values before they are compressed.
 #[derive(Debug, Default)]
 pub(super) struct PairsWriter {
-    writer: Writer,
+    raw: Vec<u8>,
     previous: Vec<u8>,
 }
 
@@ -28,11 +28,11 @@ impl PairsWriter {
     pub(super) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
         debug_assert!(self.previous.is_empty() || *key > *self.previous, "keys come in order");
         let common = common_length(key, &self.previous);
-        self.writer.varint(common as u64);
-        self.writer.bytes(&key[common..]);
-        self.writer.byte(u8::from(value.is_some()));
+        put_varint(&mut self.raw, common as u64);
+        put_text(&mut self.raw, &key[common..]);
+        self.raw.push(u8::from(value.is_some()));
         if let Some(value) = value {
-            self.writer.bytes(value);
+            put_text(&mut self.raw, value);
         }
         self.previous.clear();
         self.previous.extend_from_slice(key);
@@ -40,12 +40,12 @@ impl PairsWriter {
 
     /// How long they are so far.
     pub(super) fn raw_bytes(&self) -> usize {
-        self.writer.length()
+        self.raw.len()
     }
 
     /// The bytes to store.
     pub(super) fn finish(self) -> Vec<u8> {
-        compress(&self.writer.into_bytes())
+        compress(&self.raw)
     }
 }
 
@@ -144,9 +144,8 @@ thread_local! {
 
 /// `varint length · zstd`.
 pub(super) fn compress(raw: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.varint(raw.len() as u64);
-    let mut bytes = writer.into_bytes();
+    let mut bytes = Vec::new();
+    put_varint(&mut bytes, raw.len() as u64);
     let packed = zstd::bulk::compress(raw, COMPRESSION_LEVEL).expect("compression into memory must succeed");
     bytes.extend_from_slice(&packed);
     bytes

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use ::bytes::Bytes;
 use ipnet::IpNet;
 
-use super::bytes::{Malformed, Reader, Writer};
+use super::bytes::{Malformed, Reader, put_text, put_varint};
 use crate::model::{ClusterName, ObjectPrefix, Question};
 use crate::pack::{Chunk, Meaning};
 
@@ -83,19 +83,19 @@ impl Summary {
     }
 
     fn write(flags: u8, ranks: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
-        let mut writer = Writer::default();
-        writer.byte(flags);
-        writer.varint(ranks.len() as u64);
-        ranks.iter().for_each(|rank| writer.varint(*rank));
-        writer.varint(clusters.len() as u64);
-        clusters.iter().for_each(|cluster| writer.bytes(cluster.as_bytes()));
+        let mut out = Vec::new();
+        out.push(flags);
+        put_varint(&mut out, ranks.len() as u64);
+        ranks.iter().for_each(|rank| put_varint(&mut out, *rank));
+        put_varint(&mut out, clusters.len() as u64);
+        clusters.iter().for_each(|cluster| put_text(&mut out, cluster.as_bytes()));
         let mut filter = vec![0_u8; (hashes.len() * BITS_PER_ELEMENT).div_ceil(8)];
         let length = filter.len();
         for bit in hashes.iter().flat_map(|hash| bits(*hash, length)) {
             filter[bit / 8] |= 1 << (bit % 8);
         }
-        writer.raw(&filter);
-        Self(writer.into_bytes().into())
+        out.extend_from_slice(&filter);
+        Self(out.into())
     }
 
     /// Takes one that was stored, and checks it.
