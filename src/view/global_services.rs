@@ -56,27 +56,6 @@ impl ServiceIndex {
         let start: (SmolStr, EntryKey) = (service.into(), EntryKey::lowest());
         self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
     }
-
-    /// Whether one of some clusters has a share in a service: a lookup for each cluster and kind of share, however many other clusters have shares in it.
-    fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
-        let has = |kind, cluster: &ClusterName| {
-            let first = (service.clone(), EntryKey::new(kind, cluster.clone(), ""));
-            let share = self.shares.range(first..).next();
-            share.is_some_and(|(at, key)| at == service && key.kind == kind && key.cluster == *cluster)
-        };
-        SHARES.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
-    }
-
-    /// Every service from a name on, that one included, in order of names.
-    fn services_from(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
-        let start: (SmolStr, EntryKey) = (start.into(), EntryKey::lowest());
-        let mut last: Option<&SmolStr> = None;
-        self.shares.range(start..).filter_map(move |(service, _)| {
-            let is_new = last != Some(service);
-            last = Some(service);
-            is_new.then_some(service)
-        })
-    }
 }
 
 impl View {
@@ -88,13 +67,25 @@ impl View {
 
     /// `<namespace>/<name>` of every global service from a name on, that one included, in order.
     pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
-        self.indices.services.services_from(start)
+        let start: (SmolStr, EntryKey) = (start.into(), EntryKey::lowest());
+        let mut last: Option<&SmolStr> = None;
+        self.indices.services.shares.range(start..).filter_map(move |(service, _)| {
+            let is_new = last != Some(service);
+            last = Some(service);
+            is_new.then_some(service)
+        })
     }
 
-    /// Whether one of some clusters has a share in a global service; no record is looked at.
+    /// Whether one of some clusters has a share in a global service. Looks at no record, and at one share for each cluster and kind of share,
+    /// however many other clusters have shares in it.
     #[must_use]
     pub fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
-        self.indices.services.has_share_of(service, clusters)
+        let has = |kind, cluster: &ClusterName| {
+            let first = (service.clone(), EntryKey::new(kind, cluster.clone(), ""));
+            let share = self.indices.services.shares.range(first..).next();
+            share.is_some_and(|(at, key)| at == service && key.kind == kind && key.cluster == *cluster)
+        };
+        SHARES.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
     }
 
     /// A global service, by `<namespace>/<name>`: what is held of every cluster that has a share in it.

@@ -30,7 +30,8 @@ pub enum Within {
 /// What is found by something other than its key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Indices {
-    clusters: ClusterNumbers,
+    /// The number of each cluster in all indices.
+    pub(super) clusters: ClusterNumbers,
     /// Usable ip entries by prefix.
     ipcache: IpIndex,
     /// Usable identities: numeric id and cluster, with the labels, decoded on the first use. The id is the name in the key, but for the odd
@@ -43,9 +44,9 @@ pub(super) struct Indices {
     /// Who has a share in which global service.
     pub(super) services: ServiceIndex,
     /// Keys whose newest bytes could not be used.
-    rejected: OrdSet<EntryKey>,
-    /// How many records of a kind have a meaning.
-    object_counts: [u64; Kind::STORED.len()],
+    pub(super) rejected: OrdSet<EntryKey>,
+    /// How many records of each kind have a meaning: the usable ones.
+    pub(super) object_counts: [u64; Kind::STORED.len()],
 }
 
 impl Indices {
@@ -114,7 +115,7 @@ impl Indices {
     /// Takes in so many host entries at once whose keys are the addresses.
     pub(super) fn take_hosts(&mut self, count: usize, hosts: HostEntries) {
         self.object_counts[Kind::Ip as usize] += count as u64;
-        self.ipcache.take_hosts(hosts);
+        self.ipcache.usual.take_hosts(hosts);
     }
 
     /// Takes in so many entries derived from nodes at once, with their addresses in order.
@@ -129,37 +130,12 @@ impl Indices {
         self.nodes.take(Bond::Own, addresses);
     }
 
-    /// The number of a cluster in all indices.
-    pub(super) fn cluster_number(&mut self, cluster: &ClusterName) -> u32 {
-        self.clusters.assign(cluster)
-    }
-
     /// Forgets the labels of an identity, which has got others.
     pub(super) fn forget_labels(&mut self, id: u32, cluster: &ClusterName) {
         let number = self.clusters.assign(cluster);
         if let Some(labels) = self.identities.get_mut(&(id, number)) {
             *labels = OnceLock::new();
         }
-    }
-
-    /// How many usable objects of a kind there are.
-    pub(super) fn object_count(&self, kind: Kind) -> u64 {
-        self.object_counts[kind as usize]
-    }
-
-    /// The keys from one on whose newest bytes cannot be used.
-    pub(super) fn rejected_from<'a>(&'a self, start: &EntryKey) -> impl Iterator<Item = &'a EntryKey> + use<'a> {
-        self.rejected.range(start.clone()..)
-    }
-
-    /// Whether the newest bytes of a key cannot be used.
-    pub(super) fn is_rejected(&self, key: &EntryKey) -> bool {
-        self.rejected.contains(key)
-    }
-
-    /// How many keys have newest bytes that cannot be used.
-    pub(super) fn rejected_count(&self) -> usize {
-        self.rejected.len()
     }
 
     /// The keys of the identities of a number, in order: several of a cluster only where zeros lead.
@@ -207,15 +183,15 @@ impl Indices {
         if announced.is_some_and(|prefix| prefix.host) {
             return announced;
         }
-        announced.into_iter().chain(self.nodes.derived().longest(ip)).max_by_key(|prefix| (prefix.net.prefix_len(), prefix.host))
+        announced.into_iter().chain(self.nodes.derived.longest(ip)).max_by_key(|prefix| (prefix.net.prefix_len(), prefix.host))
     }
 
     /// The keys of the entries for exactly a prefix, in order.
     pub(super) fn ips_of(&self, prefix: ObjectPrefix) -> Vec<EntryKey> {
         let name = SmolStr::from(prefix.to_string());
-        let clusters = self.ipcache.exact(prefix).iter().filter_map(|cluster| self.clusters.name(*cluster));
+        let clusters = self.ipcache.usual.exact(prefix).iter().filter_map(|cluster| self.clusters.name(*cluster));
         let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), name.clone())).collect();
-        keys.extend(self.ipcache.odd(prefix).cloned());
+        keys.extend(self.ipcache.odd_of(prefix).cloned());
         let nodes = self.nodes.at(Bond::Derived, prefix);
         keys.extend(nodes.filter_map(|node| Some(EntryKey::of_node_ip(&self.node_key(node)?, prefix))));
         keys.sort();
@@ -224,7 +200,7 @@ impl Indices {
 
     /// The keys of the entries that lie inside a network, if there are so many at most.
     pub(super) fn ips_within(&self, net: IpNet, count_max: usize) -> Within {
-        if self.ipcache.all_odd().len() > count_max {
+        if self.ipcache.odd.len() > count_max {
             return Within::Unknown;
         }
         let (mut keys, mut numbers, mut last) = (Vec::new(), BTreeSet::new(), None);
@@ -237,13 +213,13 @@ impl Indices {
                 keys.extend(self.clusters.name(cluster).map(key));
             }
         };
-        for (prefix, cluster) in self.ipcache.within(net) {
+        for (prefix, cluster) in self.ipcache.usual.within(net) {
             add(cluster, &|name| EntryKey::new(Kind::Ip, name.clone(), prefix.to_string()));
         }
         for (prefix, node) in self.nodes.derived_within(net) {
             add(node.cluster, &|name| EntryKey::of_node_ip(&EntryKey::new(Kind::Node, name.clone(), node.node.clone()), prefix));
         }
-        let odd: Vec<&EntryKey> = self.ipcache.all_odd().filter(|(prefix, _)| net.contains(&prefix.net)).map(|(_, key)| key).collect();
+        let odd: Vec<&EntryKey> = self.ipcache.odd.iter().filter(|(prefix, _)| net.contains(&prefix.net)).map(|(_, key)| key).collect();
         keys.extend(odd.iter().map(|key| (*key).clone()));
         if keys.len() > count_max {
             let names = numbers.into_iter().filter_map(|number| self.clusters.name(number).cloned());
@@ -256,7 +232,7 @@ impl Indices {
 
     /// The prefixes that have several entries, and perhaps others.
     pub(super) fn prefixes_of_several(&self) -> Vec<ObjectPrefix> {
-        self.ipcache.prefixes_of_several(self.nodes.derived())
+        self.ipcache.prefixes_of_several(&self.nodes.derived)
     }
 
     /// The keys of the entries for exactly a network, host entries first.

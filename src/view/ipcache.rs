@@ -16,8 +16,10 @@ use crate::model::{EntryKey, ObjectPrefix};
 /// Ip entries by the prefix that they stand for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct IpIndex {
-    usual: Prefixes,
-    odd: OrdSet<(ObjectPrefix, EntryKey)>,
+    /// Those whose key is the prefix, each with the number of its cluster.
+    pub(super) usual: Prefixes,
+    /// The others, each with its key.
+    pub(super) odd: OrdSet<(ObjectPrefix, EntryKey)>,
 }
 
 /// Prefixes, each with the numbers of those that have it: clusters or nodes.
@@ -37,9 +39,12 @@ pub(super) struct HostEntries {
 /// One set for each prefix length that exists, hosts apart, most specific first.
 type Family<A> = Arc<Vec<(Specificity, PagedSet<A>)>>;
 
-/// A prefix length and whether it is of hosts, as a number that grows with precedence.
+/// A prefix length and whether it is of hosts, in order of precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Specificity(u16);
+struct Specificity {
+    length: u8,
+    host: bool,
+}
 
 /// An address as a number of its family.
 trait Address: Copy + Ord {
@@ -77,19 +82,11 @@ impl Address for u128 {
 
 impl Specificity {
     fn of(prefix: ObjectPrefix) -> Self {
-        Self(u16::from(prefix.net.prefix_len()) * 2 + u16::from(prefix.host))
+        Self { length: prefix.net.prefix_len(), host: prefix.host }
     }
 
-    fn of_hosts(bits: u8) -> Self {
-        Self(u16::from(bits) * 2 + 1)
-    }
-
-    fn length(self) -> u8 {
-        u8::try_from(self.0 / 2).unwrap_or(u8::MAX)
-    }
-
-    fn host(self) -> bool {
-        self.0 % 2 == 1
+    const fn of_hosts(bits: u8) -> Self {
+        Self { length: bits, host: true }
     }
 }
 
@@ -117,9 +114,9 @@ fn exact<A: Address>(family: &Family<A>, prefix: ObjectPrefix, address: A) -> &[
 }
 
 fn longest<A: Address>(family: &Family<A>, address: A) -> Option<ObjectPrefix> {
-    let (rank, _) = family.iter().find(|(rank, set)| !set.at(address.network(rank.length())).is_empty())?;
-    let net = IpNet::new(address.network(rank.length()).to_ip(), rank.length()).ok()?;
-    Some(ObjectPrefix { net, host: rank.host() })
+    let (rank, _) = family.iter().find(|(rank, set)| !set.at(address.network(rank.length)).is_empty())?;
+    let net = IpNet::new(address.network(rank.length).to_ip(), rank.length).ok()?;
+    Some(ObjectPrefix { net, host: rank.host })
 }
 
 /// The addresses of hosts in order, as often as they have entries.
@@ -130,7 +127,7 @@ fn hosts<A: Address>(family: &Family<A>) -> impl Iterator<Item = A> {
 /// The prefixes that have several entries, those of hosts together with other entries for addresses, in order.
 fn several<A: Address>(family: &Family<A>, others: &Family<A>, found: &mut Vec<ObjectPrefix>) {
     let prefix =
-        |rank: Specificity, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length()).ok()?, host: rank.host() });
+        |rank: Specificity, address: A| Some(ObjectPrefix { net: IpNet::new(address.to_ip(), rank.length).ok()?, host: rank.host });
     let of_hosts = Specificity::of_hosts(A::BITS);
     found.extend(repeated(merged(hosts(family), hosts(others))).filter_map(|address| prefix(of_hosts, address)));
     for (rank, set) in family.iter().filter(|(rank, _)| *rank != of_hosts) {
@@ -188,29 +185,9 @@ impl IpIndex {
         self.usual.remove(prefix, cluster);
     }
 
-    /// Takes in many host entries at once whose keys are the addresses.
-    pub(super) fn take_hosts(&mut self, hosts: HostEntries) {
-        self.usual.take_hosts(hosts);
-    }
-
-    /// The numbers of the clusters of the entries for exactly this prefix that have the usual key.
-    pub(super) fn exact(&self, prefix: ObjectPrefix) -> &[u32] {
-        self.usual.exact(prefix)
-    }
-
     /// The keys of the odd entries for exactly this prefix.
-    pub(super) fn odd(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
+    pub(super) fn odd_of(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
         self.odd.range((prefix, EntryKey::lowest())..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
-    }
-
-    /// The entries that lie inside a network and have the usual key, each with the number of its cluster, in no particular order.
-    pub(super) fn within(&self, net: IpNet) -> impl Iterator<Item = (ObjectPrefix, u32)> {
-        self.usual.within(net)
-    }
-
-    /// Every odd entry.
-    pub(super) fn all_odd(&self) -> impl ExactSizeIterator<Item = &(ObjectPrefix, EntryKey)> {
-        self.odd.iter()
     }
 
     /// The prefixes that have several entries together with other entries for hosts, in order of address; odd ones may have one.
@@ -231,7 +208,7 @@ impl IpIndex {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         let prefixes = (0..=bits).rev().filter_map(|length| IpNet::new(ip, length).ok());
         let mut prefixes = prefixes.flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }));
-        prefixes.find(|prefix| usual == Some(*prefix) || self.odd(*prefix).next().is_some())
+        prefixes.find(|prefix| usual == Some(*prefix) || self.odd_of(*prefix).next().is_some())
     }
 }
 
@@ -309,11 +286,11 @@ impl Prefixes {
 }
 
 fn within<A: Address>(family: &Family<A>, length: u8, (first, last): (A, A)) -> impl Iterator<Item = (ObjectPrefix, u32)> {
-    let inside = family.iter().filter(move |(rank, _)| rank.length() >= length);
+    let inside = family.iter().filter(move |(rank, _)| rank.length >= length);
     inside.flat_map(move |(rank, set)| {
         set.range(first, last).filter_map(|(address, holder)| {
-            let net = IpNet::new(address.to_ip(), rank.length()).ok()?;
-            Some((ObjectPrefix { net, host: rank.host() }, holder))
+            let net = IpNet::new(address.to_ip(), rank.length).ok()?;
+            Some((ObjectPrefix { net, host: rank.host }, holder))
         })
     })
 }
@@ -366,7 +343,7 @@ mod tests {
         assert_eq!(found(&index, "fd00::1"), Some(host("fd00::1")));
         assert_eq!(found(&index, "fd00::2"), Some(cidr("fd00::/8")));
         assert_eq!(found(&index, "2001:db8::1"), None);
-        assert_eq!(index.odd(cidr("10.1.2.4/30")).collect::<Vec<_>>(), [&key("10.1.2.6/30")]);
+        assert_eq!(index.odd_of(cidr("10.1.2.4/30")).collect::<Vec<_>>(), [&key("10.1.2.6/30")]);
         index.remove(host("10.1.2.3"), &key("10.1.2.3"), 0);
         assert_eq!(found(&index, "10.1.2.3"), Some(cidr("10.1.2.3/32")));
         for (prefix, name) in &entries {
@@ -382,7 +359,7 @@ mod tests {
         for cluster in [1, 2, 2] {
             index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);
         }
-        let clusters = |index: &IpIndex| index.exact(host("10.0.0.1")).to_vec();
+        let clusters = |index: &IpIndex| index.usual.exact(host("10.0.0.1")).to_vec();
         assert_eq!(clusters(&index), [1, 2]);
         index.remove(host("10.0.0.1"), &key("10.0.0.1"), 2);
         assert_eq!(clusters(&index), [1]);

@@ -138,31 +138,26 @@ impl View {
     }
 
     /// The keys whose newest bytes could not be used, from a key on.
-    pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &EntryKey> {
-        self.indices.rejected_from(start)
-    }
-
-    /// The keys whose newest bytes could not be used, in order.
-    pub fn rejected_keys(&self) -> impl Iterator<Item = &EntryKey> {
-        self.indices.rejected_from(&EntryKey::lowest())
+    pub fn rejected_from(&self, start: &EntryKey) -> impl Iterator<Item = &EntryKey> + use<'_> {
+        self.indices.rejected.range(start.clone()..)
     }
 
     /// Whether a key is held whose newest bytes could not be used.
     #[must_use]
     pub fn is_rejected(&self, key: &EntryKey) -> bool {
-        self.indices.is_rejected(key)
+        self.indices.rejected.contains(key)
     }
 
     /// How many keys could not be used.
     #[must_use]
     pub fn rejected_count(&self) -> usize {
-        self.indices.rejected_count()
+        self.indices.rejected.len()
     }
 
     /// The identity that a refused key names though its cluster may not have it in a mesh of that size, and those that it may have.
     #[must_use]
     pub fn identity_out_of_range(&self, key: &EntryKey, max: MaxConnectedClusters) -> Option<(u32, RangeInclusive<u32>)> {
-        if !self.indices.is_rejected(key) {
+        if !self.is_rejected(key) {
             return None;
         }
         let cluster_id = self.clusters.get(&key.cluster)?.config.as_ref()?.id;
@@ -370,7 +365,7 @@ impl View {
     /// How many objects of a kind there are, as lists know it.
     #[must_use]
     pub fn object_count(&self, kind: Kind) -> u64 {
-        Kind::STORED.into_iter().filter(|stored| stored.listed_as() == kind).map(|stored| self.indices.object_count(stored)).sum()
+        Kind::STORED.into_iter().filter(|stored| stored.listed_as() == kind).map(|stored| self.indices.object_counts[stored as usize]).sum()
     }
 
     /// Where the newest bytes of a record's key come from, or those of the node that it is derived from.

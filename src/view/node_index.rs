@@ -14,8 +14,8 @@ use crate::model::ObjectPrefix;
 pub(super) struct NodeIndex {
     names: NodeNames,
     own: Prefixes,
-    /// The pod CIDRs too.
-    derived: Prefixes,
+    /// What entries are derived for: the pod CIDRs too.
+    pub(super) derived: Prefixes,
 }
 
 /// What an address is to a node.
@@ -113,11 +113,6 @@ impl NodeIndex {
     /// The nodes that have an address, or exactly this pod CIDR.
     pub(super) fn at(&self, bond: Bond, prefix: ObjectPrefix) -> impl Iterator<Item = &NodeName> {
         self.prefixes(bond).exact(prefix).iter().filter_map(|number| self.names.get(*number))
-    }
-
-    /// What entries are derived for.
-    pub(super) const fn derived(&self) -> &Prefixes {
-        &self.derived
     }
 
     /// What entries are derived for inside a network, each with its node, in no particular order.

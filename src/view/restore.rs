@@ -40,7 +40,7 @@ impl View {
                     scope.restored_count += count;
                     self.entry_count += rows.len();
                 }
-                let rows = ScopeRows { chunk: chunk.clone(), rows, cluster: self.indices.cluster_number(cluster) };
+                let rows = ScopeRows { chunk: chunk.clone(), rows, cluster: self.indices.clusters.assign(cluster) };
                 match kind {
                     Kind::Ip => announced.push(rows),
                     Kind::NodeIp => derived.push(rows),

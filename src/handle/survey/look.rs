@@ -119,7 +119,7 @@ impl Survey {
         let view = &self.reading.published().view;
         let identities = self.naming.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
         let hosts = self.hosted.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
-        let refused = view.rejected_keys().map(|key| Finding::IdentityOutOfRange(key.clone()));
+        let refused = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
         let prefixes = view.prefixes_of_several().into_iter().map(Finding::DuplicateAddress);
         identities.chain(hosts).chain(refused).chain(prefixes).collect()
     }
