@@ -293,23 +293,23 @@ impl Subscription {
     /// The clusters themselves, behind all that they hold, and behind them what looks wrong, where that is asked for.
     fn scan_made<T: Send>(&mut self, reading: &Reading, start: &EntryKey, telling: &mut Telling<T, impl Tell<T>>) {
         let view = &reading.published().view;
-        let findings = self.filter.asks_for_problems().then(|| view.findings_from(start));
-        let mut made = view.clusters_from(start).chain(findings.into_iter().flatten());
+        let findings = self.filter.asks_for_problems();
+        let mut made = view.made_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
         let mut left = None;
         while telling.room() > 0 && left.is_none() {
-            let piece: Vec<(EntryKey, &Arc<Object>)> = made.by_ref().take(telling.room().min(self.pace)).collect();
+            let piece: Vec<(&EntryKey, &Arc<Object>)> = made.by_ref().take(telling.room().min(self.pace)).collect();
             if piece.is_empty() {
                 break;
             }
             let progress = telling.changes(&piece, |(key, object)| {
-                let upsert = || Item::Upsert { key: key.clone(), object: Arc::clone(object), revision: None, position: None };
+                let upsert = || Item::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
                 self.filter.matches(key, object).then(upsert)
             });
             self.count += progress.count;
             self.went_on(progress, piece.len());
             left = piece.into_iter().nth(progress.looked_at);
         }
-        self.mode = left.or_else(|| made.next()).map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key)));
+        self.mode = left.or_else(|| made.next()).map_or(Mode::Replaying, |(key, _)| Mode::Scanning(Some(key.clone())));
     }
 
     /// Newest state per key, in order of sequence. Ends at the head; what changes meanwhile moves up in the index and is met there.

@@ -271,7 +271,7 @@ impl View {
         let last = found.get(..count).and_then(|found| found.iter().map(|(sequence, _)| *sequence).max()).unwrap_or(Sequence(u64::MAX));
         found.extend(self.overlay.within(position, last).map(|(sequence, record)| (sequence, Place::Fresh(Arc::clone(record)))));
         let entries = found.into_iter().map(|(sequence, place)| (sequence, Live(Alive::Entry(place))));
-        let made = self.phases_after(position).chain(self.findings_after(position).take(count)).chain(self.notices_after(position));
+        let made = self.made_after(position).take(count).chain(self.notices_after(position));
         let made = made.map(|(sequence, key)| (sequence, Live(Alive::Made(key))));
         let mut found: Vec<(Sequence, Live)> = entries.chain(made).collect();
         found.sort_unstable_by_key(|(sequence, _)| *sequence);
@@ -344,7 +344,7 @@ impl View {
     /// Every cluster that anything is known of, in order.
     #[must_use]
     pub fn cluster_names(&self) -> BTreeSet<ClusterName> {
-        self.clusters.keys().chain(self.phases.keys()).chain(self.scopes.clusters()).cloned().collect()
+        self.clusters.keys().chain(self.made.clusters()).chain(self.scopes.clusters()).cloned().collect()
     }
 
     /// How many keys are mirrored, usable or not.

@@ -13,20 +13,19 @@ mod apply;
 mod base;
 mod decoding;
 mod derived;
-mod findings;
 mod fold;
 mod gist;
 mod global_services;
 mod index;
 mod ipcache;
 mod lookup;
+mod made;
 mod node_index;
 mod node_names;
 mod notices;
 mod numbers;
 mod overlay;
 mod paged;
-mod phases;
 mod place;
 mod rank;
 mod raw;
@@ -78,8 +77,7 @@ pub struct View {
     indices: Indices,
     scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
-    phases: OrdMap<ClusterName, phases::Placed>,
-    findings: findings::Findings,
+    made: made::Made,
     notices: notices::Notices,
     entry_count: usize,
     sequence: Sequence,

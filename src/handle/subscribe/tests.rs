@@ -107,11 +107,9 @@ impl World {
             records.extend(record.object.clone().map(|object| (record.key.clone(), object)));
             true
         });
-        let clusters = self.published.view.clusters_from(&EntryKey::lowest_of(Kind::Cluster));
-        let clusters = clusters.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key, Arc::clone(object)));
-        let findings = self.published.view.findings_from(&EntryKey::lowest_of(Kind::Problem));
-        let findings = findings.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key, Arc::clone(object)));
-        records.into_iter().chain(clusters).chain(findings).collect()
+        let made = self.published.view.made_from(&EntryKey::lowest_of(Kind::Cluster));
+        let made = made.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key.clone(), Arc::clone(object)));
+        records.into_iter().chain(made).collect()
     }
 }
 
