@@ -264,7 +264,7 @@ impl View {
     }
 
     fn fresh_within(&self, start: &EntryKey, end: Option<&EntryKey>) -> impl Iterator<Item = &Arc<Record>> {
-        self.overlay.from(start).map(|next| &next.0).take_while(move |record| end.is_none_or(|end| record.key < *end))
+        self.overlay.from(start).map(|(_, record)| record).take_while(move |record| end.is_none_or(|end| record.key < *end))
     }
 
     /// Takes out the chunks that are replaced, with what is beside and above them: all that is held there, in key order.

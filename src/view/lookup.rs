@@ -357,7 +357,7 @@ impl View {
     #[must_use]
     pub fn held_count(&self, scope: &Scope) -> usize {
         let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
-        let fresh = self.overlay.from(&start).map(|found| &found.0);
+        let fresh = self.overlay.from(&start).map(|(_, record)| record);
         let fresh = fresh.take_while(|record| record.key.kind == scope.kind && record.key.cluster == scope.cluster);
         self.base.held_count(scope) + fresh.filter(|record| record.source.held).count()
     }

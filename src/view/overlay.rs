@@ -1,15 +1,13 @@
 //! Records of keys that no chunk has: whole, with their objects, until they are folded into chunks.
 //!
-//! Two ordered sets of pointers, by key and by sequence: the second is only for readers that replay, which would else look at some tens of
+//! Two ordered maps of pointers, by key and by sequence: the second is only for readers that replay, which would else look at some tens of
 //! thousands of records for each few thousand that they tell. What is asked seldom, the ip entries of an identity, looks at all of them.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::sync::Arc;
 
-use imbl::ordset::RangedIter;
+use imbl::OrdMap;
+use imbl::ordmap::RangedIter;
 use imbl::shared_ptr::DefaultSharedPtr;
-use imbl::{OrdMap, OrdSet};
 
 use super::decoding::{kept, names};
 use crate::model::{EntryKey, Record, Sequence};
@@ -17,47 +15,17 @@ use crate::model::{EntryKey, Record, Sequence};
 /// Records that stand above the base.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Overlay {
-    records: OrdSet<ByKey>,
+    by_key: OrdMap<EntryKey, Arc<Record>>,
     by_sequence: OrdMap<Sequence, Arc<Record>>,
 }
 
-/// A record that sorts by its key.
-#[derive(Debug, Clone)]
-pub(super) struct ByKey(pub(super) Arc<Record>);
-
-/// Records in key order.
-pub(super) type Fresh<'a> = RangedIter<'a, ByKey, DefaultSharedPtr>;
-
-impl PartialEq for ByKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.key == other.0.key
-    }
-}
-
-impl Eq for ByKey {}
-
-impl PartialOrd for ByKey {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByKey {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.key.cmp(&other.0.key)
-    }
-}
-
-impl Borrow<EntryKey> for ByKey {
-    fn borrow(&self) -> &EntryKey {
-        &self.0.key
-    }
-}
+/// Records in key order, each with its key.
+pub(super) type Fresh<'a> = RangedIter<'a, EntryKey, Arc<Record>, DefaultSharedPtr>;
 
 impl Overlay {
     /// The record of a key.
     pub(super) fn get(&self, key: &EntryKey) -> Option<&Arc<Record>> {
-        self.records.get(key).map(|found| &found.0)
+        self.by_key.get(key)
     }
 
     /// Puts a record in place of the one of its key, if there is one.
@@ -65,7 +33,7 @@ impl Overlay {
         let record = kept(record);
         let sequence = record.last_sequence;
         self.by_sequence.insert(sequence, Arc::clone(&record));
-        if let Some(ByKey(replaced)) = self.records.insert(ByKey(record))
+        if let Some(replaced) = self.by_key.insert(record.key.clone(), record)
             && replaced.last_sequence != sequence
         {
             self.by_sequence.remove(&replaced.last_sequence);
@@ -74,19 +42,19 @@ impl Overlay {
 
     /// Takes the record of a key out.
     pub(super) fn remove(&mut self, key: &EntryKey) -> Option<Arc<Record>> {
-        let ByKey(record) = self.records.remove(key)?;
+        let record = self.by_key.remove(key)?;
         self.by_sequence.remove(&record.last_sequence);
         Some(record)
     }
 
-    /// Records from a key on, in key order.
+    /// Records from a key on, in key order, each with its key.
     pub(super) fn from(&self, start: &EntryKey) -> Fresh<'_> {
-        self.records.range::<_, EntryKey>(start.clone()..)
+        self.by_key.range(start.clone()..)
     }
 
     /// How many there are from a key on and below another.
     pub(super) fn count_within(&self, start: &EntryKey, end: &EntryKey) -> usize {
-        self.records.range::<_, EntryKey>(start.clone()..end.clone()).count()
+        self.by_key.range(start.clone()..end.clone()).count()
     }
 
     /// Records that changed between two sequences, in order.
@@ -97,12 +65,12 @@ impl Overlay {
 
     /// The ip entries that name an identity, from a key on, in key order.
     pub(super) fn of_identity(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = &Arc<Record>> {
-        self.from(start).map(|found| &found.0).filter(move |record| names(record, identity))
+        self.from(start).map(|(_, record)| record).filter(move |record| names(record, identity))
     }
 
     /// How many records there are.
     pub(super) fn len(&self) -> usize {
-        self.records.len()
+        self.by_key.len()
     }
 }
 

@@ -62,7 +62,7 @@ impl<'a> Scan<'a> {
     /// Finds where the next record of the overlay belongs.
     fn find_fresh(&mut self) {
         if let Some(current) = &mut self.current {
-            let next = self.fresh.peek().map(|next| current.chunk.find(&next.0.key));
+            let next = self.fresh.peek().map(|(key, _)| current.chunk.find(key));
             current.fresh_before = next.map_or(usize::MAX, |found| found.unwrap_or_else(|row| row));
         }
     }
@@ -74,12 +74,12 @@ impl Iterator for Scan<'_> {
     fn next(&mut self) -> Option<Place> {
         loop {
             let Some(current) = &mut self.current else {
-                return self.fresh.next().map(|next| Place::Fresh(Arc::clone(&next.0)));
+                return self.fresh.next().map(|(_, record)| Place::Fresh(Arc::clone(record)));
             };
             if current.row >= current.chunk.len() {
                 self.advance();
             } else if current.fresh_before <= current.row {
-                let record = self.fresh.next().map(|next| Place::Fresh(Arc::clone(&next.0)));
+                let record = self.fresh.next().map(|(_, record)| Place::Fresh(Arc::clone(record)));
                 self.find_fresh();
                 return record;
             } else {
