@@ -26,43 +26,6 @@ pub(super) struct Base {
     free: Vec<ChunkId>,
 }
 
-/// The rows of a chunk that are as they were packed and above a position, in order of sequence.
-struct Run<'a> {
-    id: ChunkId,
-    chunk: &'a Chunk,
-    side: &'a Side,
-    rest: &'a [u16],
-}
-
-impl<'a> Run<'a> {
-    fn after(position: Sequence, id: ChunkId, chunk: &'a Chunk, side: &'a Side) -> Option<Self> {
-        if chunk.max_sequence() <= position {
-            return None;
-        }
-        let rows = chunk.by_sequence();
-        let start = rows.partition_point(|row| chunk.last_sequence(usize::from(*row)) <= position);
-        Some(Self { id, chunk, side, rest: &rows[start..] })
-    }
-
-    /// The sequence of the next row.
-    fn head(&mut self) -> Option<Sequence> {
-        loop {
-            let row = usize::from(*self.rest.first()?);
-            if matches!(self.side.at(row), Row::Packed) {
-                return Some(self.chunk.last_sequence(row));
-            }
-            self.rest = &self.rest[1..];
-        }
-    }
-
-    /// The next row, of which there must be one.
-    fn take(&mut self) -> PackedRow {
-        let row = usize::from(self.rest[0]);
-        self.rest = &self.rest[1..];
-        PackedRow { id: self.id, chunk: self.chunk.clone(), row }
-    }
-}
-
 impl Base {
     /// Adds a chunk with what is beside its rows: of those that are as they were packed what the source said, of each other what it became.
     pub(super) fn add_with(&mut self, chunk: Chunk, rows: &[Settled], changes: Vec<(usize, Change)>) {
@@ -190,18 +153,19 @@ impl Base {
 
     /// What has the lowest sequences above one, `count` of the rows at most and some of what stands for rows, in no particular order.
     pub(super) fn live_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, Place)> {
-        let mut runs: Vec<Run<'_>> =
-            self.chunks.iter().map(|(_, chunk)| chunk).filter_map(|(id, chunk)| Run::after(position, *id, chunk, self.side(*id))).collect();
+        let newer = self.chunks.iter().map(|(_, chunk)| chunk).filter(|(_, chunk)| chunk.max_sequence() > position);
+        let mut runs: Vec<_> = newer.map(|(id, chunk)| self.packed_after(position, *id, chunk).peekable()).collect();
+        // the next sequence of each chunk, the lowest on top
         let mut heads: BinaryHeap<Reverse<(Sequence, usize)>> =
-            runs.iter_mut().enumerate().filter_map(|(at, run)| Some(Reverse((run.head()?, at)))).collect();
+            runs.iter_mut().enumerate().filter_map(|(at, run)| Some(Reverse((run.peek()?.0, at)))).collect();
         let mut found = Vec::new();
         while found.len() < count
             && let Some(mut lowest) = heads.peek_mut()
         {
-            let Reverse((sequence, at)) = *lowest;
-            found.push((sequence, Place::Packed(runs[at].take())));
-            match runs[at].head() {
-                Some(next) => *lowest = Reverse((next, at)),
+            let Reverse((_, at)) = *lowest;
+            found.extend(runs[at].next().map(|(sequence, row)| (sequence, Place::Packed(row))));
+            match runs[at].peek() {
+                Some((next, _)) => *lowest = Reverse((*next, at)),
                 None => drop(PeekMut::pop(lowest)),
             }
         }
@@ -216,6 +180,20 @@ impl Base {
             found.extend(within.map(|(row, record)| (record.last_sequence, Place::Replaced(at(row), Arc::clone(record)))));
         }
         found
+    }
+
+    /// The rows of a chunk that are as they were packed and above a position, in order of sequence.
+    fn packed_after<'a>(
+        &'a self,
+        position: Sequence,
+        id: ChunkId,
+        chunk: &'a Chunk,
+    ) -> impl Iterator<Item = (Sequence, PackedRow)> + use<'a> {
+        let side = self.side(id);
+        let rows = chunk.by_sequence();
+        let start = rows.partition_point(|row| chunk.last_sequence(usize::from(*row)) <= position);
+        let packed = rows[start..].iter().map(|row| usize::from(*row)).filter(move |row| matches!(side.at(*row), Row::Packed));
+        packed.map(move |row| (chunk.last_sequence(row), PackedRow { id, chunk: chunk.clone(), row }))
     }
 
     /// The ip entries of rows that name an identity, from a key on, in key order.
