@@ -292,7 +292,7 @@ item_query! {
 }
 
 fn narrow_nodes(query: &NodesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
-    let ip = parsed("ip", query.ip.as_deref(), "an IP address")?;
+    let ip = address("ip", query.ip.as_deref())?;
     Ok(Filter { labels: labels(query.label_selector.as_deref(), &[])?, name: query.name.clone(), ip, ..filter })
 }
 
@@ -319,8 +319,8 @@ fn narrow_identities(query: &IdentitiesQuery, filter: Filter, _: &Reading) -> Re
 }
 
 fn narrow_ipcache(query: &IpcacheQuery, filter: Filter, reading: &Reading) -> Result<Filter, Problem> {
-    let hosts = query.node.as_deref().map(|node| match node.parse() {
-        Ok(ip) => vec![(None, ip)],
+    let hosts = query.node.as_deref().map(|node| match node.parse::<std::net::IpAddr>() {
+        Ok(ip) => vec![(None, ip.to_canonical())],
         Err(_) => reading.node_host_ips(node),
     });
     let (identity, namespace, pod) = (query.identity, query.namespace.clone(), query.pod.clone());
@@ -332,11 +332,20 @@ pub(crate) fn clusters(names: &[String]) -> Result<Vec<ClusterName>, Problem> {
     names.iter().map(|name| ClusterName::parse(name).map_err(|error| Problem::parameter("cluster", error))).collect()
 }
 
-/// Reads an address or prefix in any of the forms that people write, host bits dropped.
+/// Reads an address or prefix in any of the forms that people write, host bits dropped. An IPv4 address that is written as one of IPv6 (RFC 4291
+/// §2.5.5.2) is one of IPv4: entries are never written so.
 pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
     let net: Option<ipnet::IpNet> = text.parse().ok();
-    net.map(|net| net.trunc()).or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from))
+    let net = net.map(|net| net.trunc()).or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from))?;
+    let mapped = net.prefix_len().checked_sub(IPV4_MAPPED_BITS).zip(match net.addr() {
+        std::net::IpAddr::V6(address) => address.to_ipv4_mapped(),
+        std::net::IpAddr::V4(_) => None,
+    });
+    mapped.map_or(Some(net), |(length, address)| ipnet::IpNet::new(address.into(), length).ok())
 }
+
+/// How many bits stand before the IPv4 address in an IPv6 address that maps one (RFC 4291 §2.5.5.2).
+const IPV4_MAPPED_BITS: u8 = 96;
 
 fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
     let read = |text| network(text).ok_or_else(|| Problem::parameter("cidr", format!("{text:?} is not an address or CIDR")));
@@ -376,6 +385,29 @@ fn labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<Labe
     LabelSelector::parse(&parts.join(",")).map(Some).map_err(|error| Problem::parameter(name, error))
 }
 
-fn parsed<T: std::str::FromStr>(name: &str, text: Option<&str>, what: &str) -> Result<Option<T>, Problem> {
-    text.map(|text| text.parse().map_err(|_| Problem::parameter(name, format!("{text:?} is not {what}")))).transpose()
+/// Reads an address; an IPv4 address in the form of IPv6 is one of IPv4.
+fn address(name: &str, text: Option<&str>) -> Result<Option<std::net::IpAddr>, Problem> {
+    let read =
+        |text: &str| text.parse::<std::net::IpAddr>().map_err(|_| Problem::parameter(name, format!("{text:?} is not an IP address")));
+    Ok(text.map(read).transpose()?.map(|ip| ip.to_canonical()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::network;
+
+    #[test]
+    fn an_ipv4_address_in_the_form_of_ipv6_is_one_of_ipv4() {
+        for (text, expected) in [
+            ("::ffff:10.3.0.10", "10.3.0.10/32"),
+            ("::ffff:10.3.0.10/112", "10.3.0.0/16"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::ffff:0:0/95", "::fffe:0:0/95"),
+            ("10.3.0.10/16", "10.3.0.0/16"),
+            ("2001:db8::1", "2001:db8::1/128"),
+        ] {
+            assert_eq!(network(text).map(|net| net.to_string()).as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!(network("10.3.0"), None);
+    }
 }

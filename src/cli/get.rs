@@ -37,11 +37,13 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
     let asker = Asker::new(server)?;
     let filters = filters(&options.filters, kind)?;
     let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if options.watch && options.name.is_some() {
+        return Err(Failure::usage("-w follows a list: leave the name out, and give --cluster or another filter"));
+    }
     if let Some(path) = options.name.as_deref().and_then(|name| path_of(kind, options, name)) {
-        if options.watch {
-            return Err(Failure::usage("-w follows a list: leave the name out, and give --cluster or another filter"));
-        }
-        let found: Value = asker.get(&path, &[]).await?;
+        check_filters_of_one(kind, &query, &path)?;
+        let by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| is_of_many_clusters(kind)).collect();
+        let found: Value = asker.get(&path, &by_cluster).await?;
         if let Some(Value::Array(items)) = found.get("items") {
             print_list(options.output.output, kind.shape, items)?;
         } else {
@@ -83,6 +85,24 @@ fn filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, Strin
         return Err(Failure::usage(format!("{name} have no labels: {instead}")));
     }
     Ok(options.query())
+}
+
+/// Whether an object's name does not say of which cluster it is, and its path takes `cluster=`.
+fn is_of_many_clusters(kind: &KindRow) -> bool {
+    matches!(kind.name_parts, ["prefix" | "id"])
+}
+
+/// Refuses what a whole name leaves nothing for, and what says otherwise than the name.
+fn check_filters_of_one(kind: &KindRow, query: &[(&str, &str)], path: &str) -> Result<(), Failure> {
+    let says_cluster = kind.name_parts.first() == Some(&"cluster");
+    for (filter, value) in query {
+        let is_said =
+            says_cluster && path.strip_prefix(&kind.path()).is_some_and(|name| name.split('/').nth(1) == Some(encoded(value).as_str()));
+        if *filter != "cluster" || !(is_of_many_clusters(kind) || is_said) {
+            return Err(Failure::usage(format!("a whole name is of one object: leave {filter}={value} out, or the name")));
+        }
+    }
+    Ok(())
 }
 
 /// The path of a single object; `None` where the name is not whole.

@@ -56,7 +56,7 @@ pub(super) static KINDS: &[KindRow] = &[
         stream_name: None,
         name_parts: &["namespace", "name"],
         namespaced: true,
-        labelled: false,
+        labelled: true,
         shape: &GLOBAL_SERVICES,
     },
     KindRow {

@@ -91,9 +91,38 @@ impl<T: DeserializeOwned> Tabular for Shape<T> {
 }
 
 /// What the API says, as the shape that it has in this version.
+///
+/// Control characters of texts are replaced: names come from other clusters, and must neither write beyond their line nor speak to the terminal.
 pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     let other = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
-    T::deserialize(answer).map_err(other)
+    if has_controls(answer) { T::deserialize(&without_controls(answer)) } else { T::deserialize(answer) }.map_err(other)
+}
+
+fn has_controls(value: &Value) -> bool {
+    let in_text = |text: &str| text.chars().any(char::is_control);
+    match value {
+        Value::String(text) => in_text(text),
+        Value::Array(items) => items.iter().any(has_controls),
+        Value::Object(members) => members.iter().any(|(name, member)| in_text(name) || has_controls(member)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+fn without_controls(value: &Value) -> Value {
+    let plain = |text: &str| -> String {
+        let plain = |character: char| match character {
+            '\n' | '\t' => ' ',
+            _ if character.is_control() => char::REPLACEMENT_CHARACTER,
+            _ => character,
+        };
+        text.chars().map(plain).collect()
+    };
+    match value {
+        Value::String(text) => Value::String(plain(text)),
+        Value::Array(items) => items.iter().map(without_controls).collect(),
+        Value::Object(members) => members.iter().map(|(name, member)| (plain(name), without_controls(member))).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
 }
 
 /// Prints a list.
@@ -234,6 +263,14 @@ pub(super) fn coloured(text: &str, colour: Colour) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_other_clusters_do_not_speak_to_the_terminal() {
+        let said = json!({"name": "x\u{1b}[31m\u{7}\nFAKE", "labels": {"a\u{9b}": ["\tb"]}, "count": 1});
+        let expected = json!({"name": "x\u{fffd}[31m\u{fffd} FAKE", "labels": {"a\u{fffd}": [" b"]}, "count": 1});
+        assert_eq!(read::<Value>(&said).unwrap(), expected);
+        assert_eq!(read::<Value>(&expected).unwrap(), expected);
+    }
 
     #[test]
     fn ages_are_written_as_kubectl_does() {

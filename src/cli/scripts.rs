@@ -18,20 +18,21 @@ pub(super) fn completion(shell: Shell, mut command: Command) -> Result<(), Failu
 /// Prints the manual page: one for all commands, as `man -l -` reads it.
 pub(super) fn man(command: Command) -> Result<(), Failure> {
     let mut page = Vec::new();
-    let written = render(&command, &mut page);
+    let written = clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| render_below(&command, "meshkeep", &mut page));
     written.map_err(|error| Failure::not_found(error.to_string()))?;
     print(&String::from_utf8_lossy(&page))
 }
 
-fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
-    clap_mangen::Man::new(command.clone()).render(page)?;
+/// The commands below one, and those below each of them.
+fn render_below(command: &Command, title: &str, page: &mut Vec<u8>) -> io::Result<()> {
     for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-        let title = format!("meshkeep {}", subcommand.get_name());
+        let title = format!("{title} {}", subcommand.get_name());
         let named = subcommand.clone().bin_name(&title).display_name(&title);
         let manual = clap_mangen::Man::new(named);
         manual.render_name_section(page)?;
         manual.render_synopsis_section(page)?;
         manual.render_options_section(page)?;
+        render_below(subcommand, &title, page)?;
     }
     Ok(())
 }

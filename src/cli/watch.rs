@@ -50,6 +50,16 @@ pub(super) enum Start {
     After(String),
 }
 
+/// How far a stream is.
+struct Place {
+    /// Where it goes on; `None` before the first position, and inside a snapshot.
+    position: Option<String>,
+    /// Whether everything is to come first.
+    snapshot: bool,
+    /// Whether it is filtered by more than the keys say.
+    is_narrow: bool,
+}
+
 /// Follows until it is interrupted.
 pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<Verdict, Failure> {
     let mut query = options.filters.query();
@@ -64,40 +74,40 @@ pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Resul
 
 /// Follows a filter of the stream from a place on.
 pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start: Start, format: Format) -> Result<Verdict, Failure> {
-    let (mut position, mut snapshot) = match start {
+    let (position, snapshot) = match start {
         Start::Now => (None, false),
         Start::Snapshot => (None, true),
         Start::After(position) => (Some(position), false),
     };
+    let is_narrow = filters.iter().any(|(name, _)| !matches!(name.as_str(), "kind" | "cluster"));
+    let mut place = Place { position, snapshot, is_narrow };
     let (mut wait, mut connected_before) = (RETRY_MIN, false);
     loop {
         let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        match &position {
+        match &place.position {
             Some(position) => query.push(("after", position)),
-            None if snapshot => query.push(("snapshot", "true")),
+            None if place.snapshot => query.push(("snapshot", "true")),
             None => {}
         }
         let broken = match asker.stream("/v1/events", &query).await {
             Ok(response) => {
                 if connected_before {
-                    note(if position.is_some() { "connected again: going on from where it was" } else { "connected again" });
+                    note(if place.position.is_some() { "connected again: going on from where it was" } else { "connected again" });
                 }
                 (connected_before, wait) = (true, RETRY_MIN);
-                read(response, &mut position, format).await?
+                read(response, &mut place, format).await?
             }
             Err(failure) if connected_before && failure.is_unreachable() => failure.to_string(),
             Err(failure) => return Err(failure),
         };
         note(&format!("{broken}; trying again in {:.1} s", wait.as_secs_f64()));
         tokio::time::sleep(wait).await;
-        // a snapshot that broke off begins again; what was not asked for from the beginning is not asked for now
-        snapshot = snapshot && position.is_none();
         wait = (wait * 2).min(RETRY_MAX);
     }
 }
 
 /// Prints what a stream says until it ends; returns why.
-async fn read(response: reqwest::Response, position: &mut Option<String>, format: Format) -> Result<String, Failure> {
+async fn read(response: reqwest::Response, place: &mut Place, format: Format) -> Result<String, Failure> {
     let mut chunks = response.bytes_stream();
     let mut buffer = Vec::new();
     loop {
@@ -113,18 +123,18 @@ async fn read(response: reqwest::Response, position: &mut Option<String>, format
         let lines = std::mem::replace(&mut buffer, rest);
         let mut printed = String::new();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            printed.extend(heard(line, position, format));
+            printed.extend(heard(line, place, format));
         }
         print(&printed)?;
     }
 }
 
 /// What to print of a line of the stream.
-fn heard(line: &[u8], position: &mut Option<String>, format: Format) -> Option<String> {
+fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
     // through a value, as other answers: each way to read every shape is some hundred kilobytes of the binary
     let said: Value = serde_json::from_slice(line).ok()?;
     match super::output::read(&said) {
-        Ok(event) => told(&event, line, position, format),
+        Ok(event) => told(&event, line, place, format),
         // of a newer server: not to be passed over in silence
         Err(failure) => {
             let printed = as_it_is(line, format);
@@ -149,20 +159,24 @@ fn as_it_is(line: &[u8], format: Format) -> Option<String> {
 }
 
 /// What to print of an event, its line end included. Notes how far the stream is.
-fn told(event: &WatchEvent, line: &[u8], position: &mut Option<String>, format: Format) -> Option<String> {
+fn told(event: &WatchEvent, line: &[u8], place: &mut Place, format: Format) -> Option<String> {
     let name = event.event_type.as_ref();
     let reached = event.meta.as_ref().and_then(|meta| meta.position.as_ref()).or(event.position.as_ref());
     // inside a snapshot a position would skip the rest of it
-    if name != "reset" && (name == "synced" || position.is_some() || name == "bookmark") {
-        *position = reached.cloned().or(position.take());
+    if name != "reset" && (name == "synced" || place.position.is_some() || name == "bookmark") {
+        place.position = reached.cloned().or(place.position.take());
     }
+    place.snapshot &= name != "synced";
     match (name, format) {
         (_, Format::Json | Format::Yaml) => as_it_is(line, format),
+        // the key changed while nobody listened, and no filter but those of keys knows whether it ever matched
+        ("delete", _) if place.is_narrow && event.reason.as_deref() == Some("unknown") => None,
         ("upsert" | "delete" | "patch" | "cluster", Format::Name) => Some(text(event.key.as_ref()) + "\n"),
         ("upsert" | "patch" | "cluster", _) => Some(line_of('+', Colour::Green, event)),
         ("delete", _) => Some(line_of('-', Colour::Red, event)),
         ("reset", _) => {
-            *position = None;
+            // what follows is a snapshot, which begins again if it breaks off
+            (place.position, place.snapshot) = (None, true);
             match event.reason.as_deref().unwrap_or_default() {
                 // the snapshot that was asked for
                 "initial" => {}
@@ -270,7 +284,7 @@ mod tests {
     #[test]
     fn an_event_that_this_version_does_not_read_is_printed_as_it_is_where_that_is_asked_for() {
         let line = br#"{"type":"upsert","kind":"node","key":7}"#;
-        let heard = |format| heard(line, &mut None, format);
+        let heard = |format| heard(line, &mut Place { position: None, snapshot: false, is_narrow: false }, format);
         assert_eq!(heard(Format::Json).as_deref(), Some("{\"type\":\"upsert\",\"kind\":\"node\",\"key\":7}\n"));
         assert_eq!(heard(Format::Yaml).as_deref(), Some("---\nkey: 7\nkind: node\ntype: upsert\n"));
         assert_eq!(heard(Format::Table), None);
@@ -278,10 +292,10 @@ mod tests {
 
     #[test]
     fn no_place_is_kept_inside_a_snapshot() {
-        let mut position = None;
+        let mut place = Place { position: None, snapshot: false, is_narrow: true };
         let mut tell = |event: Value| {
-            told(&read(&event), b"", &mut position, Format::Table);
-            position.clone()
+            told(&read(&event), b"", &mut place, Format::Table);
+            place.position.clone()
         };
         assert_eq!(tell(json!({"type": "reset", "reason": "initial"})), None);
         assert_eq!(tell(json!({"type": "upsert", "kind": "node", "meta": {"cluster": "tokyo", "position": "v1.a.5"}})), None);
@@ -291,5 +305,13 @@ mod tests {
             Some("v1.a.10")
         );
         assert_eq!(tell(json!({"type": "reset", "reason": "foreignEpoch"})), None);
+        assert!(place.snapshot, "what follows anew is asked for anew where it breaks off");
+        let told = |event: Value, place: &mut Place| told(&read(&event), b"", place, Format::Table);
+        told(json!({"type": "synced", "position": "v1.b.1"}), &mut place);
+        assert!(!place.snapshot);
+        let gone =
+            |reason: &str| json!({"type": "delete", "kind": "ipcache", "key": "cilium/cache/ip/v1/tokyo/10.0.0.1", "reason": reason});
+        assert_eq!(told(gone("unknown"), &mut place), None);
+        assert!(told(gone("deleted"), &mut place).is_some());
     }
 }

@@ -47,7 +47,6 @@ impl Reporter {
             let changed = status.phase != phase;
             if changed {
                 status.phase = phase;
-                status.phase_since = Instant::now();
                 status.next_retry = None;
             }
             changed
@@ -95,6 +94,13 @@ impl Reporter {
                 let command = Command::Phase { cluster: self.cluster.clone(), phase, cause };
                 if commands.send(command).await.is_err() {
                     return;
+                }
+                if told.is_none_or(|(before, _)| before != phase) {
+                    // of the phase that is told: each attempt to reach a cluster that is backing off enters one of its own
+                    self.status.send_if_modified(|status| {
+                        status.phase_since = Instant::now();
+                        false
+                    });
                 }
                 told = news;
             }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{cidr, clusters, kind, labels, parsed, scope};
+use super::{address, cidr, clusters, kind, labels, scope};
 use crate::api::dto::meta::Terms;
 use crate::api::problem::Problem;
 use crate::handle::Filter;
@@ -111,7 +111,7 @@ macro_rules! stream_query {
                     name: self.name.clone(),
                     labels: labels(self.label_selector.as_deref(), &self.label)?,
                     shared: self.shared,
-                    ip: parsed("ip", self.ip.as_deref(), "an IP address")?,
+                    ip: address("ip", self.ip.as_deref())?,
                     scope: scope(self.scope.as_deref())?,
                     cidr: cidr(self.cidr.as_deref())?,
                     identity: self.identity,
@@ -152,5 +152,5 @@ stream_query! {
 /// The hosts of an ipcache entry: an address, as a stream looks at one object alone.
 fn host(node: &str) -> Result<Vec<(Option<crate::model::ClusterName>, std::net::IpAddr)>, Problem> {
     let node_name = "is not a host address: a stream cannot follow a node's name, give one of its addresses";
-    node.parse().map(|ip| vec![(None, ip)]).map_err(|_| Problem::parameter("node", node_name))
+    node.parse().map(|ip: std::net::IpAddr| vec![(None, ip.to_canonical())]).map_err(|_| Problem::parameter("node", node_name))
 }

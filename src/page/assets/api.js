@@ -12,6 +12,12 @@ const EAGER_COUNT = 16;
 /** A line that is longer than this is no event: the largest object is a global service of some MiB. */
 const LINE_MAX = 32 << 20;
 
+/**
+ * A hidden tab gives its streams up after so long, and goes on by their positions when it is seen again: over HTTP/1.1 a browser has six connections
+ * to a server, of which each tab holds two.
+ */
+const HIDDEN_MS = 5_000;
+
 let token = null;
 const signedIn = new Set();
 /** What ends the present connection of each stream. */
@@ -42,6 +48,24 @@ export function hasToken() {
 /** Somebody found that meshkeep is gone: no stream waits until its own connection says so, which one behind a proxy may never do. */
 export function breakStreams() {
   for (const end of [...streams]) end();
+}
+
+let hiddenTimer = 0;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hiddenTimer);
+  if (document.hidden) hiddenTimer = setTimeout(breakStreams, HIDDEN_MS);
+});
+
+function whenSeen() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
 }
 
 /** Takes a token, or forgets it, and wakes all who wait for one. */
@@ -165,6 +189,13 @@ export function follow(filter, on) {
       let wait = 0;
       let why = "the connection ended";
       let state = "lost";
+      // one that has no position yet would miss what comes meanwhile
+      if (document.hidden && position !== null) {
+        await whenSeen();
+        [failures, lostSince] = [0, null];
+        if (closed) return;
+        on.link({ state: "connecting" });
+      }
       try {
         await read();
       } catch (error) {

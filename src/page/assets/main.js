@@ -54,6 +54,7 @@ function follow() {
   const before = route;
   route = current();
   if (shown && before.part === route.part && shown.moved?.(route)) {
+    document.title = `${shown.title(route)} · meshkeep`;
     draw();
     return;
   }

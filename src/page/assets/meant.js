@@ -5,8 +5,10 @@ import { mirror } from "./mirror.js";
 import { hash } from "./route.js";
 import { address, labels } from "./words.js";
 
-/** Names of services and nodes that are known for completion: an answer of 100 KB, compressed, at most, read once. */
+/** Names of services and nodes that are known for completion: an answer of 100 KB, compressed, at most. */
 const NAMES_MAX = 10_000;
+/** They are read again where they are needed after so long: what is new is found, and typing asks for them once. */
+const NAMES_LAST_MS = 30_000;
 
 const PREFIX = /^([0-9a-f:.]+)\/(\d{1,3})$/i;
 
@@ -16,14 +18,16 @@ export function form(text) {
   const prefix = PREFIX.exec(text);
   if (prefix && address(prefix[1])) return "prefix";
   if (/^\d{1,10}$/.test(text)) return "number";
-  if (/[=]|^[a-z]+:[^/]+$|^!|\b(in|notin)\s*\(/i.test(text)) return "labels";
+  if (/[=]|^[a-z][a-z0-9]*:\S+$|^!|\b(in|notin)\s*\(/i.test(text)) return "labels";
   return /^[^/\s]+\/[^/\s]+$/.test(text) ? "pair" : "word";
 }
 
 let names = null;
+let namesAt = 0;
 
-/** Names of services and nodes, read when the box is first used. */
+/** Names of services and nodes, as of half a minute ago at most. */
 export function readNames() {
+  if (Date.now() - namesAt > NAMES_LAST_MS) [names, namesAt] = [null, Date.now()];
   names ??= Promise.all([
     ask(`/v1/global-services${query({ fields: "namespace,name", limit: NAMES_MAX, meta: "none" })}`),
     ask(`/v1/nodes${query({ fields: "cluster,name", limit: NAMES_MAX, meta: "none" })}`),
@@ -34,11 +38,6 @@ export function readNames() {
       return { services: [], nodes: [] };
     });
   return names;
-}
-
-/** Forgets the names now and then, so that new ones are found. */
-export function forgetNames() {
-  names = null;
 }
 
 export const found = {

@@ -147,7 +147,11 @@ function takeAges(ages) {
   const at = Date.now();
   for (const told of ages) {
     const known = mirror.clusters.get(told.cluster);
-    if (known) takeCluster({ ...known.object, ageSeconds: told.ageSeconds, lastContact: told.lastContact }, at);
+    if (!known) continue;
+    // what else was told goes on by itself from when it was: time in the phase grows, the time until the next attempt is unknown
+    const { phaseSeconds, nextRetrySeconds, ...object } = known.object;
+    const sofar = phaseSeconds === undefined ? {} : { phaseSeconds: phaseSeconds + (at - known.at) / 1000 };
+    takeCluster({ ...object, ...sofar, ageSeconds: told.ageSeconds, lastContact: told.lastContact }, at);
   }
 }
 

@@ -95,6 +95,7 @@ class Following {
     this.draw = draw;
     const filter = { kind: params.getAll("kind"), patch: true };
     for (const [name] of TEXT_FILTERS) filter[name] = params.getAll(name);
+    this.isNarrow = TEXT_FILTERS.some(([name]) => name !== "cluster" && filter[name].some(Boolean));
     this.stream = follow(filter, {
       link: (link) => {
         this.link = link;
@@ -117,6 +118,8 @@ class Following {
       this.add({ id: (this.count += 1), at: Date.now(), kind: "", cluster: "", sign: "·", name: "meshkeep could not go on from here", rest: `(${event.reason}): what changed meanwhile is not known` });
     } else if (event.type === "synced") {
       this.isSnapshot = false;
+    } else if (this.isNarrow && event.type === "delete" && event.reason === "unknown") {
+      // the key changed while the stream was broken, and whether it ever matched the filter nobody knows
     } else if (["upsert", "patch", "delete", "cluster"].includes(event.type) && !this.isSnapshot) {
       this.add(line(event, (this.count += 1)));
     }

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { ask, follow } from "../api.js";
-import { atMostEvery, whenMoved } from "../mirror.js";
+import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { address, age, clock, labels, phase, tone } from "../words.js";
 
@@ -58,15 +58,20 @@ function isWhole(prefix) {
   return /\/(32|128)$/.test(prefix);
 }
 
-function Head({ answer }) {
+function Head({ answer, at }) {
   const { ip, match, meta } = answer;
-  const aged = meta.ageSeconds ?? meta.oldestAgeSeconds;
+  // as of now: the answer is as old as its reading
+  const known = match && mirror.clusters.get(match.cluster);
+  const isFollowed = match ? meta.phase === "live" : meta.liveSources === meta.sourceCount;
+  const told = meta.ageSeconds ?? meta.oldestAgeSeconds;
+  const aged = known ? ageOf(known) : told === undefined || isFollowed ? told : told + (Date.now() - at) / 1000;
+  const inPhase = known?.object.phase ?? meta.phase;
   const trust = match
-    ? html`<span class="tone-${tone(aged)}">${meta.origin === "live" ? "live" : "restored"}${meta.stale ? ", held: its source has lost it" : ""}, told ${age(aged)} ago${
-        meta.phase && meta.phase !== "live" ? `; the cluster is ${phase(meta.phase)}` : ""
+    ? html`<span class="tone-${tone(aged)}">${meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source has lost it" : ""}, told ${age(aged)} ago${
+        inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${
-        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} sources are live, the oldest told ${age(meta.oldestAgeSeconds)} ago` : "no cluster is mirrored yet"
+        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} sources are live, the oldest told ${age(aged)} ago` : "no cluster is mirrored yet"
       }</span>`;
   return html`<header class="answer">
     <h1><span class="mono">${ip}</span> <span class="arrow" aria-label="is">→</span> ${
@@ -136,10 +141,10 @@ function Hints({ hints }) {
   <//>`;
 }
 
-function View({ answer }) {
+function View({ answer, at }) {
   const { match, entries, node, services, problems, hints, complete } = answer;
   return html`<article class="explain">
-    <${Head} answer=${answer} />
+    <${Head} answer=${answer} at=${at} />
     ${entries.length > 0 && html`<${Ladder} entries=${entries} />`}
     <div class="cards">
       <${Hints} hints=${hints} />
@@ -157,11 +162,13 @@ export const explain = {
   open(route, draw) {
     const ip = address(route.path[0] ?? "");
     let answer = null;
+    let at = 0;
     let trouble = null;
     let stop = new AbortController();
     const read = atMostEvery(AGAIN_EVERY_MS, async () => {
       try {
         answer = await ask(`/v1/explain/${encodeURIComponent(ip)}`, stop.signal);
+        at = Date.now();
         trouble = null;
       } catch (error) {
         if (stop.signal.aborted) return;
@@ -176,7 +183,7 @@ export const explain = {
       // its own entries; what covers it changes with nodes, whose clusters are told of by the page's own stream
       stream = follow(
         { kind: "ipcache", cidr: `${ip}/${ip.includes(":") ? 128 : 32}` },
-        { link() {}, event: (event) => ["upsert", "delete", "reset"].includes(event.type) && read() },
+        { link() {}, refused: () => stream.close(), event: (event) => ["upsert", "delete", "reset"].includes(event.type) && read() },
       );
       listening = whenMoved((what) => (what === "cluster" || what === "synced" || trouble) && read());
     }
@@ -190,7 +197,7 @@ export const explain = {
         if (!answer) {
           return html`<div class="sentence"><h1 class="mono">${ip}</h1><p class=${trouble ? "red" : "quiet"}>${trouble ? trouble.message : "Looking …"}</p></div>`;
         }
-        return html`<${View} answer=${answer} />`;
+        return html`<${View} answer=${answer} at=${at} />`;
       },
       close() {
         stop.abort();

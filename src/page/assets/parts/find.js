@@ -3,7 +3,7 @@
 import { html } from "../vendor/preact.js";
 import { ask, askMaybe, query } from "../api.js";
 import { form, readNames } from "../meant.js";
-import { mirror } from "../mirror.js";
+import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { labels, number, phase } from "../words.js";
 
@@ -18,6 +18,7 @@ function Addresses({ list, title }) {
       <tbody>${list.items.map((one) => html`<tr key=${`${one.cluster}${one.prefix}${one.host}${one.source}`}>
         <td><a data-row class="mono" href=${hash("explain", [one.prefix.split("/")[0]])}>${one.prefix}</a></td><td>${one.cluster}</td><td><a href=${hash("find", [String(one.identity)])}>${one.identity}</a></td>
         <td>${one.podName ? `${one.namespace}/${one.podName}` : html`<span class="quiet">${one.source === "node" ? (one.nodeName ?? "node") : ""}</span>`}</td><td class="mono">${one.hostIP ?? ""}</td></tr>`)}</tbody></table></div>`}
+    ${list.trouble && html`<p class="red">${list.trouble.message}</p>`}
     ${list.next && html`<button type="button" onClick=${list.more}>more</button>`}
   </section>`;
 }
@@ -50,13 +51,26 @@ function Links({ title, items }) {
 /** Addresses by a filter, page by page. */
 async function pages(filter, signal, draw) {
   const list = { items: [], next: undefined };
-  list.more = async () => {
-    const answer = await ask(`/v1/ipcache${query({ ...filter, limit: PAGE, meta: "none", pageToken: list.next })}`, signal);
+  const read = async (pageToken) => {
+    const answer = await ask(`/v1/ipcache${query({ ...filter, limit: PAGE, meta: "none", pageToken })}`, signal);
+    // the first page takes the place of what there was
+    if (pageToken === undefined) list.items = [];
     list.items.push(...answer.items);
     list.next = answer.nextPageToken;
+    list.trouble = null;
     draw();
   };
-  await list.more();
+  list.more = async () => {
+    try {
+      // a token of before a restart is of no use: from the beginning then
+      await read(list.next).catch((error) => (error.status === 400 ? read() : Promise.reject(error)));
+    } catch (error) {
+      if (signal.aborted) return;
+      list.trouble = error;
+      draw();
+    }
+  };
+  await read();
   return list;
 }
 
@@ -109,14 +123,17 @@ export const find = {
     const stop = new AbortController();
     let found = null;
     let trouble = null;
-    if (text) {
+    const begin = () =>
       look(text, stop.signal, draw)
-        .then((answer) => (found = answer))
+        .then((answer) => ([found, trouble] = [answer, null]))
         .catch((error) => (trouble = stop.signal.aborted ? null : error))
         .finally(draw);
-    }
+    if (text) begin();
+    // after a sign-in what was refused is asked again
+    const listening = whenMoved(() => trouble?.status === 401 && begin());
     return {
       view() {
+        if (!text) return html`<div class="sentence"><h1>What is it?</h1><p>Type an address, prefix, identity, label, pod, node or service into the box above (<kbd>/</kbd>).</p></div>`;
         if (trouble) return html`<div class="sentence"><h1>${text}</h1><p class="red">${trouble.message}</p></div>`;
         if (!found) return html`<p class="sentence quiet">Looking …</p>`;
         const { identities = [], node, list, nodes, services, clusters, title, none, more } = found;
@@ -133,7 +150,10 @@ export const find = {
           ${more && html`<p class="quiet">The first ${number(identities.length)} identities are shown.</p>`}
         </article>`;
       },
-      close: () => stop.abort(),
+      close() {
+        stop.abort();
+        listening();
+      },
     };
   },
 };

@@ -1,6 +1,7 @@
 // Problems: what is wrong that nobody noticed, worst first, each with what to do and a way to what it is about.
 
 import { html } from "../vendor/preact.js";
+import { query } from "../api.js";
 import { PROBLEMS_MAX, mirror, readProblems, summary } from "../mirror.js";
 import { hash } from "../route.js";
 import { age, linkOfKey, number, ofKey, plural, since, spaced } from "../words.js";
@@ -70,10 +71,10 @@ export const problems = {
           </div>
           ${found.length === 0
             ? html`<div class="sentence fine"><span class="dot good" aria-hidden="true"></span>
-                <p>${all.length === 0 ? "Nothing" : "Nothing of this sort is"} wrong in ${cluster ?? plural(clusters, "cluster")}, ${seen}.</p></div>`
+                <p>${mirror.moreProblems ? `None of the first ${number(PROBLEMS_MAX)} is of this sort` : `${all.length === 0 ? "Nothing" : "Nothing of this sort is"} wrong in ${cluster ?? plural(clusters, "cluster")}`}, ${seen}.</p></div>`
             : html`<ul class="problems">${found.slice(0, shown).map((problem) => html`<${Row} key=${problem.id} problem=${problem} />`)}</ul>`}
           ${found.length > shown && html`<button type="button" onClick=${() => ((shown += SHOWN_MAX), draw())}>${number(found.length - shown)} more</button>`}
-          ${mirror.moreProblems && html`<p class="quiet">The first ${number(PROBLEMS_MAX)} are shown; <a href="/v1/problems">/v1/problems</a> has all.</p>`}`;
+          ${mirror.moreProblems && html`<p class="quiet">The first ${number(PROBLEMS_MAX)} are shown; <a href=${`/v1/problems${query({ severity: route.params.get("severity"), kind: route.params.get("kind"), cluster })}`}>/v1/problems</a> has all.</p>`}`;
       },
       moved(next) {
         route = next;

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { ask, follow, query } from "../api.js";
-import { atMostEvery, mirror, whenMoved } from "../mirror.js";
+import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { go, hash } from "../route.js";
 import { age, number, phase, plural, spaced, tone } from "../words.js";
 
@@ -61,12 +61,16 @@ function Backend({ backend, isUsed, selection }) {
 }
 
 function Column({ cluster, backends, used, selection }) {
-  const isLive = cluster.origin === "live" && (cluster.phase ?? "live") === "live" && !cluster.stale;
+  // as of now: the answer is as old as its reading
+  const known = mirror.clusters.get(cluster.cluster);
+  const aged = known ? ageOf(known) : cluster.ageSeconds;
+  const inPhase = known?.object.phase ?? cluster.phase ?? "live";
+  const isLive = cluster.origin === "live" && inPhase === "live" && !cluster.stale;
   const shown = backends.slice(0, BACKENDS_MAX);
   const why = backends.length > 0 ? whyNot(cluster.cluster, selection) : "";
   return html`<section class="column ${selection?.from === cluster.cluster ? "own" : ""}">
     <h3><a class="chip" href=${hash("mesh", [cluster.cluster])}>${cluster.cluster}</a>
-      <span class="tone-${tone(cluster.ageSeconds)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(cluster.phase) : cluster.origin}, ${age(cluster.ageSeconds)}</span></h3>
+      <span class="tone-${tone(aged)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(inPhase) : cluster.origin}, ${age(aged)}</span></h3>
     <p class="quiet">${cluster.source === "endpointSlice" ? "by endpoint slices" : `${cluster.includeExternal === false ? "takes no others' backends" : "takes others' backends too"}`}${
       cluster.frontends?.length ? `, at ${cluster.frontends.map((one) => one.ip).join(", ")}` : ""
     }</p>
@@ -78,7 +82,7 @@ function Column({ cluster, backends, used, selection }) {
 }
 
 function Choice({ route, service, chosen, from, affinity }) {
-  const names = [...new Set([...service.clusters.map((one) => one.cluster), ...mirror.clusters.keys()])].sort();
+  const names = [...new Set([...service.clusters.map((one) => one.cluster), ...mirror.clusters.keys(), mirror.home])].filter(Boolean).sort();
   const to = (change) => go(hash("services", route.path, { from, affinity, ...change }), true);
   return html`<div class="choice">
     <label>seen from <select value=${from} onChange=${(event) => to({ from: event.target.value })}>
@@ -123,7 +127,8 @@ class Open {
       { kind: ["service", "serviceExport"], namespace, name, patch: true },
       { link() {}, event: (event) => ["upsert", "patch", "delete", "reset"].includes(event.type) && this.read() },
     );
-    this.end = whenMoved((what) => what !== "position" && this.read());
+    // its endpoint slices are not in the stream: they move the position
+    this.end = whenMoved(() => this.read());
     this.read();
   }
 
