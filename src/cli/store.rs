@@ -41,7 +41,7 @@ pub(super) enum StoreCommand {
 #[derive(Debug, Args)]
 pub(super) struct Place {
     /// The data directory of a meshkeep that does not run
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/meshkeep")]
+    #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
 }
 

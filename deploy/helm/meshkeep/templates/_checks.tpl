@@ -5,9 +5,6 @@
 {{- if and .Values.service.enabled (not (and $tls $who)) (not .Values.auth.insecure) -}}
 {{- fail "service.enabled lets the cluster ask for everything that is mirrored: give tls.secretName (or tls.certManager) and auth.tokenSecretName or auth.clientCASecretName, or accept that anybody may with auth.insecure" -}}
 {{- end -}}
-{{- if and (not .Values.service.enabled) (or $tls $who) -}}
-{{- fail "tls and auth protect the Service: set service.enabled, or leave them out" -}}
-{{- end -}}
 {{- if and .Values.clustermesh.caBundle.configMapName .Values.clustermesh.caBundle.secretName -}}
 {{- fail "clustermesh.caBundle: the bundle is in a ConfigMap or in a Secret, not in both" -}}
 {{- end -}}

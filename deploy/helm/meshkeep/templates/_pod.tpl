@@ -1,5 +1,5 @@
 {{/* Requests and limits by the size of the mesh: docs/operate.md, "Memory and disk", has the measurements that they follow from. No limit of
-processor time: it would make answers late for nothing. */}}
+processor time: it would make answers late for nothing. Each limit is above what the alert MeshkeepMemory fires at with that many keys. */}}
 {{- define "meshkeep.resources" -}}
 {{- if .Values.resources -}}
 {{- toYaml .Values.resources -}}
@@ -21,10 +21,12 @@ limits: {memory: 768Mi}
 - --clustermesh-config=/var/lib/cilium/clustermesh
 {{- if .Values.service.enabled }}
 - --listen={{ include "meshkeep.bind" (dict "address" .Values.bindAddress "port" .Values.ports.api) }}
-# for `kubectl exec`, which needs no certificate there
-- --listen=unix:///run/meshkeep/api.sock
 {{- else }}
 - --listen=127.0.0.1:{{ .Values.ports.api }}
+{{- end }}
+{{- if include "meshkeep.hasSocket" . }}
+# for `kubectl exec`, which needs no certificate there
+- --listen=unix:///run/meshkeep/api.sock
 {{- end }}
 - --health-listen={{ include "meshkeep.bind" (dict "address" (include "meshkeep.healthAddress" .) "port" .Values.ports.health) }}
 {{- with .Values.clustermesh.clusterName }}
@@ -62,6 +64,11 @@ limits: {memory: 768Mi}
 {{- end }}
 {{- end -}}
 
+{{/* Whether commands in the pod need a way that asks for no certificate and no token. */}}
+{{- define "meshkeep.hasSocket" -}}
+{{- if or .Values.service.enabled (include "meshkeep.tlsSecretName" .) .Values.auth.tokenSecretName .Values.auth.clientCASecretName }}true{{ end -}}
+{{- end -}}
+
 {{- define "meshkeep.bind" -}}
 {{- if contains ":" .address }}{{ printf "[%s]:%v" .address .port }}{{ else }}{{ printf "%s:%v" .address .port }}{{ end -}}
 {{- end -}}
@@ -97,7 +104,7 @@ args:
 env:
 # a directory of its own inside the volume: meshkeep makes it private, which it could not the volume's root, that is root's
 - {name: MESHKEEP_DATA_DIR, value: /var/lib/meshkeep/data}
-{{- if .Values.service.enabled }}
+{{- if include "meshkeep.hasSocket" . }}
 - {name: MESHKEEP_SERVER, value: "unix:///run/meshkeep/api.sock"}
 {{- if .Values.auth.tokenSecretName }}
 - {name: MESHKEEP_TOKEN_FILE, value: /etc/meshkeep/token/token}
@@ -133,7 +140,7 @@ terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
 - {name: {{ include "meshkeep.volume" (list . "data") }}, mountPath: /var/lib/meshkeep}
 - {name: {{ include "meshkeep.volume" (list . "clustermesh") }}, mountPath: /var/lib/cilium/clustermesh, readOnly: true}
-{{- if .Values.service.enabled }}
+{{- if include "meshkeep.hasSocket" . }}
 - {name: {{ include "meshkeep.volume" (list . "run") }}, mountPath: /run/meshkeep}
 {{- end }}
 {{- if include "meshkeep.tlsSecretName" . }}
@@ -189,7 +196,7 @@ volumeMounts:
 - name: {{ include "meshkeep.volume" (list . "data") }}
   emptyDir: {sizeLimit: {{ .Values.persistence.size }}}
 {{- end }}
-{{- if .Values.service.enabled }}
+{{- if include "meshkeep.hasSocket" . }}
 - name: {{ include "meshkeep.volume" (list . "run") }}
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 {{- end }}
