@@ -411,6 +411,30 @@ mod tests {
         assert_eq!((count_news(), told.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
     }
 
+    #[tokio::test]
+    async fn the_time_in_a_phase_is_that_of_the_phase_that_is_told() {
+        let (reporter, status) = Reporter::new(ClusterName::parse("tried-again").unwrap());
+        let (commands, _queue) = crate::commit::command_queue();
+        let mut telling = tokio::task::JoinSet::new();
+        telling.spawn(reporter.clone().tell_phases(commands));
+        let since = async || {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            status.borrow().phase_since
+        };
+        reporter.failure("refused", Duration::from_millis(1));
+        let began = since().await;
+        for _ in 0..3 {
+            reporter.phase(Phase::Connecting);
+            assert_eq!(since().await, began);
+            reporter.failure("refused", Duration::from_millis(1));
+            assert_eq!(since().await, began);
+        }
+        reporter.phase(Phase::ReadingConfig);
+        assert!(since().await > began);
+    }
+
     #[test]
     fn a_source_that_loses_and_gains_all_the_time_has_a_line_for_each_phase_in_a_minute() {
         let (reporter, _status) = Reporter::new(ClusterName::parse("back-and-forth").unwrap());
