@@ -1,14 +1,14 @@
 //! What a cluster says about itself at `cilium/cluster-config/<cluster>`, and whether it can be in this mesh; from Cilium's
 //! `pkg/clustermesh/types/types.go` (`CiliumClusterConfig`, `ValidateRemoteConfig`).
 
-use super::bounded;
+use super::{bounded, quoted};
 use super::go_json::{go_struct, parse};
 use crate::model::{ClusterConfig, ClusterId, Kind, MaxConnectedClusters};
 
 /// `endpointSlicesExportMode` of a cluster that publishes no services any more (T-clusterconfig-endpointslices-only).
 const ENDPOINT_SLICES_ONLY: &str = "endpointslices-only";
-/// `endpointSlicesExportMode` of a cluster that publishes no endpoint slices; an absent mode means it too.
-const SERVICES_ONLY: &str = "services-only";
+/// `endpointSlicesExportMode` of a cluster that publishes both. An absent mode means services alone.
+const SERVICES_AND_ENDPOINT_SLICES: &str = "services-and-endpointslices";
 
 go_struct! {
     /// A cluster config.
@@ -80,7 +80,7 @@ pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
         (Kind::ServiceExport, Some(true)) => Reading::Published,
         (Kind::ServiceExport, Some(false)) => Reading::Off,
         (Kind::ServiceExport, None) => Reading::Absent,
-        (Kind::EndpointSlice, _) if mode.is_some_and(|mode| mode != SERVICES_ONLY) => Reading::Published,
+        (Kind::EndpointSlice, _) if mode.is_some() => Reading::Published,
         (Kind::EndpointSlice, _) => Reading::Absent,
         (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
         (Kind::Service, _) => Reading::Published,
@@ -109,7 +109,8 @@ pub fn validate_own_config(config: &ClusterConfig, own_id: ClusterId, max: MaxCo
 pub fn validate_cluster_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
     let id = config.id;
     if id == ClusterId(0) {
-        return Err("id is missing".into());
+        // Cilium's readers do not tell a missing id from 0 either
+        return Err(format!("id is 0, which is reserved: expected 1 to {}, the size of the mesh", max.id_max()));
     }
     if id.0 > max.id_max() {
         return Err(format!("id is {id}, expected 1 to {}, the size of the mesh", max.id_max()));
@@ -117,6 +118,13 @@ pub fn validate_cluster_config(config: &ClusterConfig, own_id: ClusterId, max: M
     // A mesh of the default size takes clusters of releases that do not say their size, as Cilium does.
     if max == MaxConnectedClusters::Clusters511 && config.max_connected_clusters != max.id_max() {
         return Err(format!("maxConnectedClusters is {}, expected {}, the size of the mesh", config.max_connected_clusters, max.id_max()));
+    }
+    match config.endpoint_slices_export_mode.as_deref() {
+        None | Some(SERVICES_AND_ENDPOINT_SLICES | ENDPOINT_SLICES_ONLY) => {}
+        Some(mode) => {
+            let expected = format!("expected {SERVICES_AND_ENDPOINT_SLICES}, {ENDPOINT_SLICES_ONLY} or nothing, as Cilium's agents do");
+            return Err(format!("endpointSlicesExportMode is {}, {expected}", quoted(mode)));
+        }
     }
     if id == own_id {
         return Err(format!("id is {id}, which is the own cluster's"));
@@ -170,10 +178,9 @@ mod tests {
         };
         for (exports, mode, expected) in [
             (None, "", [Absent, Published, Published, Published, Absent, Published]),
-            (Some(false), "services-only", [Absent, Published, Published, Published, Off, Published]),
+            (Some(false), "", [Absent, Published, Published, Published, Off, Published]),
             (Some(true), "services-and-endpointslices", [Published; 6]),
             (Some(true), "endpointslices-only", [Published, Published, Published, Published, Published, Absent]),
-            (None, "a mode of the future", [Published, Published, Published, Published, Absent, Published]),
         ] {
             assert_eq!(Kind::ALL.map(|kind| reading_of(kind, &config(exports, mode))), expected, "{exports:?} {mode}");
         }
@@ -197,7 +204,7 @@ mod tests {
             (config(255, 0), 0, Clusters255, ""),
             (config(1, 511), 2, Clusters255, ""),
             (config(511, 511), 0, Clusters511, ""),
-            (config(0, 255), 0, Clusters255, "id is missing"),
+            (config(0, 255), 0, Clusters255, "id is 0, which is reserved: expected 1 to 255, the size of the mesh"),
             (config(256, 255), 1, Clusters255, "id is 256, expected 1 to 255, the size of the mesh"),
             (config(512, 511), 1, Clusters511, "id is 512, expected 1 to 511, the size of the mesh"),
             (config(1, 255), 2, Clusters511, "maxConnectedClusters is 255, expected 511, the size of the mesh"),
@@ -209,6 +216,21 @@ mod tests {
         }
     }
 
+    /// The modes that `ValidateRemoteConfig` of Cilium 1.20.2 has (`pkg/clustermesh/types/option.go`).
+    #[test]
+    fn an_export_mode_that_an_agent_refuses_is_refused() {
+        let refusal = |mode: &str| {
+            let config = ClusterConfig { endpoint_slices_export_mode: Some(mode.to_owned()), ..config(1, 255) };
+            validate_cluster_config(&config, ClusterId(2), MaxConnectedClusters::Clusters255).err()
+        };
+        assert_eq!([refusal("services-and-endpointslices"), refusal("endpointslices-only")], [None, None]);
+        let expected = "expected services-and-endpointslices, endpointslices-only or nothing, as Cilium's agents do";
+        for mode in ["services-only", "Endpointslices-Only", "a mode of the future"] {
+            assert_eq!(refusal(mode), Some(format!("endpointSlicesExportMode is {mode:?}, {expected}")));
+        }
+        assert!(refusal(&"x".repeat(100_000)).unwrap().chars().count() < 500);
+    }
+
     #[test]
     fn the_own_cluster_must_have_the_own_id() {
         use MaxConnectedClusters::Clusters255;
@@ -216,7 +238,7 @@ mod tests {
             (7, 7, ""),
             (7, 0, ""),
             (7, 8, "id is 7, expected 8, as --cluster-id says of the own cluster"),
-            (0, 0, "id is missing"),
+            (0, 0, "id is 0, which is reserved: expected 1 to 255, the size of the mesh"),
             (256, 256, "id is 256, expected 1 to 255, the size of the mesh"),
         ] {
             let result = validate_own_config(&config(id, 255), ClusterId(own_id), Clusters255);
