@@ -46,6 +46,8 @@ struct ConnectionState {
     newest: AtomicI64,
     /// Whether lists may come as a stream: the server is not known to lack it.
     range_stream: AtomicBool,
+    /// Whether several keys may be read in one transaction: the server is not known to refuse `Txn`.
+    transactions: AtomicBool,
     has_user: bool,
     pace: Pace,
     in_flight: Semaphore,
@@ -87,6 +89,7 @@ impl Connection {
             etcd_cluster_id: EtcdClusterId(0),
             newest: AtomicI64::new(0),
             range_stream: AtomicBool::new(options.range_stream),
+            transactions: AtomicBool::new(true),
             has_user,
             pace: Pace::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
             in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
@@ -126,9 +129,35 @@ impl Connection {
     /// Reads several keys in one read-only transaction, so that all are of the revision returned. One answer for each key,
     /// in their order. etcd takes up to 128 keys (`--max-txn-ops`).
     ///
+    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need (docs/protocol.md §9.1). There each key is read on
+    /// its own, in the same order: no value is older than the revision returned, and some may be newer.
+    ///
     /// # Errors
     /// [`KvstoreError`].
     pub async fn get_together(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+        if self.shared.transactions.load(Ordering::Relaxed) {
+            match self.get_in_transaction(keys).await {
+                Err(error) if error.is_about_a_refused_call() => {}
+                result => return result,
+            }
+        }
+        let read = self.get_one_by_one(keys).await?;
+        // only after these reads have succeeded: etcd also denies a transaction because of a single key that the user may not read
+        self.shared.transactions.store(false, Ordering::Relaxed);
+        Ok(read)
+    }
+
+    async fn get_one_by_one(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+        let (mut values, mut oldest) = (Vec::with_capacity(keys.len()), None);
+        for key in keys {
+            let (value, revision) = self.get(key, None).await?;
+            values.push(value);
+            oldest.get_or_insert(revision);
+        }
+        Ok((values, oldest.unwrap_or_else(|| self.newest_revision())))
+    }
+
+    async fn get_in_transaction(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
         let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
         let mut kv = self.shared.kv.clone();
         let what = || format!("reading {} keys together", keys.len());
@@ -167,8 +196,17 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`].
     pub async fn first_key(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, KvstoreError> {
-        let (reply, _) = self.range(from, GetOptions::new().with_range(end).with_limit(1).with_keys_only()).await?;
-        Ok(reply.kvs.into_iter().next().map(|key_value| key_value.key))
+        Ok(self.first_keys(from, end, 1).await?.into_iter().next())
+    }
+
+    /// The first keys of the range `[from, end)`, `limit` of them at most.
+    ///
+    /// # Errors
+    /// [`KvstoreError`].
+    pub async fn first_keys(&self, from: &[u8], end: &[u8], limit: u32) -> Result<Vec<Vec<u8>>, KvstoreError> {
+        let options = GetOptions::new().with_range(end).with_limit(limit.into()).with_keys_only();
+        let (reply, _) = self.range(from, options).await?;
+        Ok(reply.kvs.into_iter().take(usize::try_from(limit).unwrap_or(usize::MAX)).map(|key_value| key_value.key).collect())
     }
 
     /// How many keys there are in the range `[from, end)`.

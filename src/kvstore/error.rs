@@ -262,6 +262,11 @@ impl KvstoreError {
         matches!(self, Self::Rpc { code: Code::Unimplemented, .. })
     }
 
+    /// Whether the server does not offer the call, or not to this user.
+    pub(super) fn is_about_a_refused_call(&self) -> bool {
+        self.is_about_a_missing_call() || matches!(self, Self::PermissionDenied { .. })
+    }
+
     /// Whether etcd refused the call, or could not carry it out.
     pub(super) fn is_a_failed_call(&self) -> bool {
         matches!(self, Self::Rpc { .. } | Self::PermissionDenied { .. })

@@ -17,13 +17,13 @@ pub enum LeaseLife {
     },
     /// It has expired, was revoked, or never was.
     Gone,
-    /// The user may not ask, or there is no lease to ask for.
+    /// The server has no leases, the user may not ask for them, or there is no lease to ask for.
     Unknown,
 }
 
 impl Connection {
     /// Asks for the life of a lease, not for its keys: that needs no permission in releases of etcd before and after
-    /// CVE-2023-28235; where it is denied all the same the answer is `Unknown`.
+    /// CVE-2023-28235. The answer is `Unknown` where it is denied nevertheless, and where the server has no lease service.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -33,7 +33,7 @@ impl Connection {
         }
         let reply = match self.time_to_live(lease).await {
             Ok(reply) => reply.0,
-            Err(KvstoreError::PermissionDenied { .. }) => return Ok(LeaseLife::Unknown),
+            Err(error) if error.is_about_a_refused_call() => return Ok(LeaseLife::Unknown),
             Err(error) => return Err(error),
         };
         // etcd's lease server answers -1 for a lease that it does not have; one that is about to be revoked is at or below 0

@@ -1,8 +1,8 @@
 //! What a cluster says about itself at `cilium/cluster-config/<cluster>`, and whether it can be in this mesh; from Cilium's
 //! `pkg/clustermesh/types/types.go` (`CiliumClusterConfig`, `ValidateRemoteConfig`).
 
-use super::{bounded, quoted};
 use super::go_json::{go_struct, parse};
+use super::{bounded, quoted};
 use crate::model::{ClusterConfig, ClusterId, Kind, MaxConnectedClusters};
 
 /// `endpointSlicesExportMode` of a cluster that publishes no services any more (T-clusterconfig-endpointslices-only).

@@ -8,9 +8,10 @@ use serde_json::json;
 use crate::harness::certificates::Authority;
 use crate::harness::etcd::{Etcd, EtcdBuilder, Tls, etcd_binaries};
 use crate::harness::eventually;
-use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat, put_leased, source_key};
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat, put_leased, rewrite, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::proxy::Proxy;
+use crate::harness::read_only::ReadOnly;
 use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
@@ -275,4 +276,29 @@ async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until
     proxy.pass_on_progress();
     eventually("the end of the finding", || async { told().await.is_empty().then_some(()) }).await;
     meshkeep.reaches(&cluster.name, "live").await;
+}
+
+/// Cilium's readers need no other calls (docs/protocol.md §9.1). Each delete asks whether cluster config and canary are there, those of a KVStoreMesh
+/// also for leases, and a second connection whether the history is the stored one.
+#[tokio::test]
+async fn deletes_of_a_server_that_offers_range_and_watch_alone_are_applied_over_one_connection() {
+    for (form, refusal) in [(Form::State, tonic::Code::Unimplemented), (Form::Cache, tonic::Code::PermissionDenied)] {
+        let etcd = Etcd::start().await;
+        let mut cluster = MeshCluster::generate(1, SMALL);
+        publish(&etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        let server = ReadOnly::before(&etcd, refusal).await;
+        let mut home = Home::new();
+        home.write_cluster(&cluster.name, &server.client_file());
+        for start in ["the first start", "a second start"] {
+            let meshkeep = home.start().await;
+            meshkeep.reaches(&cluster.name, "live").await;
+            let before = cluster.clone();
+            cluster.delete(&cluster.keys_of("ip/v1")[0]);
+            rewrite(&etcd, form, &before, &cluster).await;
+            settles(&meshkeep, &Truth::of([&cluster]).expected(), start).await;
+            let state = meshkeep.cluster(&cluster.name).await;
+            assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{refusal:?}, {start}: {state}");
+            meshkeep.stop().await;
+        }
+    }
 }

@@ -7,6 +7,7 @@ pub(crate) mod hostile;
 pub(crate) mod mesh;
 pub(crate) mod meshkeep;
 pub(crate) mod proxy;
+pub(crate) mod read_only;
 pub(crate) mod scene;
 mod slices;
 pub(crate) mod stream;

@@ -1,0 +1,58 @@
+//! A server in front of an etcd that offers `Range` and `Watch` alone, as read-only stand-ins for an etcd do: every other call is refused.
+
+use std::future::poll_fn;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tonic::client::GrpcService;
+use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
+use tonic::{Code, Status};
+
+use super::etcd::Etcd;
+
+/// The calls that are passed on: those of Cilium's readers (docs/protocol.md §9.1).
+const OFFERED: [&str; 2] = ["/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"];
+
+/// The server, which ends when dropped.
+pub(crate) struct ReadOnly {
+    port: u16,
+    _tasks: JoinSet<()>,
+}
+
+impl ReadOnly {
+    /// Starts a server in front of an etcd without TLS. It refuses with this code.
+    pub(crate) async fn before(etcd: &Etcd, refusal: Code) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let channel = Endpoint::from_shared(etcd.url()).unwrap().connect_lazy();
+        let pass_on = move |request: axum::extract::Request| {
+            let mut channel = channel.clone();
+            async move {
+                if !OFFERED.contains(&request.uri().path()) {
+                    return Status::new(refusal, "this server can only be read and watched").into_http::<axum::body::Body>();
+                }
+                let passed_on = async {
+                    poll_fn(|context| GrpcService::<tonic::body::Body>::poll_ready(&mut channel, context)).await?;
+                    GrpcService::call(&mut channel, request.map(tonic::body::Body::new)).await
+                };
+                match passed_on.await {
+                    Ok(response) => response.map(axum::body::Body::new),
+                    Err(error) => Status::unavailable(error.to_string()).into_http(),
+                }
+            }
+        };
+        let routes = Routes::from(axum::Router::new().fallback(pass_on));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            Server::builder().add_routes(routes).serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
+        });
+        Self { port, _tasks: tasks }
+    }
+
+    /// The cluster file that leads here.
+    pub(crate) fn client_file(&self) -> String {
+        format!("endpoints:\n- http://127.0.0.1:{}\n", self.port)
+    }
+}
