@@ -24,6 +24,7 @@ mod making;
 mod meant;
 mod one_line;
 mod openapi;
+mod page_starts;
 mod pages;
 mod paging;
 mod pieces;

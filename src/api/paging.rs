@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::accept::Form;
 use super::dto::meta::Terms;
+use super::page_starts::PAGE_STARTS;
 use super::problem::Problem;
 use super::query::{ListParts, ListQuery, Parameters};
 use crate::dto::meta::ListMeta;
@@ -21,7 +22,7 @@ const LIMIT_MAX: u32 = 10_000;
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The form of page tokens, so that a later one can be told apart.
-const TOKEN_VERSION: &str = "1";
+const TOKEN_VERSION: &str = "2";
 
 /// One list request, understood.
 #[derive(Debug, Clone)]
@@ -78,10 +79,13 @@ impl Listing {
         self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| refused())).transpose()
     }
 
-    /// The token of the page that begins with a key.
+    /// The token of the page that begins with a key. It has at most 512 characters, however long the key is.
     pub(crate) fn token(&self, next: Option<impl std::fmt::Display>) -> Option<String> {
         let Self { position, fingerprint, .. } = self;
-        next.map(|key| URL_SAFE_NO_PAD.encode(format!("{TOKEN_VERSION}\n{position}\n{fingerprint}\n{key}")))
+        next.map(|key| {
+            let start = PAGE_STARTS.shorten(&key.to_string());
+            URL_SAFE_NO_PAD.encode(format!("{TOKEN_VERSION}\n{position}\n{fingerprint}\n{start}"))
+        })
     }
 
     /// Where the list comes from; refused where that is older than the request allows.
@@ -120,12 +124,12 @@ pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
 fn read_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
     let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
     let parts: Vec<&str> = text.splitn(4, '\n').collect();
-    let &[TOKEN_VERSION, position, found_fingerprint, key] = parts.as_slice() else { return Err(refused()) };
+    let &[TOKEN_VERSION, position, found_fingerprint, start] = parts.as_slice() else { return Err(refused()) };
     let position: Position = position.parse().map_err(|_| refused())?;
     if found_fingerprint != fingerprint || position.epoch != head.epoch || position.sequence > head.sequence {
         return Err(refused());
     }
-    Ok((position, key.to_owned()))
+    Ok((position, PAGE_STARTS.expand(start).ok_or_else(refused)?))
 }
 
 fn refused() -> Problem {

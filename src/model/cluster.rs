@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
 use super::{Kind, RawRecord, Revision};
@@ -299,7 +300,7 @@ pub struct WentBack {
 pub struct RefusedKey {
     /// [`Kind::Cluster`] for the cluster config; else the kind whose watched prefix the key is below.
     pub kind: Kind,
-    /// The key as the source names it.
+    /// The key as the source names it; of a key above 4 KiB the first 256 bytes, its length and its SHA-256.
     pub source_key: Vec<u8>,
     /// Its first bytes, at most 4,096 of them: the largest cluster config has some 300, and nobody knows what else this could be.
     pub value: Arc<[u8]>,
@@ -315,11 +316,27 @@ impl RefusedKey {
     /// How many bytes of a value are kept.
     const VALUE_BYTES_MAX: usize = 4_096;
 
+    /// Maximum length of a key that is kept whole, in bytes.
+    const KEY_BYTES_MAX: usize = 4_096;
+
+    /// Number of bytes that are kept of a longer key.
+    const KEY_BYTES_SHOWN: usize = 256;
+
     /// One that is seen for the first time.
     #[must_use]
     pub fn new(kind: Kind, source_key: &[u8], value: &[u8], reason: &str, now: SystemTime) -> Self {
         let value = value.get(..Self::VALUE_BYTES_MAX).unwrap_or(value).into();
-        Self { kind, source_key: source_key.to_vec(), value, reason: reason.into(), first_seen: now, last_seen: now }
+        Self { kind, source_key: Self::shown_key(source_key), value, reason: reason.into(), first_seen: now, last_seen: now }
+    }
+
+    /// Returns a key as it is listed. The hash keeps apart long keys that begin alike.
+    fn shown_key(source_key: &[u8]) -> Vec<u8> {
+        if source_key.len() <= Self::KEY_BYTES_MAX {
+            return source_key.to_vec();
+        }
+        let hash: String = Sha256::digest(source_key).iter().map(|byte| format!("{byte:02x}")).collect();
+        let tail = format!("… ({} bytes, sha256 {hash})", source_key.len());
+        [&source_key[..Self::KEY_BYTES_SHOWN], tail.as_bytes()].concat()
     }
 }
 
@@ -411,6 +428,16 @@ impl ClusterStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_key_is_listed_with_its_beginning_its_length_and_its_hash() {
+        let listed = |length: usize| RefusedKey::new(Kind::Node, &vec![b'k'; length], b"", "why", SystemTime::UNIX_EPOCH).source_key;
+        assert_eq!(listed(4_096), vec![b'k'; 4_096]);
+        let long = String::from_utf8(listed(20_000)).unwrap();
+        let expected = "k".repeat(256) + "… (20000 bytes, sha256 ";
+        assert!(long.starts_with(&expected) && long.len() == expected.len() + 65, "{long}");
+        assert_ne!(listed(20_000)[256..], listed(20_001)[256..]);
+    }
 
     #[test]
     fn what_is_refused_again_is_refused_since_it_was_first_and_each_kind_apart() {

@@ -51,10 +51,13 @@ pub fn canary_kind(key: &[u8], cluster: &ClusterName, cached: bool) -> Option<Ki
     Kind::ALL.into_iter().find(|kind| kind.base().as_bytes() == base)
 }
 
+/// Maximum length of a source's key, in bytes. Cilium's longest keys have below 700 bytes, and etcd accepts up to 1.5 MiB.
+const KEY_BYTES_MAX: usize = 4_096;
+
 /// The entry that a source's key means.
 ///
 /// # Errors
-/// One short line where the key is not below [`watched_prefix`], names nothing there, is not UTF-8 or is one of ours.
+/// One short line where the key is not below [`watched_prefix`], names nothing there, is longer than 4 KiB, is not UTF-8 or is one of ours.
 pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[u8]) -> Result<EntryKey, String> {
     let prefix = watched_prefix(kind, cluster, cached);
     let shown = || quoted(&String::from_utf8_lossy(source_key));
@@ -63,6 +66,9 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
     };
     if name.is_empty() {
         return Err(format!("key {} names nothing below its prefix", shown()));
+    }
+    if source_key.len() > KEY_BYTES_MAX {
+        return Err(format!("key {} has {} bytes: a key may have {KEY_BYTES_MAX}, and Cilium's have below 700", shown(), source_key.len()));
     }
     let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
     // Kubernetes has no such names; here they are those of the entries that are derived from nodes
@@ -142,6 +148,16 @@ mod tests {
         ] {
             assert_eq!(entry_key(Kind::Node, &cluster("paris"), false, key), Err(reason.to_owned()));
         }
+    }
+
+    #[test]
+    fn keys_above_4_kib_are_refused() {
+        let key_of = |length: usize| format!("{:k<length$}", "cilium/state/nodes/v1/paris/").into_bytes();
+        let entry = |length| entry_key(Kind::Node, &cluster("paris"), false, &key_of(length));
+        assert!(entry(KEY_BYTES_MAX).is_ok());
+        let reason = entry(KEY_BYTES_MAX + 1).expect_err("must be refused");
+        assert!(reason.ends_with("has 4097 bytes: a key may have 4096, and Cilium's have below 700"), "{reason}");
+        assert!(reason.len() < 400, "{reason}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::encode::{reset_reason, sync_mode};
 use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as take_place, start};
 use crate::api::client::Client;
 use crate::api::dto::objects::ClusterIds;
+use crate::api::page_starts::PAGE_STARTS;
 use crate::api::paging::{PAGE_BYTES_MAX, checked_limit};
 use crate::api::problem::Problem;
 use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
@@ -292,7 +293,7 @@ fn write_place(place: &Place, fingerprint: &str) -> String {
     let mode = sync_mode(*mode);
     let (stage, key) = match stage {
         Stage::Scan(None) => ("begin", String::new()),
-        Stage::Scan(Some(key)) => ("scan", key.to_string()),
+        Stage::Scan(Some(key)) => ("scan", PAGE_STARTS.shorten(&key.to_string())),
         Stage::Replay => ("replay", String::new()),
     };
     format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
@@ -307,7 +308,7 @@ fn read_place(text: &str) -> Option<(String, Place)> {
     let mode = [SyncMode::Snapshot, SyncMode::Replay].into_iter().zip([part()?; 2]).find(|(mode, name)| sync_mode(*mode) == *name)?.0;
     let stage = match (part()?, part()?) {
         ("begin", "") => Stage::Scan(None),
-        ("scan", key) => Stage::Scan(Some(EntryKey::from_cache_form(key)?)),
+        ("scan", start) => Stage::Scan(Some(EntryKey::from_cache_form(&PAGE_STARTS.expand(start)?)?)),
         ("replay", "") => Stage::Replay,
         _ => return None,
     };

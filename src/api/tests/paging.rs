@@ -48,6 +48,39 @@ async fn a_token_of_another_list_is_refused() {
     }
 }
 
+/// A remote may write keys of 4 KiB, and no request may have a line of that length in each of its parameters.
+#[tokio::test]
+async fn tokens_have_at_most_512_characters_however_long_the_keys_are() {
+    let mut view = View::starting_at(Sequence(0));
+    let names_of = |count: usize| (0..count).map(|number| format!("{}{number:02}", "k".repeat(4_000)));
+    let changes: Vec<Change> = names_of(20).map(|name| put(key(Kind::Node, "paris", &name), node(&name, "10.0.0.1", "a"), 7)).collect();
+    let scope = Scope { cluster: super::fixture::cluster("paris"), kind: Kind::Node };
+    view.apply(Command::Apply { scope, changes, cursor: None }, SystemTime::now());
+    let fixture = Fixture::of(view);
+    let (mut found, mut uri) = (Vec::new(), "/v1/nodes?limit=3".to_owned());
+    loop {
+        let page = fixture.json(&uri).await;
+        found.extend(names(&page, "name"));
+        let Some(token) = page["nextPageToken"].as_str() else { break };
+        assert!(token.len() <= 512, "{}", token.len());
+        uri = format!("/v1/nodes?limit=3&pageToken={token}");
+    }
+    assert_eq!(found, names_of(20).collect::<Vec<_>>());
+
+    let (mut count, mut uri) = (0, "/v1/changes?snapshot=true&kind=node&limit=3".to_owned());
+    loop {
+        let answer = fixture.json(&uri).await;
+        count += answer["events"].as_array().unwrap().iter().filter(|event| event["type"] == "upsert").count();
+        let next = answer["nextPosition"].as_str().unwrap();
+        assert!(next.len() <= 512, "{}", next.len());
+        if answer["more"] != true {
+            break;
+        }
+        uri = format!("/v1/changes?kind=node&limit=3&after={next}");
+    }
+    assert_eq!(count, 20);
+}
+
 #[tokio::test]
 async fn every_list_can_be_paged() {
     let fixture = Fixture::new();
