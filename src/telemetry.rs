@@ -13,7 +13,7 @@ use tracing_subscriber::filter::ParseError;
 
 use crate::config::{LogFormat, LogLevel};
 use crate::handle::LostLines;
-use crate::model::LogTail;
+use crate::model::{LogTail, printable, printable_with_colours};
 
 /// The environment variable with which a filter finer than a level is given.
 const FILTER_VARIABLE: &str = "RUST_LOG";
@@ -44,16 +44,20 @@ impl Log {
     }
 }
 
-/// A writer of one line to both places: where the log goes, and what is kept of it.
+/// A writer of one line to both places: where the log goes, and what is kept of it. Values in a line come from other clusters, so what a terminal
+/// acts on is escaped, except the line's own colours.
 struct Both {
     queue: NonBlocking,
     tail: LogTail,
+    colours: bool,
 }
 
 impl Write for Both {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.tail.push(line);
-        self.queue.write(line)
+        let text = String::from_utf8_lossy(line);
+        let shown = if self.colours { printable_with_colours(&text) } else { printable(&text) };
+        self.tail.push(shown.as_bytes());
+        self.queue.write_all(shown.as_bytes()).map(|()| line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -112,7 +116,7 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     let lost = LostLines::new(move || unwritable.load(Ordering::Relaxed) + dropped.dropped_lines() as u64);
     let tail = LogTail::default();
     let kept = tail.clone();
-    let writer_of_lines = move || Both { queue: queue.clone(), tail: kept.clone() };
+    let writer_of_lines = move || Both { queue: queue.clone(), tail: kept.clone(), colours };
     // an error of ours is no reason to print one to the same place, which panics
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer_of_lines).with_ansi(colours).log_internal_errors(false);

@@ -17,7 +17,7 @@ use super::publish::{PublishError, Publisher, now};
 use super::retire::retire;
 use crate::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
 use crate::kvstore::{ClientFile, ClientFileError, ClientOptions, KvLocker, KvstoreError, Life, Session, SessionOptions};
-use crate::model::{ClusterId, ClusterName};
+use crate::model::{ClusterId, ClusterName, shown_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 
@@ -79,7 +79,7 @@ pub enum AnnounceError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Files(Vec<FileError>),
     /// The client file cannot be read.
-    #[error("{} cannot be read: {reason}", path.display())]
+    #[error("{} cannot be read: {reason}", shown_path(path))]
     ClientFile {
         /// The file.
         path: PathBuf,
@@ -87,7 +87,7 @@ pub enum AnnounceError {
         reason: String,
     },
     /// The client file is wrong.
-    #[error("{}: {reason}", path.display())]
+    #[error("{}: {reason}", shown_path(path))]
     Client {
         /// The file.
         path: PathBuf,

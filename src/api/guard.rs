@@ -1,7 +1,8 @@
 //! Who may ask: the `Host` that a request names, and the bearer token.
 //!
 //! The `Host` check keeps a page in a browser from reaching a loopback address through a name of its own (DNS rebinding). Probes are
-//! open: a kubelet has no token and calls them by any address. The files of the page at `/` need our name, and no token: the page asks for it.
+//! open: a kubelet has no token and calls them by any address. What a probe says beyond yes or no is for clients that may read everything
+//! ([`Access`]). The files of the page at `/` need our name, and no token: the page asks for it.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -37,12 +38,23 @@ pub(crate) enum Transport {
     Unix,
 }
 
+/// Whether the client of a request may read everything; each request to a probe has one among its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It has proved that it may, or nobody has to.
+    Full,
+    /// It has shown nothing. It learns yes or no.
+    Anonymous,
+}
+
 /// What is checked. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     /// `None`: by whatever name.
     hosts: Option<Arc<Hosts>>,
     token: Option<Arc<Kept<Token>>>,
+    /// What a client has that no token is asked of.
+    without_token: Access,
 }
 
 /// The names and addresses that we are called by.
@@ -109,13 +121,29 @@ impl Token {
 
 impl Guard {
     pub(crate) fn new(hosts: Hosts, token: Option<Arc<Kept<Token>>>) -> Self {
-        Self { hosts: Some(Arc::new(hosts)), token }
+        Self { hosts: Some(Arc::new(hosts)), token, without_token: Access::Full }
     }
 
     /// Of what other machines may ask without a token. By whatever name they call it: what needs no cookie and no loopback gains nothing from a
     /// name of its own.
     pub(crate) fn open_to_all() -> Self {
-        Self { hosts: None, token: None }
+        Self { hosts: None, token: None, without_token: Access::Anonymous }
+    }
+
+    /// The guard of an address whose clients cannot prove who they are, while other addresses ask for that.
+    pub(crate) fn of_anonymous(self) -> Self {
+        Self { without_token: Access::Anonymous, ..self }
+    }
+
+    /// What the client of a request to a probe may learn.
+    fn access(&self, request: &Request) -> Access {
+        match &self.token {
+            // a page in a browser that reaches us by a name of its own is no reader
+            _ if self.check_host(request).is_err() => Access::Anonymous,
+            None => self.without_token,
+            Some(expected) if bearer(request).is_some_and(|token| expected.now().is(token)) => Access::Full,
+            Some(_) => Access::Anonymous,
+        }
     }
 
     fn check(&self, request: &Request) -> Result<(), Problem> {
@@ -135,9 +163,7 @@ impl Guard {
             Ok(())
         };
         let Some(expected) = &self.token else { return let_in(false) };
-        let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = header.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        if token.is_some_and(|(_, token)| expected.now().is(token.trim())) {
+        if bearer(request).is_some_and(|token| expected.now().is(token)) {
             return let_in(true);
         }
         if is_of_the_page(request.uri().path()) {
@@ -160,6 +186,13 @@ impl Guard {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// The token that a request shows.
+fn bearer(request: &Request) -> Option<&str> {
+    let header = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
+    let (_, token) = header.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))?;
+    Some(token.trim())
 }
 
 /// One host, named once (RFC 9112 §3.2; RFC 9113 §8.3.1 has it in the URI). What has none in HTTP/1.0 comes from no browser.
@@ -187,8 +220,12 @@ fn check_length(request: &Request) -> Result<(), Problem> {
 }
 
 /// Middleware: lets a request pass or answers it with a problem.
-pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
+pub(crate) async fn check(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
     guard.check(&request)?;
+    if OPEN_PATHS.contains(&request.uri().path()) {
+        let access = guard.access(&request);
+        request.extensions_mut().insert(access);
+    }
     Ok(next.run(request).await)
 }
 

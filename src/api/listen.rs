@@ -128,6 +128,9 @@ impl Bound {
             _ => Guard::open_to_all(),
         };
         let (health_guard, etcd_guard) = (without_token(&options.health_listen), without_token(&options.etcd_listen));
+        // who asks there has neither token nor certificate
+        let is_protected = token.is_some() || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let health_guard = if is_protected { health_guard.of_anonymous() } else { health_guard };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::HeaderValue;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryFutureExt};
 use hyper::body::Incoming;
@@ -229,6 +231,8 @@ impl Server {
 }
 
 /// Answers requests of one caller. The answer in the making is boxed: a connection keeps room for it as long as it stands.
+///
+/// Every answer tells browsers to take it for what its `Content-Type` says: names and values of a mesh are in it, and none may become markup.
 fn requests(
     router: Router,
     body_max: Duration,
@@ -240,7 +244,11 @@ fn requests(
         request.extensions_mut().insert(transport);
         request.extensions_mut().insert(client);
         let answer = router.clone().oneshot(request.map(|body| visit.body(body, body_max)));
-        answer.map_ok(|response| response.map(|body| visit.answer(Pieces::of(body)))).boxed()
+        let typed = |mut response: axum::response::Response| {
+            response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            response
+        };
+        answer.map_ok(move |response| typed(response).map(|body| visit.answer(Pieces::of(body)))).boxed()
     }
 }
 

@@ -1,6 +1,5 @@
 //! `meshkeep announce`: publishes a cluster of machines outside Kubernetes from files.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use clap::Args;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::printed;
+use super::{output, printed};
 use crate::announce::{AnnounceOptions, announce, dry_run, withdraw};
 use crate::config::{LogFormat, LogLevel, parse_duration};
 use crate::{runtime, telemetry};
@@ -90,5 +89,5 @@ fn print(files: &[PathBuf]) -> anyhow::Result<()> {
         text.extend([&key, " => ", &value, "\n"]);
     }
     super::print_to_stderr("the numbers of identities are examples: free ones of the cluster's range are chosen\n".to_owned());
-    Ok(printed(std::io::stdout().lock().write_all(text.as_bytes()))?)
+    Ok(printed(output::write(&text))?)
 }

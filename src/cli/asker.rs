@@ -16,7 +16,7 @@ use super::progress::Progress;
 use crate::dto::Page;
 use crate::dto::lookup::LookupRequest;
 use crate::dto::problem::ProblemDocument;
-use crate::model::in_words;
+use crate::model::{SecretUrl, in_words, with_bare_urls};
 
 /// How long a connection may take: the sidecar is on this machine or near.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -35,7 +35,14 @@ const SOCKET_HOST: &str = "http://localhost/";
 #[command(next_help_heading = "Which meshkeep")]
 pub(super) struct ServerOptions {
     /// The address of a running meshkeep: http://HOST:PORT, https://HOST:PORT or unix:///path
-    #[arg(long, env = "MESHKEEP_SERVER", value_name = "URL", default_value = "http://127.0.0.1:9870", global = true)]
+    #[arg(
+        long,
+        env = "MESHKEEP_SERVER",
+        hide_env_values = true,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9870",
+        global = true
+    )]
     server: String,
     /// A file with the bearer token to show
     #[arg(long, env = "MESHKEEP_TOKEN_FILE", value_name = "FILE", global = true)]
@@ -50,13 +57,15 @@ pub(super) struct ServerOptions {
 pub(super) struct Asker {
     client: Client,
     base: Url,
+    /// The server as messages name it, without secrets.
     server: String,
 }
 
 impl Asker {
     /// Reads the files that the options name; asks nothing yet.
     pub(super) fn new(options: &ServerOptions) -> Result<Self, Failure> {
-        let wrong = |reason: String| Failure::usage(format!("--server {:?} {reason}", options.server));
+        let server = shown_server(&options.server);
+        let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).no_proxy();
@@ -68,7 +77,7 @@ impl Asker {
             Some(_) => return Err(wrong("must name an absolute path, like unix:///run/meshkeep.sock".to_owned())),
             None => options.server.as_str(),
         };
-        let base = Url::parse(base).map_err(|_| wrong(format!("is no URL: write http://{base}, or unix:///path for a socket")))?;
+        let base = Url::parse(base).map_err(|_| wrong("is no URL: write http://HOST:PORT, or unix:///path for a socket".to_owned()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(wrong("must begin with http://, https:// or unix://".to_owned()));
         }
@@ -82,7 +91,7 @@ impl Asker {
             }
         }
         let client = builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot make a client: {error}")))?;
-        Ok(Self { client, base, server: options.server.clone() })
+        Ok(Self { client, base, server })
     }
 
     /// The answer to a question, as JSON.
@@ -102,9 +111,9 @@ impl Asker {
     /// Whether a probe says yes, and what it says. Any status is an answer.
     pub(super) async fn probe(&self, path: &str) -> Result<(bool, String), Failure> {
         let response = self.client.get(self.url(path, &[])?).timeout(CONNECT_TIME_MAX).send().await;
-        let response = response.map_err(|error| self.unreachable(&error))?;
+        let response = response.map_err(|error| self.unreachable(error))?;
         let healthy = response.status().is_success();
-        Ok((healthy, response.text().await.map_err(|error| self.unreachable(&error))?))
+        Ok((healthy, response.text().await.map_err(|error| self.unreachable(error))?))
     }
 
     /// All items of a list, page by page, and the position from which to follow it. Tells what of the request is probably a mistake.
@@ -133,7 +142,7 @@ impl Asker {
     /// A stream of lines of JSON that has begun.
     pub(super) async fn stream(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Failure> {
         let request = self.client.get(self.url(path, query)?).header(ACCEPT, "application/x-ndjson");
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = request.send().await.map_err(|error| self.unreachable(error))?;
         if response.status().is_success() { Ok(response) } else { Err(self.refused(response).await) }
     }
 
@@ -150,18 +159,20 @@ impl Asker {
     }
 
     async fn json<T: DeserializeOwned>(&self, response: reqwest::Result<Response>) -> Result<T, Failure> {
-        let response = response.map_err(|error| self.unreachable(&error))?;
+        let response = response.map_err(|error| self.unreachable(error))?;
         if !response.status().is_success() {
             return Err(self.refused(response).await);
         }
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(error))?;
         serde_json::from_slice(&bytes).map_err(|_| Failure::unreachable(format!("{} answers, but it is no meshkeep", self.server)))
     }
 
     /// Why nobody answers, and what to do.
-    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+    fn unreachable(&self, error: reqwest::Error) -> Failure {
         let place = self.server.trim_start_matches("http://");
-        let cause = cause(error);
+        // the URL may have a password in it
+        let error = error.without_url();
+        let cause = cause(&error);
         let text = if error.is_timeout() && !error.is_connect() {
             format!("{place} did not answer in time: is it very busy, or another program?")
         } else if cause.contains("InvalidContentType") {
@@ -191,6 +202,17 @@ impl Asker {
             StatusCode::BAD_REQUEST => Failure::usage(text),
             _ => Failure::unreachable(text),
         }
+    }
+}
+
+/// The server as messages may name it: of a URL that has more than scheme, host and port, these alone, as any other part may be a secret.
+fn shown_server(server: &str) -> String {
+    let is_plain = |text: &str| text.chars().all(|character| character.is_ascii_alphanumeric() || "-._:[]".contains(character));
+    match server.split_once("://") {
+        Some(("unix", _)) => server.to_owned(),
+        Some(_) => with_bare_urls(server.trim_end_matches('/')).into_owned(),
+        None if is_plain(server) => server.to_owned(),
+        None => SecretUrl::new(server).shown(),
     }
 }
 

@@ -12,7 +12,7 @@ use tar::{Builder, Header};
 
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
-use super::output::print;
+use super::output::{one_line, print};
 use crate::dto::log::Log;
 
 /// The folder in the tar.
@@ -65,7 +65,7 @@ pub(super) async fn run(options: &BundleOptions, server: &ServerOptions) -> Resu
     if !is_complete {
         let mut text = String::new();
         for (name, failure) in &failures {
-            let _ = writeln!(text, "{name}: {failure}");
+            let _ = writeln!(text, "{name}: {}", one_line(&failure.to_string()));
         }
         super::print_to_stderr(format!("not all was answered:\n{text}"));
         files.push(("errors.txt", text));

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::failure::{Failure, Verdict};
-use super::output::{Colour, coloured, print, print_json};
+use super::output::{Colour, coloured, one_line, print_coloured, print_json};
 use super::progress::Progress;
 use crate::config::parse_duration;
 use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
@@ -55,7 +55,7 @@ pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
     drop(progress);
     match options.output {
         ReportFormat::Json => print_json(&json!(report))?,
-        ReportFormat::Text => print(&text(&report))?,
+        ReportFormat::Text => print_coloured(&text(&report))?,
     }
     Ok(Verdict::of(report.is_fine()))
 }
@@ -65,7 +65,7 @@ pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     lines(&mut out, "", &report.checks);
     for cluster in &report.clusters {
-        let _ = writeln!(out, "\ncluster {} ({})", cluster.cluster, cluster.file.display());
+        let _ = writeln!(out, "\ncluster {} ({})", one_line(&cluster.cluster), one_line(&cluster.file.to_string_lossy()));
         lines(&mut out, "  ", &cluster.checks);
         for endpoint in &cluster.endpoints {
             let _ = writeln!(out, "  {}", endpoint.endpoint);
@@ -73,11 +73,11 @@ pub(super) fn text(report: &Report) -> String {
         }
     }
     let failed = |checks: &[Check]| checks.iter().any(|check| check.outcome == Outcome::Failed);
-    let sick: Vec<&str> = report
+    let sick: Vec<String> = report
         .clusters
         .iter()
         .filter(|cluster| failed(&cluster.checks) || cluster.endpoints.iter().any(|endpoint| failed(&endpoint.checks)))
-        .map(|cluster| cluster.cluster.as_str())
+        .map(|cluster| one_line(&cluster.cluster))
         .collect();
     let verdict = match (sick.as_slice(), report.is_fine()) {
         ([], true) => coloured("everything works", Colour::Green),
@@ -98,9 +98,9 @@ fn lines(out: &mut String, indent: &str, checks: &[Check]) {
             Outcome::Warning => coloured("warn", Colour::Yellow),
             Outcome::Failed => coloured("FAIL", Colour::Red),
         };
-        let _ = writeln!(out, "{indent}{mark}  {:<16} {}", check.step, check.found);
+        let _ = writeln!(out, "{indent}{mark}  {:<16} {}", check.step, one_line(&check.found));
         if let Some(advice) = &check.advice {
-            let _ = writeln!(out, "{indent}      {}", coloured(&format!("-> {advice}"), Colour::Faint));
+            let _ = writeln!(out, "{indent}      {}", coloured(&format!("-> {}", one_line(advice)), Colour::Faint));
         }
     }
 }

@@ -10,7 +10,7 @@ use super::failure::{Failure, Verdict};
 use super::get::encoded;
 use super::kinds::owner;
 use super::lookup::Looked;
-use super::output::{Colour, Format, OutputOptions, age_of, coloured, print, print_one, read, text};
+use super::output::{Colour, Format, OutputOptions, age_of, coloured, print_coloured, print_one, read, text};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::{ExplainedEntry, Explanation, Hint};
 
@@ -29,7 +29,7 @@ pub(super) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Res
     let answer: Value = Asker::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
     let story: Explanation = read(&answer)?;
     match options.output.output {
-        Format::Table | Format::Wide => print(&ladder(&story))?,
+        Format::Table | Format::Wide => print_coloured(&ladder(&story))?,
         format => print_one(format, &Explanation::SHAPE, &answer)?,
     }
     Ok(Verdict::of(story.found.is_some()))

@@ -20,7 +20,7 @@ use crate::allocator::{
 };
 use crate::config::parse_duration;
 use crate::kvstore::{ClientFile, Session, SessionOptions};
-use crate::model::{ClusterId, MaxConnectedClusters};
+use crate::model::{ClusterId, MaxConnectedClusters, shown_path};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -122,7 +122,7 @@ impl RangeOptions {
 impl EtcdOptions {
     /// A session that is connected.
     async fn open(&self) -> Result<Session, Failure> {
-        let path = self.etcd.display();
+        let path = shown_path(&self.etcd);
         let content = std::fs::read(&self.etcd).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
         let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;
         let session = Session::start(file, SessionOptions::default(), CancellationToken::new());

@@ -45,7 +45,7 @@ use rustix::process::umask;
 use self::asker::ServerOptions;
 use self::failure::{EXIT_USAGE, Failure, Verdict};
 use crate::config::{Setting, Settings, UsageError};
-use crate::model::in_words;
+use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
 
 /// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
 const PRINTING_MAX: Duration = Duration::from_secs(1);
@@ -243,14 +243,25 @@ fn end(result: anyhow::Result<()>) -> ExitCode {
 fn refuse(error: &UsageError) -> ExitCode {
     match error {
         UsageError::Arguments(error) => {
-            // A closed pipe is no reason to fail.
-            let _ = error.print();
+            print_usage_error(error);
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
         }
         UsageError::Value { .. } | UsageError::ConfigFile { .. } | UsageError::NotASwitch { .. } | UsageError::Conflict(_) => {
             complain(error);
             ExitCode::from(EXIT_USAGE)
         }
+    }
+}
+
+/// Prints what clap has to say. An error repeats what was typed: where that is a URL, it is shown without what may be a secret.
+fn print_usage_error(error: &clap::Error) {
+    let text = error.render().to_string();
+    let shown = with_bare_urls(&text);
+    if error.use_stderr() && (shown != text || printable(&text) != text) {
+        print_to_stderr(shown.into_owned());
+    } else {
+        // A closed pipe is no reason to fail.
+        let _ = error.print();
     }
 }
 
@@ -263,9 +274,10 @@ fn warn(message: &str) {
     print_to_stderr(format!("warning: {message}\n"));
 }
 
-/// Prints what a person should see. What cannot be written, or is not read in time, is lost: it must not change how the command ends.
+/// Prints what a person should see, without secrets of URLs and with escapes for what a terminal acts on. What cannot be written, or is not read in
+/// time, is lost: it must not change how the command ends.
 fn print_to_stderr(text: String) {
-    let text = in_words(text);
+    let text = printable(&without_url_secrets(&in_words(text))).into_owned();
     // one message, once
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {

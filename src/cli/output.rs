@@ -1,7 +1,8 @@
 //! How answers are printed: tables that fit the terminal, JSON, YAML or names.
 //!
 //! A table is a list of columns, each a heading and what to say of an object of the API; `wide` has more of them. Tables and names read what the API
-//! says as the shapes of `dto`; JSON and YAML are what it says itself, with members that this version does not know. Owns: formats, colour, ages.
+//! says as the shapes of `dto`; JSON and YAML are what it says itself, with members that this version does not know. Owns: formats, colour, ages, and
+//! the escapes of characters that a terminal acts on: every command prints through [`print`], [`print_coloured`] or [`Escaping`].
 //! Deliberately lacks: any knowledge of kinds.
 
 use std::fmt::Display;
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
+use crate::model::{is_acted_on, printable, printable_with_colours};
 
 /// Between two columns, as kubectl has them.
 const COLUMN_PADDING: (u16, u16) = (0, 2);
@@ -92,35 +94,34 @@ impl<T: DeserializeOwned> Tabular for Shape<T> {
 
 /// What the API says, as the shape that it has in this version.
 ///
-/// Control characters of texts are replaced: names come from other clusters, and must neither write beyond their line nor speak to the terminal.
+/// Characters that a terminal acts on are escaped, and line feeds and tabs are blanks: names come from other clusters, and must neither write
+/// beyond their line nor control the terminal.
 pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     let other = |error| Failure::unreachable(format!("the answer is not what this version reads ({error}): -o json prints it as it is"));
-    if has_controls(answer) { T::deserialize(&without_controls(answer)) } else { T::deserialize(answer) }.map_err(other)
+    if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(other)
 }
 
-fn has_controls(value: &Value) -> bool {
-    let in_text = |text: &str| text.chars().any(char::is_control);
+/// Whether a terminal acts on a character in a text of the value.
+fn acts_on_terminal(value: &Value) -> bool {
+    let in_text = |text: &str| text.chars().any(is_acted_on);
     match value {
         Value::String(text) => in_text(text),
-        Value::Array(items) => items.iter().any(has_controls),
-        Value::Object(members) => members.iter().any(|(name, member)| in_text(name) || has_controls(member)),
+        Value::Array(items) => items.iter().any(acts_on_terminal),
+        Value::Object(members) => members.iter().any(|(name, member)| in_text(name) || acts_on_terminal(member)),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
-fn without_controls(value: &Value) -> Value {
-    let plain = |text: &str| -> String {
-        let plain = |character: char| match character {
-            '\n' | '\t' => ' ',
-            _ if character.is_control() => char::REPLACEMENT_CHARACTER,
-            _ => character,
-        };
-        text.chars().map(plain).collect()
-    };
+/// A text from elsewhere as part of one line.
+pub(super) fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
+fn in_one_line(value: &Value) -> Value {
     match value {
-        Value::String(text) => Value::String(plain(text)),
-        Value::Array(items) => items.iter().map(without_controls).collect(),
-        Value::Object(members) => members.iter().map(|(name, member)| (plain(name), without_controls(member))).collect(),
+        Value::String(text) => Value::String(one_line(text)),
+        Value::Array(items) => items.iter().map(in_one_line).collect(),
+        Value::Object(members) => members.iter().map(|(name, member)| (one_line(name), in_one_line(member))).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
@@ -128,7 +129,7 @@ fn without_controls(value: &Value) -> Value {
 /// Prints a list.
 pub(super) fn print_list(format: Format, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
-        Format::Table | Format::Wide => print(&shape.table(items, format == Format::Wide)?),
+        Format::Table | Format::Wide => print_coloured(&shape.table(items, format == Format::Wide)?),
         Format::Json => print_json(&json!({ "items": items })),
         Format::Yaml => print_yaml(&json!({ "items": items })),
         Format::Name => {
@@ -173,13 +174,46 @@ fn table<T>(shape: &Shape<T>, items: impl IntoIterator<Item = T>, wide: bool) ->
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Prints text. A closed pipe ends the command quietly, as it does for others.
+/// Prints text that may hold anything from elsewhere. A closed pipe ends the command quietly, as it does for others.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
+    written(write(text))
+}
+
+/// Prints text with [`coloured`] parts, in which everything from elsewhere is escaped already ([`read`], [`one_line`]).
+pub(super) fn print_coloured(text: &str) -> Result<(), Failure> {
+    if !has_colours() {
+        return print(text);
+    }
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+    written(out.write_all(printable_with_colours(text).as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Writes text that may hold anything from elsewhere to the standard output.
+pub(super) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
+}
+
+fn written(result: io::Result<()>) -> Result<(), Failure> {
+    result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::not_found(""),
         _ => Failure::not_found(format!("cannot write to standard output: {error}")),
     })
+}
+
+/// A writer of text that may hold anything from elsewhere: escapes what a terminal acts on. Each write must be whole characters, as those of
+/// `write!` are.
+pub(super) struct Escaping<W>(pub(super) W);
+
+impl<W: Write> Write for Escaping<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(printable(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Prints a value as JSON, for people.
@@ -189,7 +223,17 @@ pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
 }
 
 fn print_yaml(value: &Value) -> Result<(), Failure> {
-    print(&serde_yaml_ng::to_string(value).map_err(|error| Failure::not_found(error.to_string()))?)
+    print(&yaml(value)?)
+}
+
+/// A value as YAML. YAML has no escapes outside of quotation marks, so a value with characters that have to be escaped is written in YAML's
+/// flow form, which is JSON.
+pub(super) fn yaml(value: &Value) -> Result<String, Failure> {
+    let failed = |error: &dyn Display| Failure::not_found(error.to_string());
+    if acts_on_terminal(value) {
+        return serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| failed(&error));
+    }
+    serde_yaml_ng::to_string(value).map_err(|error| failed(&error))
 }
 
 /// What may not be there, written out.
@@ -250,14 +294,17 @@ pub(super) enum Colour {
 
 /// Text in a colour, if a person reads it: standard output is a terminal, and `NO_COLOR` is not set (no-color.org).
 pub(super) fn coloured(text: &str, colour: Colour) -> String {
-    let wanted = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let code = match colour {
         Colour::Red => "31",
         Colour::Yellow => "33",
         Colour::Green => "32",
         Colour::Faint => "2",
     };
-    if wanted { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    if has_colours() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+fn has_colours() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 #[cfg(test)]
@@ -265,11 +312,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_other_clusters_do_not_speak_to_the_terminal() {
-        let said = json!({"name": "x\u{1b}[31m\u{7}\nFAKE", "labels": {"a\u{9b}": ["\tb"]}, "count": 1});
-        let expected = json!({"name": "x\u{fffd}[31m\u{fffd} FAKE", "labels": {"a\u{fffd}": [" b"]}, "count": 1});
+    fn names_of_other_clusters_do_not_control_the_terminal() {
+        let said = json!({"name": "x\u{1b}[31m\u{7}\nFAKE", "labels": {"a\u{9b}": ["\tb\u{202e}"]}, "count": 1});
+        let expected = json!({"name": r"x\u001b[31m\u0007 FAKE", "labels": {r"a\u009b": [r" b\u202e"]}, "count": 1});
         assert_eq!(read::<Value>(&said).unwrap(), expected);
         assert_eq!(read::<Value>(&expected).unwrap(), expected);
+    }
+
+    #[test]
+    fn yaml_means_the_same_and_has_nothing_that_a_terminal_acts_on() {
+        let hostile = json!({"items": [{"name": "x\u{1b}[31m\u{7f}\u{9b}\u{202e}\n", "count": 1}]});
+        let text = yaml(&hostile).unwrap();
+        let printed = printable(&text);
+        assert!(!printed.chars().any(|character| is_acted_on(character) && character != '\n'), "{printed}");
+        assert_eq!(serde_yaml_ng::from_str::<Value>(&printed).unwrap(), hostile);
+        assert_eq!(yaml(&json!({"a": ["b"]})).unwrap(), "a:\n- b\n");
+    }
+
+    #[test]
+    fn a_writer_escapes_what_is_written_to_it() {
+        let mut out = Escaping(Vec::new());
+        writeln!(out, "{}", json!({"key": "x\u{1b}\u{7f}\u{202e}東"})).unwrap();
+        assert_eq!(String::from_utf8(out.0).unwrap(), "{\"key\":\"x\\u001b\\u007f\\u202e東\"}\n");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::model::is_acted_on;
+
 /// What is over before this is not worth a line.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
@@ -84,7 +86,7 @@ fn paint(out: &mut dyn Write, ended: &Receiver<()>, doing: &Mutex<String>, colum
 fn line(doing: &str, since: Duration, columns: u16) -> String {
     let since = format!(", {} s", since.as_secs());
     let room = usize::from(columns).saturating_sub(since.len() + 1);
-    doing.chars().map(|character| if character.is_control() { ' ' } else { character }).take(room).collect::<String>() + &since
+    doing.chars().map(|character| if is_acted_on(character) { ' ' } else { character }).take(room).collect::<String>() + &since
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use clap::Args;
 use super::target::parse_lease_ttl;
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::kvstore::{ClientFile, SessionOptions};
+use crate::model::shown_path;
 use crate::reflect::ReflectOptions;
 use crate::runtime::client_options;
 
@@ -70,8 +71,8 @@ impl To {
     /// Reads the client file.
     pub(super) fn options(&self) -> anyhow::Result<ReflectOptions> {
         let path = self.to.as_ref().ok_or_else(|| anyhow!("--to is missing"))?;
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", path.display()))?;
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", shown_path(path)))?;
+        let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", shown_path(path)))?;
         let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];
         let tuned: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();
         let session = SessionOptions {

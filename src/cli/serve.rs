@@ -3,6 +3,7 @@
 use anyhow::{Context, bail};
 
 use super::doctor;
+use super::output::print_coloured;
 use crate::config::{Setting, Settings};
 use crate::doctor::{DoctorOptions, examine_files};
 use crate::reflect::ReflectOptions;
@@ -39,7 +40,7 @@ async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
         step_max: std::time::Duration::ZERO,
     };
     let report = examine_files(&options).await.map_err(anyhow::Error::msg)?;
-    super::printed(std::io::Write::write_all(&mut std::io::stdout().lock(), doctor::text(&report).as_bytes()))?;
+    print_coloured(&doctor::text(&report))?;
     if !report.is_fine() {
         bail!("something that the settings name cannot be used");
     }

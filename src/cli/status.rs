@@ -1,7 +1,7 @@
 //! `meshkeep status`: how the sidecar and each cluster is, once or until all are live.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::kinds::{CLUSTERS, KindRow};
-use super::output::{Format, OutputOptions, Tabular, age, print, print_list, print_one, read};
+use super::output::{Format, OutputOptions, Tabular, age, print_coloured, print_list, print_one, read};
 use super::progress::Progress;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
@@ -55,7 +55,7 @@ pub(super) async fn run(options: &StatusOptions, server: &ServerOptions) -> Resu
     let Found { status, said: (status_said, clusters_said), .. } = found;
     match options.output.output {
         format @ (Format::Table | Format::Wide) => {
-            print(&(summary(&status) + "\n" + &CLUSTERS.table(&clusters_said, format == Format::Wide)?))?;
+            print_coloured(&(summary(&status) + "\n" + &CLUSTERS.table(&clusters_said, format == Format::Wide)?))?;
         }
         Format::Name => print_list(Format::Name, &CLUSTERS, &clusters_said)?,
         format => print_one(format, &CLUSTERS, &json!({ "status": status_said, "clusters": clusters_said }))?,
@@ -129,8 +129,7 @@ impl Waiting {
         if io::stderr().is_terminal() {
             self.progress.get_or_insert_with(|| Progress::begin("")).tell(text);
         } else if self.told != text {
-            // a caller that does not listen is not told
-            let _ = writeln!(io::stderr(), "{text}");
+            super::print_to_stderr(format!("{text}\n"));
             text.clone_into(&mut self.told);
         }
     }

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::output::Escaping;
 use super::progress::Progress;
 use crate::runtime::{Inspection, StoreError, inspect_store};
 
@@ -71,7 +72,7 @@ fn look(data_directory: &Path, print: Printer) -> Result<ExitCode, StoreError> {
     for finding in &inspection.findings {
         super::complain(finding);
     }
-    if let Err(error) = super::printed(print(&inspection, &mut BufWriter::new(io::stdout().lock()))) {
+    if let Err(error) = super::printed(print(&inspection, &mut Escaping(BufWriter::new(io::stdout().lock())))) {
         super::complain(&error);
         return Ok(ExitCode::FAILURE);
     }

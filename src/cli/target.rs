@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::progress::Progress;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
 use crate::kvstore::{ClientFile, KvstoreError, Session, SessionOptions};
-use crate::model::in_words;
+use crate::model::{in_words, shown_path};
 use crate::runtime::client_options;
 
 /// How long a connection is waited for, and each call (cilium-dbg's `kvstore` commands: 30 s).
@@ -106,7 +106,7 @@ impl TargetOptions {
         });
         match (self.etcd.as_ref().or(given), address) {
             (Some(path), _) => {
-                let shown = path.display();
+                let shown = shown_path(path);
                 let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
                 ClientFile::parse(&bytes).map_err(|error| Failure::usage(format!("{shown}: {error}")))
             }

@@ -11,9 +11,10 @@ use super::asker::{Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::filters::FilterOptions;
 use super::kinds::owner;
-use super::output::{Colour, Format, OutputOptions, coloured, labels, print, text};
+use super::output::{Colour, Format, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
+use crate::model::printable;
 
 /// The waits between tries to reach the sidecar again: a restart takes a moment.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -125,7 +126,7 @@ async fn read(response: reqwest::Response, place: &mut Place, format: Format) ->
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             printed.extend(heard(line, place, format));
         }
-        print(&printed)?;
+        print_coloured(&printed)?;
     }
 }
 
@@ -149,10 +150,10 @@ fn heard(line: &[u8], place: &mut Place, format: Format) -> Option<String> {
 /// An event as the API says it, in the forms that have it so.
 fn as_it_is(line: &[u8], format: Format) -> Option<String> {
     match format {
-        Format::Json => Some(String::from_utf8_lossy(line).into_owned() + "\n"),
+        Format::Json => Some(printable(&String::from_utf8_lossy(line)).into_owned() + "\n"),
         Format::Yaml => {
             let said: Value = serde_json::from_slice(line).ok()?;
-            serde_yaml_ng::to_string(&said).ok().map(|text| format!("---\n{text}"))
+            yaml(&said).ok().map(|text| format!("---\n{}", printable(&text)))
         }
         Format::Table | Format::Wide | Format::Name => None,
     }
@@ -230,9 +231,7 @@ fn short(key: &str) -> &str {
 
 /// Tells a person something beside the stream.
 fn note(text: &str) {
-    use std::io::Write as _;
-    // a person who closed the terminal does not read it
-    let _ = writeln!(std::io::stderr(), "{} {text}", Zoned::now().strftime("%H:%M:%S"));
+    super::print_to_stderr(format!("{} {text}\n", Zoned::now().strftime("%H:%M:%S")));
 }
 
 #[cfg(test)]

@@ -78,6 +78,7 @@ async fn answer(request: Request<Incoming>, orders: mpsc::Sender<Ask>) -> Result
     };
     let mut response = Response::new(Full::from(text + "\n"));
     *response.status_mut() = status;
+    response.headers_mut().insert(http::header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
     Ok(response)
 }
 

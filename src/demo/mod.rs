@@ -24,7 +24,7 @@ use control::Ask;
 use sidecar::Sidecar;
 use source::Source;
 
-use crate::model::ClusterName;
+use crate::model::{ClusterName, printable};
 
 /// The clusters.
 const CLUSTERS: [(&str, u32); 3] = [("paris", 1), ("tokyo", 2), ("oslo", 3)];
@@ -183,5 +183,5 @@ fn explain(options: &DemoOptions) {
 
 /// Tells whoever looks on. A closed pipe is no reason to end.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    let _ = writeln!(std::io::stdout().lock(), "{}", printable(text));
 }

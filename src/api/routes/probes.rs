@@ -1,19 +1,27 @@
 //! Probes in the manner of Kubernetes: `ok`, or with `?verbose` a line for each check; `exclude=` leaves one out.
 //!
+//! A check names clusters, keys and addresses of remote etcds, so the lines are for clients that may read everything. An anonymous client is told
+//! `ok` or `not ok`, whatever it asks for.
+//!
 //! Parameters that are not known mean nothing here, as with Kubernetes' own probes: whoever probes many components asks all alike, and one
 //! of them must not look broken for it.
 
 use std::collections::BTreeSet;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum_extra::extract::{Query, QueryRejection};
 
 use crate::api::dto::status::store_state;
+use crate::api::guard::Access;
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::Phase;
+
+/// What the client may learn; the guard says so of each request.
+type Who = Option<Extension<Access>>;
 
 /// The parameters of a probe, as axum reads them; those that cannot be read are none.
 type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
@@ -44,13 +52,14 @@ struct Asked {
         ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name; repeatable.")
     ),
     responses((status = 200, description = "It does.", body = String, content_type = "text/plain")))]
-pub(crate) async fn livez(query: Pairs) -> Response {
-    report("livez", &[check("ping", None)], asked(query))
+pub(crate) async fn livez(who: Who, query: Pairs) -> Response {
+    report("livez", &[check("ping", None)], asked(query), who)
 }
 
 /// Whether lookups answer correctly; with `?synced` also whether every cluster that has a file is live and confirmed.
 ///
-/// With `?verbose` a line for each check. Ready does not mean synced: what is served may be restored, and says so.
+/// With `?verbose` a line for each check, for clients that may read everything: others are told `ok` or `not ok`. Ready does not mean
+/// synced: what is served may be restored, and says so.
 #[utoipa::path(get, path = "/readyz", operation_id = "getReadyz", tag = "probes",
     params(
         ("verbose" = Option<String>, Query, description = "Say what was checked."),
@@ -61,9 +70,9 @@ pub(crate) async fn livez(query: Pairs) -> Response {
         (status = 200, description = "They do.", body = String, content_type = "text/plain"),
         (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
     ))]
-pub(crate) async fn readyz(State(state): State<ApiState>, query: Pairs) -> Response {
+pub(crate) async fn readyz(State(state): State<ApiState>, who: Who, query: Pairs) -> Response {
     let asked = asked(query);
-    report("readyz", &checks(&state, asked.synced), asked)
+    report("readyz", &checks(&state, asked.synced), asked, who)
 }
 
 /// `/readyz` under another name, for tools that know only this one.
@@ -78,8 +87,8 @@ pub(crate) async fn readyz(State(state): State<ApiState>, query: Pairs) -> Respo
         (status = 200, description = "Lookups answer.", body = String, content_type = "text/plain"),
         (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
     ))]
-pub(crate) async fn healthz(State(state): State<ApiState>, query: Pairs) -> Response {
-    report("healthz", &checks(&state, false), asked(query))
+pub(crate) async fn healthz(State(state): State<ApiState>, who: Who, query: Pairs) -> Response {
+    report("healthz", &checks(&state, false), asked(query), who)
 }
 
 fn asked(query: Pairs) -> Asked {
@@ -156,7 +165,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn report(probe: &str, checks: &[Check], mut asked: Asked) -> Response {
+fn report(probe: &str, checks: &[Check], mut asked: Asked, who: Who) -> Response {
     let (mut lines, mut passed) = (String::new(), true);
     for check in checks {
         lines += &match &check.trouble {
@@ -170,8 +179,10 @@ fn report(probe: &str, checks: &[Check], mut asked: Asked) -> Response {
         };
     }
     let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    if passed && !asked.verbose {
-        return (status, "ok").into_response();
+    // who is not known to be let in learns nothing more
+    let is_anonymous = who.is_none_or(|Extension(access)| access == Access::Anonymous);
+    if is_anonymous || (passed && !asked.verbose) {
+        return (status, if passed { "ok" } else { "not ok" }).into_response();
     }
     if !asked.excluded.is_empty() {
         // not which: what a stranger sends is not sent back

@@ -1,5 +1,6 @@
 //! The face over a small mesh of two clusters, without etcd and without a store.
 
+mod access;
 mod answers;
 mod caching;
 mod changes;

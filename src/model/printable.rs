@@ -1,0 +1,97 @@
+//! Text from other clusters on a terminal: characters that a terminal acts on are written as escapes.
+//!
+//! Names, values and error texts come from remote etcds, whose writers choose every character. An escape sequence in one could colour, move or
+//! hide what a terminal shows, and a direction mark could turn the order of a line. Every command prints through [`printable`].
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a terminal or a browser acts on a character instead of showing it: control characters (C0, DEL and C1), line and paragraph
+/// separators, and the marks that change the direction of text (Unicode UAX #9).
+#[must_use]
+pub fn is_acted_on(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Text without characters that a terminal acts on, except line feeds and tabs. Each is written as JSON writes it, `\u001b`, so that a JSON
+/// document keeps its meaning: inside one these characters occur in strings alone.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, false)
+}
+
+/// [`printable`] text in which colours stay: `ESC [`, digits and semicolons, `m` (ECMA-48, SGR). For text in which everything from elsewhere is
+/// escaped already.
+#[must_use]
+pub fn printable_with_colours(text: &str) -> Cow<'_, str> {
+    escaped(text, true)
+}
+
+fn escaped(text: &str, keeps_colours: bool) -> Cow<'_, str> {
+    let is_escaped = |character: char| is_acted_on(character) && !matches!(character, '\n' | '\t');
+    let Some(first) = text.find(is_escaped) else { return text.into() };
+    let (mut out, mut rest) = (text[..first].to_owned(), &text[first..]);
+    while let Some(character) = rest.chars().next() {
+        let behind = &rest[character.len_utf8()..];
+        let colour = if keeps_colours && character == '\u{1b}' { colour_length(behind) } else { None };
+        rest = match colour {
+            Some(length) => {
+                out.push(character);
+                out.push_str(&behind[..length]);
+                &behind[length..]
+            }
+            None if is_escaped(character) => {
+                // writing to a String cannot fail
+                let _ = write!(out, "\\u{:04x}", u32::from(character));
+                behind
+            }
+            None => {
+                out.push(character);
+                behind
+            }
+        };
+    }
+    out.into()
+}
+
+/// How many bytes behind `ESC` belong to a colour.
+fn colour_length(behind: &str) -> Option<usize> {
+    let parameters = behind.strip_prefix('[')?;
+    let end = parameters.find(|character: char| !character.is_ascii_digit() && character != ';')?;
+    parameters[end..].starts_with('m').then_some(end + 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Escape sequences of every form, DEL, a C1 control, and direction marks.
+    const HOSTILE: &str = "a\u{1b}[31mb\u{1b}]0;c\u{7}d\u{7f}e\u{9b}2Jf\u{202e}g\u{2066}h\u{61c}i\u{2028}j\r\u{8}";
+
+    #[test]
+    fn what_a_terminal_acts_on_is_escaped_and_the_rest_stays() {
+        let escaped = r"a\u001b[31mb\u001b]0;c\u0007d\u007fe\u009b2Jf\u202eg\u2066h\u061ci\u2028j\u000d\u0008";
+        assert_eq!(printable(HOSTILE), escaped);
+        assert_eq!(printable(escaped), escaped);
+        for plain in ["", "two\nlines\tand a tab", "Zürich 東京 שלום 🚀"] {
+            assert!(matches!(printable(plain), Cow::Borrowed(text) if text == plain), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_document_of_json_means_the_same() {
+        let document = serde_json::json!({"na\u{202e}me": HOSTILE, "list": ["\u{7f}\n", 1]});
+        for text in [document.to_string(), serde_json::to_string_pretty(&document).unwrap()] {
+            let printed = printable(&text);
+            assert!(!printed.chars().any(|character| is_acted_on(character) && character != '\n'), "{printed}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), document);
+        }
+    }
+
+    #[test]
+    fn colours_stay_and_no_other_sequence() {
+        let coloured = "\u{1b}[31mred\u{1b}[0m \u{1b}[1;33m";
+        assert_eq!(printable_with_colours(coloured), coloured);
+        assert_eq!(printable_with_colours("\u{1b}[2J\u{1b}[31\u{1b}]0;m\u{1b}"), r"\u001b[2J\u001b[31\u001b]0;m\u001b");
+    }
+}
