@@ -1,8 +1,10 @@
-//! Why an address has no entry of its own, in words.
+//! Why an address has no entry of its own, or an old one, as text.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::dto::rfc3339;
+use super::query::network;
 use crate::dto::problems::Hint;
 use crate::handle::Miss;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
@@ -14,8 +16,11 @@ const CLUSTERS_NAMED_MAX: usize = 20;
 const GONE_MAX: usize = 6;
 
 /// What may explain a miss, the most telling first.
-pub(super) fn hints(miss: &Miss) -> Vec<Hint> {
-    let mut hints: Vec<Hint> = miss.pod_cidrs.iter().map(|(net, node)| of_pod_cidr(&net.to_string(), node)).collect();
+///
+/// `is_rejected`: some cluster announces exactly this address, with a value that was rejected.
+pub(super) fn hints(miss: &Miss, is_rejected: bool) -> Vec<Hint> {
+    let mut hints: Vec<Hint> = miss.rejected_nodes.iter().map(|(count, first)| of_rejected_nodes(*count, first)).collect();
+    hints.extend(miss.pod_cidrs.iter().map(|(net, node)| of_pod_cidr(&net.to_string(), node, is_rejected)));
     hints.extend(miss.gone.iter().take(GONE_MAX).map(of_tombstone));
     let never_read = |names: &str| format!("{names}: never read, so whether the address belongs there is not known; see /v1/clusters");
     hints.extend(of_clusters("neverRead", &miss.never_read, never_read));
@@ -25,13 +30,50 @@ pub(super) fn hints(miss: &Miss) -> Vec<Hint> {
     hints
 }
 
-fn of_pod_cidr(net: &str, node: &EntryKey) -> Hint {
+/// What was rejected for an address, or for a range around it.
+pub(super) fn of_rejected(ip: IpAddr, record: &Record) -> Option<Hint> {
+    let rejection = record.rejection.as_ref()?;
+    let (cluster, name) = (&record.key.cluster, &record.key.name);
+    let what = if is_for(ip, record) { "it".to_owned() } else { format!("the range {name} around it") };
+    let outcome = if record.object.is_some() { "the last good value stays in use" } else { "it is not used" };
+    Some(Hint {
+        kind: "rejected".into(),
+        detail: format!("{cluster} announces {what}, but the value was rejected, {outcome}: {}", rejection.reason),
+        clusters: vec![cluster.to_string()],
+        prefix: network(name).map(|net| net.to_string()),
+        key: Some(record.key.to_string()),
+        time: Some(rfc3339(rejection.last_seen)),
+        ..Hint::default()
+    })
+}
+
+/// Whether an entry is for exactly one address.
+pub(super) fn is_for(ip: IpAddr, record: &Record) -> bool {
+    network(&record.key.name) == Some(ip.into())
+}
+
+fn of_rejected_nodes(count: usize, first: &Record) -> Hint {
+    let (cluster, node) = (&first.key.cluster, &first.key.name);
+    let reason = first.rejection.as_ref().map(|rejection| format!(": {}", rejection.reason)).unwrap_or_default();
+    let nodes = match count {
+        1 => format!("node {cluster}/{node} was rejected, so its addresses and pod CIDRs are not known"),
+        _ => format!("{count} nodes of {cluster} were rejected, so their addresses and pod CIDRs are not known; the first is {node}"),
+    };
+    Hint {
+        kind: "rejected".into(),
+        detail: format!("{nodes}{reason}"),
+        clusters: vec![cluster.to_string()],
+        node: Some(node.to_string()),
+        key: Some(first.key.to_string()),
+        ..Hint::default()
+    }
+}
+
+fn of_pod_cidr(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
+    let why = if is_rejected { "" } else { ", and none announces it; see whether its endpoint is ready" };
     Hint {
         kind: "podCIDR".into(),
-        detail: format!(
-            "in pod CIDR {net} of node {}/{}: a pod would have it there, and none announces it; see whether its endpoint is ready",
-            node.cluster, node.name
-        ),
+        detail: format!("in pod CIDR {net} of node {}/{}: a pod would have it there{why}", node.cluster, node.name),
         clusters: vec![node.cluster.to_string()],
         prefix: Some(net.to_owned()),
         node: Some(node.name.to_string()),

@@ -4,7 +4,7 @@ use crate::model::{Severity, ToldFinding};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 27] = [
+pub(crate) const KINDS: [(&str, Severity); 28] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigRefused", Severity::Critical),
@@ -19,6 +19,7 @@ pub(crate) const KINDS: [(&str, Severity); 27] = [
     ("directoryUnreadable", Severity::Critical),
     ("duplicateAddress", Severity::Warning),
     ("duplicateClusterID", Severity::Critical),
+    ("exportConflict", Severity::Warning),
     ("findingsUntold", Severity::Info),
     ("heldEntries", Severity::Info),
     ("identityOutOfRange", Severity::Warning),

@@ -18,8 +18,8 @@ use super::accept::Form;
 use super::dto::meta::Terms;
 use super::fields::Fields;
 use super::problem::Problem;
-use crate::handle::{Affinity, Filter, LabelSelector, Reading};
-use crate::model::{ClusterName, IdentityScope, Kind};
+use crate::handle::{Affinity, CONFLICT_REASONS, Filter, LabelSelector, Reading};
+use crate::model::{ClusterName, IdentityScope, Kind, check_exact_name};
 
 pub(crate) use stream::{ChangesQuery, EventsQuery, OnExpired, StreamQuery};
 
@@ -191,6 +191,8 @@ list_query! {
         affinity: Option<String>,
         /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
         from: Option<String>,
+        /// Only services whose exports disagree about this, for instance `PortConflict`; `any`: about anything.
+        conflict: Option<String>,
     } narrowed by narrow_global_services
 }
 
@@ -293,7 +295,8 @@ item_query! {
 
 fn narrow_nodes(query: &NodesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
     let ip = address("ip", query.ip.as_deref())?;
-    Ok(Filter { labels: labels(query.label_selector.as_deref(), &[])?, name: query.name.clone(), ip, ..filter })
+    let name = exact("name", query.name.as_deref())?;
+    Ok(Filter { labels: labels(query.label_selector.as_deref(), &[])?, name, ip, ..filter })
 }
 
 fn narrow_services(query: &ServicesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
@@ -310,7 +313,9 @@ fn narrow_exports(query: &ExportsQuery, filter: Filter, _: &Reading) -> Result<F
 }
 
 fn narrow_namespaced(filter: Filter, selector: Option<&str>, namespace: Option<&String>, name: Option<&String>) -> Result<Filter, Problem> {
-    Ok(Filter { labels: labels(selector, &[])?, namespace: namespace.cloned(), name: name.cloned(), ..filter })
+    let namespace = exact("namespace", namespace.map(String::as_str))?;
+    let name = exact("name", name.map(String::as_str))?;
+    Ok(Filter { labels: labels(selector, &[])?, namespace, name, ..filter })
 }
 
 fn narrow_identities(query: &IdentitiesQuery, filter: Filter, _: &Reading) -> Result<Filter, Problem> {
@@ -319,12 +324,20 @@ fn narrow_identities(query: &IdentitiesQuery, filter: Filter, _: &Reading) -> Re
 }
 
 fn narrow_ipcache(query: &IpcacheQuery, filter: Filter, reading: &Reading) -> Result<Filter, Problem> {
-    let hosts = query.node.as_deref().map(|node| match node.parse::<std::net::IpAddr>() {
+    let node = exact("node", query.node.as_deref())?;
+    let hosts = node.as_deref().map(|node| match node.parse::<std::net::IpAddr>() {
         Ok(ip) => vec![(None, ip.to_canonical())],
         Err(_) => reading.node_host_ips(node),
     });
-    let (identity, namespace, pod) = (query.identity, query.namespace.clone(), query.pod.clone());
+    let (namespace, pod) = (exact("namespace", query.namespace.as_deref())?, exact("pod", query.pod.as_deref())?);
+    let identity = query.identity;
     Ok(Filter { cidr: cidr(query.cidr.as_deref())?, identity, hosts, namespace, pod, ..filter })
+}
+
+/// Reads a name that objects are compared with; refuses a pattern, which would match none.
+fn exact(parameter: &str, text: Option<&str>) -> Result<Option<String>, Problem> {
+    let read = |text: &str| check_exact_name(text).map(|()| text.to_owned()).map_err(|error| Problem::parameter(parameter, error));
+    text.map(read).transpose()
 }
 
 /// Reads cluster names.
@@ -368,6 +381,16 @@ fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
         IdentityScope::ALL.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
     };
     name.map(read).transpose()
+}
+
+/// What `conflict=` has for conflicts of every reason.
+pub(crate) const ANY_CONFLICT: &str = "any";
+
+/// Reads the reason of a conflict between exports, or [`ANY_CONFLICT`].
+pub(crate) fn conflict(name: &str) -> Result<&'static str, Problem> {
+    let known = || std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS);
+    let unknown = || Problem::parameter("conflict", format!("{name:?} is none of {}", known().collect::<Vec<_>>().join(", ")));
+    known().find(|reason| *reason == name).ok_or_else(unknown)
 }
 
 /// Reads an affinity.

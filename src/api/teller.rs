@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::findings::told;
+use super::findings::{UnreadNodes, told};
 use super::kinds::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
 use crate::handle::{Reading, Survey};
 use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
@@ -48,8 +48,9 @@ impl Found {
         let is_lasting = |finding: &&crate::handle::Finding| {
             survey.since(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= LASTING_MIN))
         };
+        let unread = UnreadNodes::of(reading);
         for finding in survey.findings_from(None).filter(is_lasting) {
-            if let Some(finding) = told(finding, survey, reading)
+            if let Some(finding) = told(finding, survey, reading, &unread)
                 && !found.take(finding)
             {
                 rest = total.saturating_sub(found.by_key.len() as u64);

@@ -47,7 +47,10 @@ fn ladder(story: &Explanation) -> String {
             let _ = writeln!(out, "{} -> {}  ({origin}{age})", story.ip, who.join("  "));
         }
         None => {
-            let _ = writeln!(out, "{} -> {}", story.ip, coloured("no entry of any cluster covers it", Colour::Yellow));
+            let is_rejected = story.hints.iter().any(|hint| hint.kind == "rejected" && hint.node.is_none());
+            let why =
+                if is_rejected { "no entry that can be used covers it: a value was rejected" } else { "no entry of any cluster covers it" };
+            let _ = writeln!(out, "{} -> {}", story.ip, coloured(why, Colour::Yellow));
         }
     }
     if !story.entries.is_empty() {
@@ -105,12 +108,15 @@ fn draw_behind(out: &mut String, found: &IpcacheEntry, story: &Explanation) {
     }
 }
 
-/// What a miss says: whose range it would be in, what was there before, and which clusters could not be asked.
+/// The values that were rejected, then what a miss says: whose range it would be in, what was there before, and which clusters could not be asked.
 fn draw_miss(out: &mut String, hints: &[Hint]) {
-    if !hints.is_empty() {
-        out.push_str("\nwhy it has no entry of its own\n");
-    }
-    for hint in hints {
-        let _ = writeln!(out, "  {} {}", coloured("·", Colour::Faint), hint.detail);
+    let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == "rejected");
+    for (title, hints) in [("what was rejected", rejected), ("why it has no entry of its own", others)] {
+        if !hints.is_empty() {
+            let _ = write!(out, "\n{title}\n");
+        }
+        for hint in hints {
+            let _ = writeln!(out, "  {} {}", coloured("·", Colour::Faint), hint.detail);
+        }
     }
 }

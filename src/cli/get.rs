@@ -9,6 +9,7 @@ use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
 use super::output::{Format, OutputOptions, print_list, print_one};
 use super::watch;
+use crate::model::check_exact_name;
 
 /// What to get.
 #[derive(Debug, Args)]
@@ -34,6 +35,9 @@ pub(super) async fn run(options: &GetOptions, server: &ServerOptions) -> Result<
         let known: Vec<&str> = KINDS.iter().map(|kind| kind.names[0]).collect();
         Failure::usage(format!("there is no kind {:?}: get one of {}", options.kind, known.join(", ")))
     })?;
+    if let Some(Err(error)) = options.name.as_deref().map(check_exact_name) {
+        return Err(Failure::usage(error.to_string()));
+    }
     let asker = Asker::new(server)?;
     let filters = filters(&options.filters, kind)?;
     let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

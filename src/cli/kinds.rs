@@ -137,6 +137,7 @@ const GLOBAL_SERVICES: Shape<GlobalService> = Shape {
         Column::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
         Column::new("BACKENDS", |service| service.backends.len().to_string()),
         Column::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
+        Column::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| &conflict.reason))),
     ],
     name: |service| format!("global-service/{}/{}", service.namespace, service.name),
 };

@@ -86,6 +86,10 @@ impl Looked for LookupItem {
         self.found.as_ref()?.as_ref()
     }
 
+    fn age_seconds(&self) -> Option<f64> {
+        self.meta.as_ref()?.age_seconds
+    }
+
     fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }

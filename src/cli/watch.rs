@@ -14,7 +14,7 @@ use super::kinds::owner;
 use super::output::{Colour, Format, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
-use crate::model::printable;
+use crate::model::{ReaderPosition, printable};
 
 /// The waits between tries to reach the sidecar again: a restart takes a moment.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -35,8 +35,8 @@ pub(super) struct WatchOptions {
     #[arg(long)]
     snapshot: bool,
     /// Go on from this position
-    #[arg(long, value_name = "POSITION", conflicts_with = "snapshot")]
-    after: Option<String>,
+    #[arg(long, value_name = "POSITION", conflicts_with = "snapshot", value_parser = str::parse::<ReaderPosition>)]
+    after: Option<ReaderPosition>,
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -66,7 +66,7 @@ pub(super) async fn run(options: &WatchOptions, server: &ServerOptions) -> Resul
     let mut query = options.filters.query();
     query.extend(options.kind.iter().map(|kind| ("kind".to_owned(), kind.clone())));
     let start = match &options.after {
-        Some(position) => Start::After(position.clone()),
+        Some(position) => Start::After(position.to_string()),
         None if options.snapshot => Start::Snapshot,
         None => Start::Now,
     };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use super::meta::{ItemMeta, ListMeta};
+use super::meta::{ItemMeta, ListMeta, SourceAge};
 use super::objects::IpcacheEntry;
 
 /// A batch of lookups.
@@ -45,6 +45,10 @@ pub(crate) struct LookupItem {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) others: Vec<IpcacheEntry>,
+    /// How old the answer is: that of the entry, or where nothing covers the address that of the oldest source; left out with an error, and
+    /// with `meta=none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) meta: Option<SourceAge>,
     /// What is wrong with the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,

@@ -68,7 +68,7 @@ pub(crate) struct Explanation {
     pub(crate) found: Option<IpcacheEntry>,
     /// Every entry of every cluster that covers the address, strongest first.
     pub(crate) entries: Vec<ExplainedEntry>,
-    /// What may explain that the address has no entry of its own; left out where it has one.
+    /// What may explain that the address has no entry of its own, or an old one; left out where there is nothing to explain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) hints: Vec<Hint>,
@@ -101,11 +101,11 @@ pub(crate) struct ExplainedEntry {
     pub(crate) origin: Cow<'static, str>,
 }
 
-/// Something that may explain why an address has no entry of its own.
+/// Something that may explain why an address has no entry of its own, or an old one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Hint {
-    /// `podCIDR`: the pod CIDR of a node that the address belongs to; `deleted`: an entry for exactly the address that was there; `neverRead` and `restored`:
+    /// `rejected`: a cluster announces the address, a range around it or the node, with a value that was rejected; `podCIDR`: the pod CIDR of a node that the address belongs to; `deleted`: an entry for exactly the address that was there; `neverRead` and `restored`:
     /// clusters whose addresses are not known, or not as they are now; `nearest`: an entry for an address nearby, where nothing covers this one.
     pub(crate) kind: Cow<'static, str>,
     /// It in words.
@@ -124,7 +124,7 @@ pub(crate) struct Hint {
     /// The entry's key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// When meshkeep saw it deleted.
+    /// When meshkeep saw it deleted, or rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) time: Option<String>,
 }

@@ -11,7 +11,7 @@ use super::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, Sl
 use super::global_services::{BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster};
 use super::log::Log;
 use super::lookup::{LookupAnswer, LookupItem, LookupList, LookupRequest};
-use super::meta::{ItemMeta, ListMeta, Source};
+use super::meta::{ItemMeta, ListMeta, Source, SourceAge};
 use super::objects::{Backend, Frontend, Identity, IdentityAnswer, IpcacheAnswer, IpcacheEntry, Node, NodeAddress, Port, Service};
 use super::problem::ProblemDocument;
 use super::problems::{BackedService, ExplainedEntry, Explanation, Finding, FindingList, Hint};
@@ -113,6 +113,7 @@ fn every_shape_reads_what_it_writes_and_what_a_newer_server_writes() {
         SliceEndpoint,
         SlicePort,
         Source,
+        SourceAge,
         Status,
         StatusCounts,
         StoreStatus,

@@ -91,10 +91,30 @@ impl Reading {
         self.published().view.nodes_at(ip)
     }
 
-    /// Whether a node of a cluster has an address.
+    /// Whether a node of any cluster has an address.
     #[must_use]
-    pub fn has_node_at(&self, ip: IpAddr, cluster: &ClusterName) -> bool {
-        self.published().view.has_node_at(ip, cluster)
+    pub fn has_any_node_at(&self, ip: IpAddr) -> bool {
+        self.published().view.has_any_node_at(ip)
+    }
+
+    /// The ip entries for an address, and for ranges around it, whose newest bytes were rejected: of each cluster, the most specific first.
+    #[must_use]
+    pub fn rejected_at(&self, ip: IpAddr) -> Vec<Arc<Record>> {
+        let view = &self.published().view;
+        let lengths = (0..=IpNet::from(ip).prefix_len()).rev();
+        let nets = lengths.filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc().to_string()));
+        let names: Vec<String> = std::iter::once(ip.to_string()).chain(nets).collect();
+        let mut found = Vec::new();
+        for cluster in self.cluster_names() {
+            let start = EntryKey::new(Kind::Ip, cluster.clone(), "");
+            // as a rule a cluster has none
+            if view.rejected_from(&start).next().is_none_or(|key| key.kind != Kind::Ip || key.cluster != cluster) {
+                continue;
+            }
+            let keys = names.iter().map(|name| EntryKey::new(Kind::Ip, cluster.clone(), name.as_str()));
+            found.extend(keys.filter(|key| view.is_rejected(key)).filter_map(|key| view.record(&key)));
+        }
+        found
     }
 
     /// Whether a cluster announces an identity.

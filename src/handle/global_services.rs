@@ -4,7 +4,7 @@ use smol_str::SmolStr;
 
 use super::{Filter, Reading, Scanned, Slice};
 use crate::model::{ClusterName, Kind};
-use crate::view::{Affinity, GlobalService, LocalService, Selection, ServiceShare, select};
+use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select};
 
 /// What one cluster's agents would use of a global service.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,6 +65,12 @@ impl Reading {
     #[must_use]
     pub fn global_service(&self, service: &str) -> Option<GlobalService> {
         self.published().view.global_service(service)
+    }
+
+    /// The exports of a global service, by `<namespace>/<name>`, merged; `None` where no cluster exports it.
+    #[must_use]
+    pub fn merged_exports(&self, service: &str) -> Option<MergedExports> {
+        self.published().view.merged_exports(service)
     }
 
     /// Which backends of a service the agents of a cluster would use.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{LookupMatch, Origin, Reading};
+use super::{LookupMatch, Origin, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, Tombstone};
 use crate::view::Within;
 
@@ -31,6 +31,9 @@ pub struct Miss {
     pub never_read: Vec<ClusterName>,
     /// The clusters whose entries or nodes are from the store and not all confirmed.
     pub restored: Vec<ClusterName>,
+    /// Where nothing covers the address: the clusters that have nodes whose values never could be used, each with the number of these (up to
+    /// [`REJECTED_COUNTED_MAX`]) and the first of them. Their addresses and pod CIDRs are not known.
+    pub rejected_nodes: Vec<(usize, Arc<Record>)>,
     /// Where nothing covers the address: the entries nearest to it.
     pub nearest: Vec<(ObjectPrefix, Arc<Record>)>,
 }
@@ -63,9 +66,20 @@ impl Reading {
             }
         }
         if !is_covered {
+            miss.rejected_nodes = self.cluster_names().iter().filter_map(|cluster| self.rejected_nodes_of(cluster)).collect();
             miss.nearest = self.nearest_to(ip);
         }
         Some(miss)
+    }
+
+    /// How many nodes of a cluster have no value that could be used, and the first of them.
+    fn rejected_nodes_of(&self, cluster: &ClusterName) -> Option<(usize, Arc<Record>)> {
+        let view = &self.published().view;
+        let start = EntryKey::new(Kind::Node, cluster.clone(), "");
+        let keys = view.rejected_from(&start).take_while(|key| key.kind == Kind::Node && key.cluster == *cluster);
+        let mut records = keys.take(REJECTED_COUNTED_MAX).filter_map(|key| view.record(key)).filter(|record| record.object.is_none());
+        let first = records.next()?;
+        Some((1 + records.count(), first))
     }
 
     /// The entries nearest to an address that has none, of the smallest network around it that has any.

@@ -39,8 +39,8 @@ use crate::model::{ClusterName, ClusterStatus, DirectoryState, EtcdCounts, LogTa
 pub use crate::commit::{ChangeCounts, NoDecodedRoom};
 pub use crate::model::IdentityScope;
 pub use crate::view::{
-    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RawPlace, SelectionRule, ServiceShare,
-    Weakness,
+    Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RawPlace,
+    SelectionRule, ServiceShare, Weakness,
 };
 pub use early::{Early, EarlyWatch};
 pub use explain::{Merit, Verdict};

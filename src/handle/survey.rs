@@ -84,7 +84,7 @@ impl Survey {
             Finding::DanglingHostIp(cluster, ip) => self.hosted.get(&(*ip, cluster.clone())).copied().map(u64::from),
             Finding::OverlappingNodePodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_nodes.len() as u64),
             Finding::OverlappingPodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_clusters.len() as u64),
-            Finding::DuplicateAddress(_) | Finding::IdentityOutOfRange(_) => None,
+            Finding::DuplicateAddress(_) | Finding::ExportConflict(_) | Finding::IdentityOutOfRange(_) => None,
         }
     }
 
@@ -130,8 +130,13 @@ impl Survey {
         }
     }
 
-    /// What may be wrong, or right, since a key changed.
-    fn touched_by<'a>(key: &'a EntryKey, old: Option<&'a Gist>, new: Option<&'a Gist>) -> impl Iterator<Item = Finding> + use<'a> {
+    /// The findings that a change of a key may bring or end.
+    fn touched_by<'a>(
+        &'a self,
+        key: &'a EntryKey,
+        old: Option<&'a Gist>,
+        new: Option<&'a Gist>,
+    ) -> impl Iterator<Item = Finding> + use<'a> {
         let cluster = &key.cluster;
         let identities = [old, new].into_iter().flatten().filter_map(|gist| match gist {
             Gist::Ip { identity, .. } => Some(*identity).filter(|identity| is_allocated(*identity)),
@@ -140,11 +145,23 @@ impl Survey {
         });
         let hosts = [old, new].into_iter().flatten().flat_map(|gist| match gist {
             Gist::Ip { host_ip, .. } => host_ip.as_slice(),
-            Gist::Node { addresses, .. } => addresses,
-            Gist::Identity(_) | Gist::Backends(_) | Gist::Export => &[],
+            Gist::Node { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Export => &[],
+        });
+        let of_nodes = [old, new].into_iter().flatten().flat_map(|gist| match gist {
+            Gist::Node { addresses, .. } => addresses.as_slice(),
+            Gist::Ip { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Export => &[],
         });
         let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
-        identities.chain(hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip)))
+        let hosts = hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip));
+        // a node may host addresses of any cluster
+        let of_nodes = of_nodes.flat_map(|ip| self.clusters_hosted_at(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
+        identities.chain(hosts).chain(of_nodes)
+    }
+
+    /// The clusters that have addresses behind a host.
+    fn clusters_hosted_at(&self, ip: IpAddr) -> impl Iterator<Item = &ClusterName> {
+        let start = (ip, EntryKey::lowest().cluster);
+        self.hosted.range(start..).take_while(move |((at, _), _)| *at == ip).map(|((_, cluster), _)| cluster)
     }
 
     /// Takes in what a key means in place of what it did.
@@ -206,8 +223,10 @@ impl Survey {
             Finding::DanglingIdentity(cluster, identity) => {
                 self.naming.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)
             }
-            Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_node_at(*ip, cluster),
+            // a host of another cluster is one that traffic reaches
+            Finding::DanglingHostIp(cluster, ip) => self.hosted.contains_key(&(*ip, cluster.clone())) && !view.has_any_node_at(*ip),
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
+            Finding::ExportConflict(service) => view.merged_exports(service).is_some_and(|exports| !exports.conflicts.is_empty()),
             Finding::IdentityOutOfRange(key) => self.reading.identity_out_of_range(key).is_some(),
             Finding::OverlappingNodePodCidr(_) | Finding::OverlappingPodCidr(_) => self.has(finding),
         }

@@ -8,6 +8,7 @@ mod causes;
 mod change;
 mod cluster;
 mod etcd_counts;
+mod exact_name;
 mod export;
 mod footprint;
 mod histogram;
@@ -38,6 +39,7 @@ pub use cluster::{
     RefusedKey, ResourceStatus, UnknownPrefix, WentBack,
 };
 pub use etcd_counts::{EtcdCounts, OpenOne, RangeOutcome};
+pub use exact_name::check_exact_name;
 pub use export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use histogram::{HISTOGRAM_STEPS, Histogram, Times};
 pub use identity_labels::IdentityLabels;

@@ -79,9 +79,9 @@ impl fmt::Display for Position {
     }
 }
 
-/// A text that is not a position.
+/// A text that is not a position. The message completes "… is".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a position of the form v1.<epoch>.<sequence>")]
+#[error("not a position of the form v1.<16 or 32 hexadecimal digits>.<number>, like v1.00000000deadbeef.42")]
 pub struct MalformedPosition;
 
 impl FromStr for Position {
@@ -92,7 +92,9 @@ impl FromStr for Position {
         let (Some("v1"), Some(epoch), Some(sequence), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
             return Err(MalformedPosition);
         };
-        if epoch.len() != 16 || sequence.is_empty() || !sequence.bytes().all(|b| b.is_ascii_digit()) {
+        // `from_str_radix` accepts a sign, which no position has
+        let is_epoch = epoch.len() == 16 && epoch.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_epoch || sequence.is_empty() || !sequence.bytes().all(|b| b.is_ascii_digit()) {
             return Err(MalformedPosition);
         }
         let epoch = u64::from_str_radix(epoch, 16).map_err(|_| MalformedPosition)?;
@@ -188,7 +190,9 @@ mod tests {
             "v1",
             "v1..",
             "v2.00000000deadbeef.1",
+            "v9.00000000deadbeef.1",
             "v1.deadbeef.1",
+            "v1.+0000000deadbeef.1",
             "v1.00000000deadbeef.-1",
             "v1.00000000deadbeef.+1",
             "v1.00000000deadbeef.1.2",

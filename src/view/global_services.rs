@@ -18,7 +18,7 @@ use smol_str::SmolStr;
 use super::View;
 use crate::model::{ClusterName, EntryKey, Kind, Record};
 
-pub use exports::{ExportConflict, MergedExports};
+pub use exports::{CONFLICT_REASONS, ExportConflict, MergedExports};
 pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, ServiceShare};
 pub use selection::{Affinity, LocalService, Selection, SelectionRule, select};
 
@@ -93,6 +93,14 @@ impl View {
     pub fn global_service(&self, service: &str) -> Option<GlobalService> {
         let records: Vec<Arc<Record>> = self.indices.services.shares_in(service).filter_map(|key| self.record(key)).collect();
         GlobalService::merge(service, &records)
+    }
+
+    /// The exports of a global service, by `<namespace>/<name>`, merged; `None` where no cluster exports it. Unlike [`Self::global_service`] it
+    /// decodes no endpoint slices.
+    #[must_use]
+    pub fn merged_exports(&self, service: &str) -> Option<MergedExports> {
+        let exports = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::ServiceExport);
+        MergedExports::of(exports.filter_map(|key| self.record(key)).collect())
     }
 
     /// About how many bytes the slices of a global service take while it is merged.

@@ -303,10 +303,10 @@ impl View {
         self.indices.identities(id).iter().any(|key| key.cluster == *cluster)
     }
 
-    /// Whether a node of a cluster has an address.
+    /// Whether a node of any cluster has an address.
     #[must_use]
-    pub fn has_node_at(&self, ip: IpAddr, cluster: &ClusterName) -> bool {
-        self.indices.nodes_at(ip).iter().any(|key| key.cluster == *cluster)
+    pub fn has_any_node_at(&self, ip: IpAddr) -> bool {
+        !self.indices.nodes_at(ip).is_empty()
     }
 
     /// The clusters that have an entry for exactly a prefix, other than as a pod CIDR of a node: those only stand in for what is not announced.

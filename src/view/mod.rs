@@ -58,8 +58,8 @@ pub use derived::entries_of;
 pub use fold::{FoldJob, Folded};
 pub use gist::Gist;
 pub use global_services::{
-    Affinity, BackendPort, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection, SelectionRule,
-    ServiceShare, select,
+    Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
+    SelectionRule, ServiceShare, select,
 };
 pub use index::Within;
 pub use lookup::{Live, LookupMatch};

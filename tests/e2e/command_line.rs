@@ -100,6 +100,16 @@ async fn what_fails_says_what_to_do() {
     let said = |arguments: &[&str]| complaint(&run(server, arguments));
     assert_eq!(said(&["get", "svc", "nope"]), (Some(1), "error: no service is called \"nope\" in any cluster that is mirrored".to_owned()));
     assert_eq!(said(&["get", "node", "paris/nope"]).0, Some(1));
+    for pattern in [&["get", "svc", "car*"][..], &["get", "svc", "paris/shop/car*"], &["get", "svc", "--filter", "name=car*"]] {
+        let (code, text) = said(pattern);
+        assert!(code == Some(2) && text.contains("names are exact"), "{pattern:?}: {text}");
+    }
+    // before it connects: nobody listens there
+    for position in ["v9.00000000deadbeef.1", "nonsense"] {
+        let (code, text) = complaint(&run("http://127.0.0.1:1", &["watch", "--after", position]));
+        assert!(code == Some(2) && text.contains("not a position of the form v1."), "{text}");
+    }
+    assert_eq!(complaint(&run("http://127.0.0.1:1", &["watch", "--after", "v1.00000000deadbeef.1"])).0, Some(3));
     let (code, text) = said(&["get", "pods"]);
     assert!(code == Some(2) && text.contains("there is no kind \"pods\": get one of nodes, services"), "{text}");
     assert_eq!(said(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
+use crate::harness::meshkeep::http;
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
 use crate::harness::stream::Follower;
@@ -138,9 +139,12 @@ async fn a_position_is_continued_from_also_after_a_kill_and_one_of_nobody_is_a_r
         assert_eq!((followed.named("upsert", 0).count(), followed.named("delete", 0).count()), expected, "{:?}", followed.events);
         assert_eq!(followed.named("synced", 0).next().unwrap().data["mode"], "replay");
     }
-    let malformed = Follower::open(scene.meshkeep(), "after=nonsense").await;
+    let events = format!("{}/v1/events", scene.meshkeep().url());
+    let response = http().get(&events).header("accept", "text/event-stream").header("last-event-id", "nonsense").send().await.unwrap();
+    let malformed = Follower::of(response);
     malformed.synced_after(0).await;
     assert_eq!(malformed.now().events[0].data["reason"], "malformed");
+    assert_eq!(http().get(format!("{events}?after=nonsense")).send().await.unwrap().status(), 400);
 
     scene.kill_meshkeep();
     scene.start_meshkeep().await;

@@ -1,7 +1,7 @@
 //! Answers to lookups by longest prefix.
 
 use crate::dto::lookup::{LookupAnswer, LookupItem};
-use crate::dto::meta::ItemMeta;
+use crate::dto::meta::{ItemMeta, SourceAge};
 use crate::dto::objects::IpcacheEntry;
 use crate::handle::LookupMatch;
 
@@ -13,13 +13,13 @@ impl LookupAnswer {
 }
 
 impl LookupItem {
-    pub(crate) fn new(ip: &str, found: &[LookupMatch]) -> Self {
+    pub(crate) fn new(ip: &str, found: &[LookupMatch], meta: Option<SourceAge>) -> Self {
         let mut entries = found.iter().filter_map(IpcacheEntry::joined);
-        Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), error: None }
+        Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), meta, error: None }
     }
 
     pub(crate) fn failed(ip: &str) -> Self {
         let error = Some("not an IP address: write it like 10.1.2.40 or fd00::1".to_owned());
-        Self { ip: ip.to_owned(), found: None, others: Vec::new(), error }
+        Self { ip: ip.to_owned(), found: None, others: Vec::new(), meta: None, error }
     }
 }

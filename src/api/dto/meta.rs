@@ -57,6 +57,15 @@ impl From<&SourceMeta> for SourceAge {
     }
 }
 
+impl SourceAge {
+    /// The age of an answer that all of some sources gave together; `None` of no sources.
+    pub(crate) fn of_all(sources: &[SourceMeta]) -> Option<Self> {
+        let age_seconds = sources.iter().filter_map(|source| source.age).max().map(seconds);
+        let (phase, last_contact, revision, source_age, stale) = (None, None, None, None, None);
+        Some(Self { origin: origin_of(sources)?, phase, last_contact, age_seconds, revision, source_age, stale })
+    }
+}
+
 impl Terms {
     /// Reads `maxAge=`, `neverRead=` and `meta=`.
     pub(crate) fn read(max_age: Option<u32>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
@@ -80,6 +89,11 @@ impl Terms {
     /// Whether an answer may be refused for its age.
     pub(crate) const fn has_age(self) -> bool {
         self.max_age.is_some()
+    }
+
+    /// Whether the answer tells of its sources.
+    pub(crate) fn wants_sources(self) -> bool {
+        self.detail != Detail::None
     }
 
     /// Refuses an answer whose oldest source is older than allowed. An age that is not known is too old, and so is what was never read, however

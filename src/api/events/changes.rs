@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::encode::{reset_reason, sync_mode};
-use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as take_place, start};
+use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as take_place, position, start};
 use crate::api::client::Client;
 use crate::api::dto::objects::ClusterIds;
 use crate::api::page_starts::PAGE_STARTS;
@@ -98,8 +98,9 @@ pub(crate) async fn list_changes(
     let values = &query.values;
     let parts = values.parts()?;
     let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
-    let start = start(parts.after, parts.snapshot);
     let place = parts.after.and_then(read_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
+    let after = parts.after.filter(|_| place.is_none()).map(position).transpose()?;
+    let start = start(after, parts.snapshot);
     let client = client.map_or(Client::Local, |Extension(client)| client);
     let _taken = take_place(&streams, client)?;
     let signal = streams.handle.signal().await?;

@@ -31,7 +31,7 @@ use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
 use super::scans::Scans;
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
-use crate::model::Kind;
+use crate::model::{Kind, ReaderPosition};
 
 pub(crate) use encode::Encoding;
 use group::GroupKey;
@@ -89,7 +89,13 @@ pub(crate) async fn watch_events(
     let encoding = if query.form == Form::Lines { Encoding::NdJson } else { Encoding::Sse };
     let filter = query.values.filter()?.canonical();
     let parts = query.values.parts()?;
-    let start = start(last_event_id(&headers).or(parts.after), parts.snapshot);
+    // checked even where the header wins: a wrong parameter is an error of the client
+    let after = parts.after.map(position).transpose()?;
+    let start = match last_event_id(&headers) {
+        // an EventSource stops for good after an error, so that a header that cannot be parsed leads to a `reset`
+        Some(id) => Start::After(id.parse().ok()),
+        None => start(after, parts.snapshot),
+    };
     let place = place(&streams, client)?;
     let reading = streams.handle.reading().await?;
     check_stream_age(parts.terms, &filter, &reading)?;
@@ -114,9 +120,14 @@ fn last_event_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }
 
-fn start(position: Option<&str>, snapshot: bool) -> Start {
-    match position {
-        Some(position) => Start::After(position.parse().ok()),
+/// Parses `after=`.
+fn position(text: &str) -> Result<ReaderPosition, Problem> {
+    text.parse().map_err(|error| Problem::parameter("after", format!("{text:?} is {error}: take one from an event or from meta.position")))
+}
+
+fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
+    match after {
+        Some(position) => Start::After(Some(position)),
         None if snapshot => Start::Snapshot,
         None => Start::Now,
     }

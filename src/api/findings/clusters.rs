@@ -11,10 +11,10 @@ use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase, ToldFinding, WentBack};
 
 /// How long a cluster may be in a phase on its way to what is read: agents go on without it after a minute (`clustermesh-sync-timeout`).
-const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
+pub(super) const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How long it may list: a million keys over a slow line take some minutes.
-const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
+pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// How long it is told that an etcd went back, since it did last: it is over at once, and who is called for it comes within the hour. Several
 /// etcds behind one address do it again with each connection.

@@ -3,8 +3,9 @@
 mod clusters;
 mod expiry;
 mod process;
+mod unread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::dto::rfc3339;
@@ -14,6 +15,7 @@ use crate::handle::{Reading, Survey};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Severity, ToldFinding};
 
 pub(crate) use super::kinds::{KINDS, finding};
+pub(crate) use unread::UnreadNodes;
 
 /// How many names a text has before it says how many more there are: a line for people.
 const SHOWN_MAX: usize = 5;
@@ -24,9 +26,9 @@ const MADE_UP: &str =
 
 /// A finding across keys. `None` where what it rests on is just being read, as a list that is not complete says nothing of what is absent, and
 /// where it is over since the survey.
-pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading) -> Option<ToldFinding> {
+pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading, unread: &UnreadNodes) -> Option<ToldFinding> {
     let told = match finding {
-        handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading)?,
+        handle::Finding::DanglingHostIp(cluster, ip) => dangling_host(finding, cluster, *ip, reading, unread)?,
         handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity(finding, cluster, *identity, reading)?,
         handle::Finding::DuplicateAddress(prefix) => {
             let clusters: Vec<ClusterName> = reading.clusters_at(*prefix).into_iter().collect();
@@ -34,6 +36,7 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
             let detail = format!("{} is claimed by {}: agents use whichever wrote last", text_of(*prefix), listed(&clusters));
             across(finding, &clusters, detail, "give the clusters address ranges that do not overlap")
         }
+        handle::Finding::ExportConflict(service) => export_conflict(finding, service, reading)?,
         handle::Finding::IdentityOutOfRange(key) => {
             let (identity, range) = reading.identity_out_of_range(key)?;
             let (cluster, lowest, highest) = (&key.cluster, range.start(), range.end());
@@ -67,9 +70,21 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
     Some(ToldFinding { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
 }
 
-fn dangling_host(finding: &handle::Finding, cluster: &ClusterName, ip: IpAddr, reading: &Reading) -> Option<ToldFinding> {
-    (reading.is_complete(cluster, Kind::Node) && !reading.has_node_at(ip, cluster)).then_some(())?;
-    let detail = format!("{cluster} has addresses behind host {ip}, and no node of that address: traffic to them has no tunnel");
+/// The host may be a node of any cluster, so that nothing is said while the nodes of one are being read for the first time.
+fn dangling_host(
+    finding: &handle::Finding,
+    cluster: &ClusterName,
+    ip: IpAddr,
+    reading: &Reading,
+    unread: &UnreadNodes,
+) -> Option<ToldFinding> {
+    (reading.is_complete(cluster, Kind::Node) && !unread.is_arriving && !reading.has_any_node_at(ip)).then_some(())?;
+    let unknown = match unread.clusters.as_slice() {
+        [] => String::new(),
+        clusters => format!(" (the nodes of {} were never read)", listed(clusters)),
+    };
+    let detail =
+        format!("{cluster} has addresses behind host {ip}, which is no node of any cluster{unknown}: traffic to them has no tunnel");
     let advice = "see whether the node was removed or its agent does not announce it";
     Some(across(finding, std::slice::from_ref(cluster), detail, advice))
 }
@@ -81,6 +96,21 @@ fn dangling_identity(finding: &handle::Finding, cluster: &ClusterName, identity:
     let advice = "see whether its operator removed an identity that is still in use";
     let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
     Some(ToldFinding { key, ..across(finding, std::slice::from_ref(cluster), detail, advice) })
+}
+
+fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) -> Option<ToldFinding> {
+    let exports = reading.merged_exports(service)?;
+    let first = exports.conflicts.first()?;
+    let shown =
+        exports.conflicts.iter().take(SHOWN_MAX).map(|one| format!("{} of {} ({})", one.reason, listed(&one.clusters), one.message));
+    let shown = and_more(shown.collect(), exports.conflicts.len());
+    let detail = format!("the exports of service {service} disagree: {shown}; what the oldest export says is used");
+    let in_conflict = exports.conflicts.iter().flat_map(|conflict| &conflict.clusters);
+    let oldest = exports.exports.first().map(|record| &record.key.cluster);
+    let clusters: BTreeSet<ClusterName> = in_conflict.chain(oldest).cloned().collect();
+    let key = first.clusters.first().map(|cluster| EntryKey::new(Kind::ServiceExport, cluster.clone(), service).to_string());
+    let advice = format!("make the services that are exported equal in all clusters; /v1/global-services/{service} has every conflict");
+    Some(ToldFinding { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
 }
 
 /// One across keys, of clusters.
@@ -129,7 +159,8 @@ fn and_more(shown: Vec<String>, count: usize) -> String {
 
 /// Those of some possible findings that there are.
 pub(crate) fn about(findings: &[handle::Finding], survey: &Survey, reading: &Reading) -> Vec<ToldFinding> {
-    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading)).collect()
+    let unread = UnreadNodes::of(reading);
+    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| told(finding, survey, reading, &unread)).collect()
 }
 
 /// A key of a service or endpoint slice, taken apart.

@@ -6,21 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::api::kinds::KINDS;
 use crate::api::problem::Code;
-use crate::handle::{Affinity, SelectionRule};
+use crate::api::query::ANY_CONFLICT;
+use crate::handle::{Affinity, CONFLICT_REASONS, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource, Severity};
-
-/// `view/global_services/exports.rs` has the fields that may disagree.
-const CONFLICT_REASONS: [&str; 9] = [
-    "AnnotationsConflict",
-    "IPFamilyConflict",
-    "InternalTrafficPolicyConflict",
-    "LabelsConflict",
-    "PortConflict",
-    "SessionAffinityConfigConflict",
-    "SessionAffinityConflict",
-    "TrafficDistributionConflict",
-    "TypeConflict",
-];
 
 /// A set of texts.
 struct ClosedSet {
@@ -55,6 +43,7 @@ fn of_clusters() -> Vec<ClosedSet> {
                 ("ItemMeta", "phase"),
                 ("ServiceCluster", "phase"),
                 ("Source", "phase"),
+                ("SourceAge", "phase"),
             ],
             parameters: &[],
         },
@@ -71,6 +60,7 @@ fn of_clusters() -> Vec<ClosedSet> {
                 ("Resource", "origin"),
                 ("ServiceCluster", "origin"),
                 ("Source", "origin"),
+                ("SourceAge", "origin"),
             ],
             parameters: &[],
         },
@@ -78,7 +68,7 @@ fn of_clusters() -> Vec<ClosedSet> {
             name: "UnknownAge",
             description: "`unknown`: the source is itself a copy, whose own age cannot be known.",
             texts: vec!["unknown"],
-            members: &[("ItemMeta", "sourceAge"), ("ServiceCluster", "sourceAge"), ("Source", "sourceAge")],
+            members: &[("ItemMeta", "sourceAge"), ("ServiceCluster", "sourceAge"), ("Source", "sourceAge"), ("SourceAge", "sourceAge")],
             parameters: &[],
         },
         ClosedSet {
@@ -184,8 +174,8 @@ fn of_answers() -> Vec<ClosedSet> {
         },
         ClosedSet {
             name: "HintKind",
-            description: "What may explain that an address has no entry of its own.",
-            texts: vec!["podCIDR", "deleted", "neverRead", "restored", "nearest"],
+            description: "What may explain that an address has no entry of its own, or an old one.",
+            texts: vec!["rejected", "podCIDR", "deleted", "neverRead", "restored", "nearest"],
             members: &[("Hint", "kind")],
             parameters: &[],
         },
@@ -257,6 +247,13 @@ fn of_requests() -> Vec<ClosedSet> {
             texts: Affinity::ALL.map(Affinity::api_name).to_vec(),
             members: &[("BackendSelection", "affinity")],
             parameters: &[("", "affinity")],
+        },
+        ClosedSet {
+            name: "ConflictFilter",
+            description: "What exports of one name must disagree about; `any`: anything.",
+            texts: std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS).collect(),
+            members: &[],
+            parameters: &[("/v1/global-services", "conflict")],
         },
         ClosedSet {
             name: "MetaDetail",

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{address, cidr, clusters, kind, labels, scope};
+use super::{address, cidr, clusters, exact, kind, labels, scope};
 use crate::api::dto::meta::Terms;
 use crate::api::problem::Problem;
 use crate::handle::Filter;
@@ -107,8 +107,8 @@ macro_rules! stream_query {
                 Ok(Filter {
                     kinds: self.kind.iter().map(|name| kind(name)).collect::<Result<_, _>>()?,
                     clusters: clusters(&self.cluster)?,
-                    namespace: self.namespace.clone(),
-                    name: self.name.clone(),
+                    namespace: exact("namespace", self.namespace.as_deref())?,
+                    name: exact("name", self.name.as_deref())?,
                     labels: labels(self.label_selector.as_deref(), &self.label)?,
                     shared: self.shared,
                     ip: address("ip", self.ip.as_deref())?,
@@ -116,7 +116,7 @@ macro_rules! stream_query {
                     cidr: cidr(self.cidr.as_deref())?,
                     identity: self.identity,
                     hosts: self.node.as_deref().map(host).transpose()?,
-                    pod: self.pod.clone(),
+                    pod: exact("pod", self.pod.as_deref())?,
                 })
             }
         }

@@ -23,7 +23,7 @@ use crate::api::scans::{Held, Scanner};
 use crate::api::state::ApiState;
 use crate::api::visit::BodyOverdue;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
-use crate::dto::meta::ListMeta;
+use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
 
 /// How many addresses one batch may hold (docs/api.md): some 10 ms of work.
@@ -40,6 +40,8 @@ struct Batch {
     next: usize,
     used: Used,
     terms: Terms,
+    /// The age of an answer that nothing was found, once one needed it: of the ipcache of all clusters.
+    age_of_none: Option<SourceAge>,
 }
 
 /// What is left to send of a batch, and its room.
@@ -52,7 +54,7 @@ struct Sending {
 
 /// Lookups of up to 10,000 addresses at once, all from one moment.
 ///
-/// Each address is answered as by a lookup of its own, in the order asked; a text that is no address gets an item with `error`. The
+/// Each address is answered as by a lookup of its own, in the order asked and with its age; a text that is no address gets an item with `error`. The
 /// answer is sent as it is made.
 #[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
     request_body(content = LookupRequest, description = "The addresses."),
@@ -70,7 +72,7 @@ pub(crate) async fn lookup_ips(
     let terms = query.values.terms()?;
     let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
     let held = scanner.hold().await?;
-    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms };
+    let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms, age_of_none: None };
     if terms.has_age() {
         // which sources it uses is known once all is found, and a refusal has to come before the first byte
         let mut batch = batch();
@@ -118,7 +120,10 @@ impl Batch {
                 bytes.push(b',');
             }
             let found = self.lookup(text);
-            let item = found.as_ref().map_or_else(|| LookupItem::failed(text), |found| LookupItem::new(text, found));
+            let item = match &found {
+                Some(found) => LookupItem::new(text, found, age_of(found, &self.reading, self.terms, &mut self.age_of_none)),
+                None => LookupItem::failed(text),
+            };
             serde_json::to_writer(&mut bytes, &item)?;
             self.next += 1;
             if let Some(found) = &found {
@@ -131,6 +136,21 @@ impl Batch {
         serde_json::to_writer(&mut bytes, &meta)?;
         bytes.push(b'}');
         Ok((bytes, true))
+    }
+}
+
+/// The age of one answer.
+fn age_of(found: &[LookupMatch], reading: &Reading, terms: Terms, of_none: &mut Option<SourceAge>) -> Option<SourceAge> {
+    match found.first() {
+        _ if !terms.wants_sources() => None,
+        Some(first) => Some(SourceAge::from(&reading.source_of(&first.record))),
+        None if of_none.is_some() => of_none.clone(),
+        None => {
+            let mut used = Used::default();
+            used.add(found);
+            *of_none = SourceAge::of_all(&used.sources(reading));
+            of_none.clone()
+        }
     }
 }
 

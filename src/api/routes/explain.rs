@@ -11,7 +11,7 @@ use axum::response::Response;
 use super::bad_path;
 use crate::api::dto::meta::{Terms, origin_name};
 use crate::api::findings::{about, namespace_and_name};
-use crate::api::hints::hints;
+use crate::api::hints::{hints as of_miss, is_for, of_rejected};
 use crate::api::pages::one;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
@@ -20,17 +20,21 @@ use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
-use crate::dto::problems::{BackedService, ExplainedEntry, Explanation};
+use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
 use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
 /// What an explanation reads.
 const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, Kind::EndpointSlice];
 
+/// How many rejected values an explanation names: those of several clusters say the same.
+const REJECTED_MAX: usize = 20;
+
 /// The whole story of an address.
 ///
 /// Every entry of every cluster that covers it, which one an agent would use and why, the identity and labels, the node that hosts it, the
-/// services that it backs, and what looks wrong. Where the address has no entry of its own, `hints` say what may explain it.
+/// services that it backs, and what looks wrong. Where the address has no entry of its own, or one whose newest value was rejected, `hints` say
+/// what may explain it.
 #[utoipa::path(get, path = "/v1/explain/{ip}", operation_id = "explainIp", tag = "ipcache",
     params(("ip" = String, Path, description = "The address, IPv4 or IPv6."), ItemQuery),
     responses((status = 200, description = "The story; `match` is null where nothing covers the address.", body = Explanation)))]
@@ -63,11 +67,16 @@ fn explanation(reading: &Reading, surveyed: &Surveyed, ip: IpAddr, terms: Terms)
     let mut concerns = concerns(&found);
     concerns.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| of_pod_cidrs(survey, node, ip.to_canonical())));
     let concerns: Vec<Finding> = concerns.into_iter().collect();
+    let rejected = reading.rejected_at(ip.to_canonical());
+    let is_rejected = rejected.iter().any(|record| is_for(ip.to_canonical(), record));
+    let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| of_rejected(ip.to_canonical(), record)).take(REJECTED_MAX).collect();
+    let miss = reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found));
+    hints.extend(miss.iter().flat_map(|miss| of_miss(miss, is_rejected)));
     Ok(Explanation {
         ip: ip.to_string(),
         found: winner.and_then(IpcacheEntry::joined),
         entries: found.iter().filter_map(|(found, verdict)| explained(reading, found, verdict)).collect(),
-        hints: reading.miss(ip.to_canonical(), found.iter().map(|(found, _)| found)).map(|miss| hints(&miss)).unwrap_or_default(),
+        hints,
         node: node.as_deref().and_then(Node::of),
         services: survey.map(|survey| backed(survey, ip.to_canonical())).unwrap_or_default(),
         problems: survey.map(|survey| about(&concerns, survey, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),

@@ -9,13 +9,13 @@ use super::bad_path;
 use crate::api::dto::global_services::{Chooser, sources};
 use crate::api::pages::{Rows, one, page, stepped};
 use crate::api::problem::{Code, Problem};
-use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity};
+use crate::api::query::{ANY_CONFLICT, GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity, conflict};
 use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::dto::GlobalServiceList;
 use crate::dto::global_services::GlobalService;
 use crate::dto::meta::ItemMeta;
-use crate::handle::Reading;
+use crate::handle::{self, Reading};
 use crate::model::{ClusterName, Kind};
 
 /// What global services are merged from.
@@ -33,12 +33,14 @@ pub(crate) async fn list_global_services(
 ) -> Result<Response, Problem> {
     page(&state, scanner, query, |listing, query| {
         let chooser = chooser(&listing.reading, query.affinity.as_deref(), query.from.as_deref())?;
+        let conflict = query.conflict.as_deref().map(conflict).transpose()?;
         let meta = listing.meta_of(&listing.reading.cluster_names(), &KINDS)?;
         let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
         let mut start = listing.start_text().map(SmolStr::new);
         let rows: Rows = Box::new(move |page, slice| {
             let shown = |service: &_| GlobalService::new(&reading, service, chooser.as_ref());
-            let scanned = reading.scan_global_services(&filter, start.as_deref(), slice, |service| page.take(&shown(service)));
+            let take = |service: &_| conflict.is_some_and(|reason| !has_conflict(service, reason)) || page.take(&shown(service));
+            let scanned = reading.scan_global_services(&filter, start.as_deref(), slice, take);
             stepped(scanned, &mut start)
         });
         Ok((meta, rows))
@@ -81,6 +83,12 @@ pub(crate) async fn get_global_service(
         Ok(service)
     })
     .await
+}
+
+/// Whether the exports of a service disagree for a reason.
+fn has_conflict(service: &handle::GlobalService, reason: &str) -> bool {
+    let mut conflicts = service.exports.iter().flat_map(|exports| &exports.conflicts);
+    conflicts.any(|conflict| reason == ANY_CONFLICT || conflict.reason == reason)
 }
 
 /// How backends are to be chosen, where the request asks for that.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use axum::extract::State;
 use axum::response::Response;
 
-use crate::api::findings::{KINDS, standing, told};
+use crate::api::findings::{KINDS, UnreadNodes, standing, told};
 use crate::api::pages::{Rows, Step, page_of};
 use crate::api::paging::{Listing, checked_limit};
 use crate::api::problem::Problem;
@@ -20,7 +20,7 @@ use crate::model::{ClusterName, Kind, Severity, ToldFinding};
 /// What looks wrong in the mesh.
 ///
 /// Findings about clusters and meshkeep itself first (what cannot be reached, read, used or written, and what ends soon), then those across keys: identities and hosts that are named and not there, addresses that several
-/// clusters claim, pod CIDRs that overlap another node's or another cluster's (told once for each cluster). Kept up to date by changes;
+/// clusters claim, exports that disagree, pod CIDRs that overlap another node's or another cluster's (told once for each cluster). Kept up to date by changes;
 /// `complete` is false in the first moments after a start, while everything is looked at.
 #[utoipa::path(get, path = "/v1/problems", operation_id = "listProblems", tag = "problems", params(ProblemsQuery),
     responses((status = 200, description = "A page of findings.", body = FindingList)))]
@@ -73,6 +73,7 @@ impl Wanted {
 /// The findings of a page: `standing` are those about clusters and this process.
 fn findings(listing: &Listing, standing: Vec<ToldFinding>, survey: Option<Survey>, wanted: Wanted) -> Rows {
     let reading = listing.reading.clone();
+    let unread = UnreadNodes::of(&reading);
     let is_wanted = move |finding: &ToldFinding| wanted.has(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
@@ -95,7 +96,7 @@ fn findings(listing: &Listing, standing: Vec<ToldFinding>, survey: Option<Survey
                 return Step::Paused(finding.to_string());
             }
             slice.look();
-            let Some(told) = told(finding, survey, &reading).filter(&is_wanted).map(Finding::from) else { continue };
+            let Some(told) = told(finding, survey, &reading, &unread).filter(&is_wanted).map(Finding::from) else { continue };
             if !page.take(&told) {
                 start = Some(finding.clone());
                 return Step::Ended(Some(told.id));

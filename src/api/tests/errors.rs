@@ -67,9 +67,36 @@ async fn a_bad_parameter_is_named() {
         ),
         ("/v1/events?node=paris-worker-1", "node: is not a host address: a stream cannot follow a node's name, give one of its addresses"),
         ("/v1/events?onExpired=cry", "onExpired: \"cry\" is neither reset nor fail"),
+        (
+            "/v1/services?name=car*",
+            "name: \"car*\" is a pattern ('*' is in no name), and names are exact: give the whole name, or select by labels",
+        ),
     ];
     for (uri, detail) in cases {
         assert_eq!(summary(&fixture.get(uri).await), (400, "badParameter".to_owned(), detail.to_owned()), "{uri}");
+    }
+}
+
+/// Compared as a name a pattern would match nothing, which looks as if there were nothing.
+#[tokio::test]
+async fn a_pattern_for_a_name_is_refused_by_every_list_and_stream() {
+    let fixture = Fixture::new();
+    let lists = [
+        ("nodes", &["name"][..]),
+        ("services", &["name", "namespace"]),
+        ("global-services", &["name", "namespace"]),
+        ("service-exports", &["name", "namespace"]),
+        ("endpoint-slices", &["name", "namespace"]),
+        ("ipcache", &["namespace", "pod", "node"]),
+        ("events", &["name", "namespace", "pod"]),
+        ("changes", &["name", "namespace", "pod"]),
+    ];
+    for (list, names) in lists {
+        for name in names {
+            let (status, code, detail) = summary(&fixture.get(&format!("/v1/{list}?{name}=car*")).await);
+            assert_eq!((status, code.as_str()), (400, "badParameter"), "{list} {name}");
+            assert!(detail.starts_with(&format!("{name}: ")) && detail.contains("names are exact"), "{detail}");
+        }
     }
 }
 

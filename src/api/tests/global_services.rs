@@ -163,6 +163,43 @@ async fn filters_decide_which_services_are_listed_and_not_what_they_hold() {
     assert_eq!(backends(&of_paris["items"][0]), ["oslo 10.3.2.40", "paris 10.1.2.40", "tokyo 10.2.2.40"]);
 }
 
+#[tokio::test]
+async fn exports_that_disagree_are_a_finding_and_a_filter() {
+    let fixture = Fixture::of(mesh());
+    let conflicts = || fixture.json("/v1/problems?kind=exportConflict");
+    let found = conflicts().await;
+    let finding = &found["items"][0];
+    assert_eq!((found["items"].as_array().unwrap().len(), &finding["id"]), (1, &json!("exportConflict/shop/cart")));
+    assert_eq!((&finding["severity"], &finding["clusters"]), (&json!("warning"), &json!(["paris", "tokyo"])));
+    assert_eq!(finding["key"], "cilium/cache/serviceexports/v1/paris/shop/cart");
+    let detail = "the exports of service shop/cart disagree: TypeConflict of paris (type: \"Headless\" of tokyo holds, the oldest export); what the oldest export says is used";
+    assert_eq!(finding["detail"], detail);
+    assert_eq!(fixture.json("/v1/problems?cluster=tokyo").await["items"][0]["id"], "exportConflict/shop/cart");
+    for (query, expected) in [
+        ("conflict=any", &["shop/cart"][..]),
+        ("conflict=TypeConflict", &["shop/cart"]),
+        ("conflict=PortConflict", &[]),
+        ("conflict=any&cluster=oslo", &["shop/cart"]),
+        ("conflict=any&namespace=till", &[]),
+    ] {
+        assert_eq!(names(&fixture.json(&format!("/v1/global-services?{query}")).await), expected, "{query}");
+    }
+    let refused = fixture.get("/v1/global-services?conflict=ports").await;
+    assert_eq!((refused.status.as_u16(), refused.json()["code"].clone()), (400, json!("badParameter")));
+
+    // they agree on the type, and then on the ports no more
+    fixture.change(put(key(Kind::ServiceExport, "paris", "shop/cart"), export(20, "Headless"), 30)).await;
+    assert_eq!(conflicts().await["items"], json!([]));
+    let Object::ServiceExport(mut other) = export(20, "Headless") else { panic!("an export is an export") };
+    other.ports[0].port = 81;
+    fixture.change(put(key(Kind::ServiceExport, "paris", "shop/cart"), Object::ServiceExport(other), 31)).await;
+    let detail = conflicts().await["items"][0]["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("PortConflict of paris"), "{detail}");
+    assert_eq!(names(&fixture.json("/v1/global-services?conflict=PortConflict").await), ["shop/cart"]);
+    fixture.change(Change::Delete { key: key(Kind::ServiceExport, "tokyo", "shop/cart") }).await;
+    assert_eq!(conflicts().await["items"], json!([]));
+}
+
 /// A hundred services of tokyo, and one of paris that is the last.
 #[tokio::test]
 async fn a_page_for_one_cluster_ends_after_its_own_running_time_and_leads_to_all() {

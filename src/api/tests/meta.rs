@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use axum::body::Body;
+use axum::http::Request;
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
@@ -111,6 +113,30 @@ async fn single_things_say_no_more_than_was_asked_for() {
     let full = fixture.json("/v1/ipcache/lookup?ip=10.1.200.7&meta=full").await["meta"]["sources"].clone();
     let kinds: Vec<&str> = full.as_array().unwrap().iter().map(|source| source["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["ipcache", "identity", "node"]);
+}
+
+async fn batch(fixture: &Fixture, query: &str) -> Vec<Value> {
+    let request = Request::post(format!("/v1/ipcache/lookup{query}")).header("content-type", "application/json");
+    let body = Body::from(r#"{"ips":["10.7.2.40","10.8.2.40","192.0.2.1","nonsense"]}"#);
+    let answer = fixture.send(request.body(body).unwrap()).await.json();
+    answer["items"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn each_answer_of_a_batch_says_how_old_it_is() {
+    let mut view = live_mesh();
+    heard_of(&mut view, &name(8), Duration::from_secs(300));
+    let fixture = Fixture::of(view);
+    let items = batch(&fixture, "").await;
+    let age = |item: &Value| item["meta"]["ageSeconds"].as_f64().unwrap();
+    assert!(age(&items[0]) < 200.0 && age(&items[1]) >= 300.0 && age(&items[2]) >= 300.0, "{items:?}");
+    let single = fixture.json("/v1/ipcache/lookup?ip=10.8.2.40").await;
+    for member in ["origin", "phase", "lastContact", "revision"] {
+        assert_eq!(items[1]["meta"][member], single["meta"][member], "{member}");
+    }
+    assert_eq!((&items[2]["match"], &items[2]["meta"]["origin"]), (&Value::Null, &json!("live")));
+    assert_eq!((items[3].get("meta"), items[3]["error"].is_string()), (None, true));
+    assert!(batch(&fixture, "?meta=none").await.iter().all(|item| item.get("meta").is_none()));
 }
 
 #[tokio::test]

@@ -77,19 +77,20 @@ async fn the_state_of_everything_is_scraped() {
 #[tokio::test]
 async fn what_streams_do_is_counted() {
     let fixture = Fixture::new();
-    let mut stream = Client::open(&fixture, "/v1/events?after=nonsense", &[]).await;
+    let mut stream = Client::open(&fixture, "/v1/events", &[("last-event-id", "nonsense")]).await;
     stream.until("synced").await;
     let app = key(Kind::Identity, "paris", "70000");
     fixture.change(put(app.clone(), identity(70_000, "a"), 40)).await;
     fixture.change(put(app.clone(), identity(70_000, "b"), 41)).await;
     fixture.change(Change::Delete { key: app }).await;
     stream.until("delete").await;
-    fixture.get("/v1/changes?after=nonsense").await;
+    fixture.get("/v1/changes?after=v1.00000000deadbeef.1").await;
     let samples = scrape(&fixture).await;
     for (name, value) in [
         ("meshkeep_streams{encoding=\"sse\"}", "1"),
         ("meshkeep_streams{encoding=\"ndjson\"}", "0"),
-        ("meshkeep_stream_resets_total{reason=\"malformed\"}", "2"),
+        ("meshkeep_stream_resets_total{reason=\"malformed\"}", "1"),
+        ("meshkeep_stream_resets_total{reason=\"foreignEpoch\"}", "1"),
         ("meshkeep_stream_resets_total{reason=\"expired\"}", "0"),
         ("meshkeep_stream_replays_total", "0"),
         ("meshkeep_stream_lag_changes", "0"),

@@ -187,6 +187,100 @@ async fn findings_come_and_go_with_what_they_rest_on() {
     assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
 }
 
+/// Traffic to a host has a tunnel whichever cluster the node is of.
+#[tokio::test]
+async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
+    let host = |name: &str| put(key(Kind::Node, "tokyo", name), node(name, "172.18.2.2", "a"), 1);
+    let entry = put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1);
+    let fixture = mesh(vec![host("worker"), entry]);
+    assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
+    assert_eq!(fixture.json("/v1/explain/10.9.2.40").await["node"]["cluster"], "tokyo");
+    fixture.change(Change::Delete { key: key(Kind::Node, "tokyo", "worker") }).await;
+    let dangling = fixture.json("/v1/problems").await;
+    assert_eq!(ids(&dangling), ["danglingHostIP/paris/172.18.2.2"]);
+    let detail = "paris has addresses behind host 172.18.2.2, which is no node of any cluster: traffic to them has no tunnel";
+    assert_eq!(dangling["items"][0]["detail"], detail);
+    fixture.change(host("other")).await;
+    assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
+}
+
+/// The host may be one of its nodes. A cluster that takes longer than usual has a finding of its own, and hides no other.
+#[tokio::test]
+async fn no_host_dangles_while_the_nodes_of_another_cluster_are_read_for_the_first_time() {
+    let fixture = mesh(vec![put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1)]);
+    fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::Listing, cause: 0 }).await;
+    // the writer applies commands in order: once this one is visible, so is the phase
+    fixture.change(put(key(Kind::Ip, "paris", "10.9.2.41"), pod("10.9.2.41", 2, "172.18.2.2"), 2)).await;
+    let osaka = |phase: Phase, seconds: u64| {
+        let mut status = ClusterStatus::new(Instant::now());
+        (status.phase, status.phase_since) = (phase, Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap());
+        [("osaka", status)]
+    };
+    for (phase, seconds, expected) in [
+        (Phase::Listing, 500, None),
+        (Phase::Listing, 601, Some("danglingHostIP/paris/172.18.2.2")),
+        (Phase::ReadingConfig, 59, None),
+        (Phase::ReadingConfig, 61, Some("danglingHostIP/paris/172.18.2.2")),
+        (Phase::BackingOff, 0, Some("danglingHostIP/paris/172.18.2.2")),
+    ] {
+        fixture.tell(osaka(phase, seconds));
+        let found = fixture.json("/v1/problems?kind=danglingHostIP").await;
+        assert_eq!(ids(&found).first(), expected.as_ref(), "{phase:?} {seconds}");
+        let says = |finding: &Value| finding["detail"].as_str().unwrap().contains("(the nodes of osaka were never read)");
+        assert!(found["items"].as_array().unwrap().iter().all(says), "{found}");
+    }
+}
+
+/// The texts of an explanation's hints of one kind.
+fn hint_details<'a>(story: &'a Value, kind: &str) -> Vec<&'a str> {
+    let hints = story["hints"].as_array().into_iter().flatten().filter(|hint| hint["kind"] == kind);
+    hints.map(|hint| hint["detail"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn an_explanation_says_that_a_value_was_rejected_and_why() {
+    let rejected = |kind, cluster_name: &str, name: &str| {
+        let Change::Put { source, .. } = put(key(kind, cluster_name, name), pod("10.0.0.1", 2, "172.18.1.2"), 2) else { panic!("a put") };
+        Change::Put {
+            key: key(kind, cluster_name, name),
+            source,
+            value: b"{".as_slice().into(),
+            decoded: Err("ID 7 is out of range".into()),
+        }
+    };
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Ip, "paris", "10.1.2.41"), pod("10.1.2.41", 2, "172.18.1.2"), 1),
+        rejected(Kind::Ip, "paris", "10.1.2.40"),
+        rejected(Kind::Ip, "tokyo", "10.7.0.0/16"),
+        rejected(Kind::Ip, "paris", "fd00::1"),
+    ]);
+    // it has the node's pod CIDR around it
+    let story = fixture.json("/v1/explain/10.1.2.40").await;
+    let why = "paris announces it, but the value was rejected, it is not used: ID 7 is out of range";
+    assert_eq!((&story["match"]["prefix"], hint_details(&story, "rejected")), (&json!("10.1.2.0/24"), vec![why]));
+    assert_eq!(hint_details(&story, "podCIDR"), ["in pod CIDR 10.1.2.0/24 of node paris/worker: a pod would have it there"]);
+    assert_eq!(story["hints"][0]["key"], "cilium/cache/ip/v1/paris/10.1.2.40");
+    // another address of the range is really announced by none
+    let other = fixture.json("/v1/explain/10.1.2.42").await;
+    assert!(hint_details(&other, "rejected").is_empty() && hint_details(&other, "podCIDR")[0].contains("none announces it"), "{other}");
+    // nothing around it can be used
+    let range = fixture.json("/v1/explain/10.7.9.9").await;
+    let why = "tokyo announces the range 10.7.0.0/16 around it, but the value was rejected, it is not used: ID 7 is out of range";
+    assert_eq!((&range["match"], hint_details(&range, "rejected")), (&Value::Null, vec![why]));
+    assert_eq!(hint_details(&fixture.json("/v1/explain/fd00::1").await, "rejected").len(), 1);
+    // of one that had a good value that one is in use, and it is said that it is old
+    fixture.change(rejected(Kind::Ip, "paris", "10.1.2.41")).await;
+    let old = fixture.json("/v1/explain/10.1.2.41").await;
+    let why = "paris announces it, but the value was rejected, the last good value stays in use: ID 7 is out of range";
+    assert_eq!((&old["match"]["prefix"], hint_details(&old, "rejected")), (&json!("10.1.2.41/32"), vec![why]));
+    // an address may be of a node whose value was rejected
+    fixture.change(rejected(Kind::Node, "tokyo", "worker-9")).await;
+    let story = fixture.json("/v1/explain/203.0.113.9").await;
+    let why = "node tokyo/worker-9 was rejected, so its addresses and pod CIDRs are not known: ID 7 is out of range";
+    assert_eq!(hint_details(&story, "rejected"), [why]);
+}
+
 /// Nobody is told that nothing is wrong before everything was looked at, and what was known stays while that is done again.
 #[tokio::test(start_paused = true)]
 async fn an_answer_says_whether_everything_was_looked_at() {

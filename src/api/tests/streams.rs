@@ -160,12 +160,7 @@ async fn a_position_goes_on_where_it_left_off_and_the_header_wins() {
 #[tokio::test]
 async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
     let fixture = Fixture::new();
-    let cases = [
-        ("nonsense".to_owned(), "malformed"),
-        ("v1.00000000deadbeef.1".to_owned(), "foreignEpoch"),
-        (position(1_000_000), "rolledBack"),
-        (position(5), "expired"),
-    ];
+    let cases = [("v1.00000000deadbeef.1".to_owned(), "foreignEpoch"), (position(1_000_000), "rolledBack"), (position(5), "expired")];
     for (after, reason) in cases {
         let mut client = Client::open(&fixture, &format!("/v1/events?after={after}"), &[]).await;
         let events = client.until("synced").await;
@@ -174,6 +169,37 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
         assert_eq!((names(&events).last(), told("upsert"), told("cluster")), (Some(&"synced"), 15, 2));
         let refused = fixture.get(&format!("/v1/events?after={after}&onExpired=fail")).await;
         assert_eq!((refused.status, refused.json()["code"].clone()), (StatusCode::GONE, json!("expiredPosition")));
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_position_is_400_with_the_form_that_is_expected() {
+    let fixture = Fixture::new();
+    for after in ["nonsense", "v9.00000000deadbeef.1", "v1.deadbeef.1", "v1.+0000000deadbeef.1", "v1.00000000deadbeef.", "c1.x"] {
+        for more in ["", "&onExpired=fail", "&onExpired=reset", "&snapshot=true"] {
+            let refused = fixture.get(&format!("/v1/events?after={after}{more}")).await;
+            assert_eq!((refused.status, refused.json()["code"].clone()), (StatusCode::BAD_REQUEST, json!("badParameter")), "{after}{more}");
+            let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+            assert!(
+                detail.contains("v1.<16 or 32 hexadecimal digits>.<number>") && detail.contains("like v1.00000000deadbeef.42"),
+                "{detail}"
+            );
+        }
+    }
+}
+
+/// An `EventSource` gives up for good after any other status than 200.
+#[tokio::test]
+async fn a_malformed_last_event_id_is_a_reset() {
+    let fixture = Fixture::new();
+    for id in ["nonsense", "v9.00000000deadbeef.1"] {
+        for uri in ["/v1/events", "/v1/events?snapshot=true", &format!("/v1/events?after={}", position(HEAD))] {
+            let mut client = Client::open(&fixture, uri, &[("last-event-id", id)]).await;
+            let events = client.until("synced").await;
+            assert_eq!(events[0], ("reset".to_owned(), None, json!({ "type": "reset", "reason": "malformed" })), "{uri} {id}");
+        }
+        let wrong = Request::get("/v1/events?after=nonsense").header("last-event-id", id).body(Body::empty()).unwrap();
+        assert_eq!(fixture.send(wrong).await.status, StatusCode::BAD_REQUEST);
     }
 }
 

@@ -4,17 +4,21 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use smol_str::SmolStr;
+
 use crate::model::{ClusterName, EntryKey, ObjectPrefix};
 
 /// One thing that is wrong across keys. [`fmt::Display`] writes its name, for instance `danglingIdentity/paris/68352`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// Addresses of a cluster are behind a host that no node of it has.
+    /// Addresses of a cluster are behind a host that is no node of any cluster.
     DanglingHostIp(ClusterName, IpAddr),
     /// Addresses of a cluster have an identity that it does not announce.
     DanglingIdentity(ClusterName, u32),
     /// Several clusters have an entry for the same prefix.
     DuplicateAddress(ObjectPrefix),
+    /// The exports of a service, by `<namespace>/<name>`, disagree.
+    ExportConflict(SmolStr),
     /// A key was refused because its identity is not in its cluster's range.
     IdentityOutOfRange(EntryKey),
     /// Pod CIDRs of a cluster are announced by several of its nodes, or overlap each other.
@@ -35,6 +39,7 @@ impl Finding {
             Self::DanglingHostIp(..) => "danglingHostIP",
             Self::DanglingIdentity(..) => "danglingIdentity",
             Self::DuplicateAddress(_) => "duplicateAddress",
+            Self::ExportConflict(_) => "exportConflict",
             Self::IdentityOutOfRange(_) => "identityOutOfRange",
             Self::OverlappingNodePodCidr(_) => "overlappingNodePodCIDR",
             Self::OverlappingPodCidr(_) => "overlappingPodCIDR",
@@ -50,6 +55,7 @@ impl fmt::Display for Finding {
             Self::DanglingIdentity(cluster, identity) => write!(f, "{cluster}/{identity}"),
             Self::DuplicateAddress(ObjectPrefix { net, host: true }) => write!(f, "host/{}", net.addr()),
             Self::DuplicateAddress(ObjectPrefix { net, host: false }) => write!(f, "cidr/{net}"),
+            Self::ExportConflict(service) => write!(f, "{service}"),
             Self::IdentityOutOfRange(key) => write!(f, "{key}"),
             Self::OverlappingNodePodCidr(cluster) | Self::OverlappingPodCidr(cluster) => write!(f, "{cluster}"),
         }
@@ -74,6 +80,7 @@ impl FromStr for Finding {
                     ("cidr", net) => ObjectPrefix { net: net.parse().ok()?, host: false },
                     _ => return None,
                 }),
+                "exportConflict" => Self::ExportConflict(Some(rest).filter(|service| service.contains('/'))?.into()),
                 "identityOutOfRange" => Self::IdentityOutOfRange(EntryKey::from_cache_form(rest)?),
                 "overlappingNodePodCIDR" => Self::OverlappingNodePodCidr(ClusterName::parse(rest).ok()?),
                 "overlappingPodCIDR" => Self::OverlappingPodCidr(ClusterName::parse(rest).ok()?),
@@ -95,13 +102,16 @@ mod tests {
             "danglingIdentity/paris/68352",
             "duplicateAddress/host/fd00::1",
             "duplicateAddress/cidr/10.1.0.0/16",
+            "exportConflict/shop/cart",
             "identityOutOfRange/cilium/cache/ip/v1/paris/10.1.2.40",
             "overlappingNodePodCIDR/paris",
             "overlappingPodCIDR/paris",
         ] {
             assert_eq!(text.parse::<Finding>().map(|finding| finding.to_string()).as_deref(), Ok(text));
         }
-        for text in ["", "danglingIdentity/paris", "danglingIdentity/Paris/1", "duplicateAddress/10.0.0.1", "other/x"] {
+        for text in
+            ["", "danglingIdentity/paris", "danglingIdentity/Paris/1", "duplicateAddress/10.0.0.1", "exportConflict/cart", "other/x"]
+        {
             assert_eq!(text.parse::<Finding>(), Err(MalformedFinding), "{text}");
         }
     }

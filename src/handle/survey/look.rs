@@ -15,6 +15,9 @@ use crate::model::{EntryKey, Kind, Sequence};
 /// How many keys one piece takes in, or how many findings it settles: some milliseconds, as one takes a microsecond or two.
 const PIECE_KEYS: usize = 4_096;
 
+/// How many services one piece merges the exports of: each takes as long as its exports are many, 255 of them some milliseconds.
+const PIECE_SERVICES: usize = 32;
+
 /// A survey that is not there yet.
 #[derive(Debug)]
 pub struct Look {
@@ -88,7 +91,14 @@ impl Look {
                 return ControlFlow::Break(self.survey);
             }
             Work::Judging => {
-                let piece: Vec<Finding> = std::iter::from_fn(|| self.touched.pop_first()).take(PIECE_KEYS).collect();
+                let is_service = |finding: &Finding| matches!(finding, Finding::ExportConflict(_));
+                let mut services = 0;
+                let mut piece = Vec::new();
+                while piece.len() < PIECE_KEYS && services < PIECE_SERVICES {
+                    let Some(finding) = self.touched.pop_first() else { break };
+                    services += usize::from(is_service(&finding));
+                    piece.push(finding);
+                }
                 self.survey.judge(piece);
                 Work::Judging
             }
@@ -121,7 +131,10 @@ impl Survey {
         let hosts = self.hosted.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
         let refused = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
         let prefixes = view.prefixes_of_several().into_iter().map(Finding::DuplicateAddress);
-        identities.chain(hosts).chain(refused).chain(prefixes).collect()
+        let start = EntryKey::lowest_of(Kind::ServiceExport);
+        let exports = view.live_from(&start).take_while(|live| live.kind() == Kind::ServiceExport);
+        let exports = exports.map(|live| Finding::ExportConflict(live.key().name));
+        identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).collect()
     }
 
     /// Takes in a piece of what changed; returns behind which sequence the next one begins.
@@ -138,10 +151,14 @@ impl Survey {
             if old.is_rejected(key) || new.is_rejected(key) {
                 settled.insert(Finding::IdentityOutOfRange(key.clone()));
             }
+            // its gist says nothing of what it exports
+            if key.kind == Kind::ServiceExport {
+                touched.insert(Finding::ExportConflict(key.name.clone()));
+            }
             let (old, new) = (old.gist(key), new.gist(key));
             if old != new {
                 settled.extend(Self::prefix_that_came_or_went(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
-                touched.extend(Self::touched_by(key, old.as_ref(), new.as_ref()));
+                touched.extend(self.touched_by(key, old.as_ref(), new.as_ref()));
                 self.replace(key, old.as_ref(), new.as_ref());
             }
         }

@@ -11,8 +11,8 @@ use super::*;
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::model::{
-    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IdentityLabels, IpEntry, Kind, Node, NodeAddress,
-    Object, ObjectPrefix, Scope, Service, SourceStamp,
+    Backend, Change, ClusterConfig, ClusterId, ClusterRecord, Command, Epoch, Identity, IdentityLabels, IpEntry, Kind, LabelSet, Node,
+    NodeAddress, Object, ObjectPrefix, Scope, Service, ServiceExport, SourceStamp,
 };
 use crate::view::View;
 
@@ -82,7 +82,7 @@ impl World {
     fn random_change(&mut self, random: &mut StdRng) {
         let cluster = CLUSTERS[random.random_range(0..CLUSTERS.len())];
         let is_gone = random.random_bool(0.3);
-        match random.random_range(0..5) {
+        match random.random_range(0..6) {
             0 => {
                 let id = random.random_range(300..304);
                 let object = Object::Identity(Identity { id, labels: IdentityLabels::default() });
@@ -103,6 +103,11 @@ impl World {
                 // of these clusters the first alone may have 65,536 and more
                 let value = [r#"{"ID":300}"#, r#"{"ID":65536}"#, r#"{"ID":6}"#, "nonsense"][random.random_range(0..4)];
                 self.refuse(cluster, "10.0.0.1", value.to_owned());
+            }
+            4 => {
+                let service_type = ["ClusterSetIP", "Headless"][random.random_range(0..2)];
+                let name = ["shop/cart", "shop/till"][random.random_range(0..2)];
+                self.change(cluster, name, Kind::ServiceExport, (!is_gone).then(|| export(service_type)));
             }
             _ => {
                 let backends = (1..4).filter(|_| random.random_bool(0.5)).map(host).map(backend).collect();
@@ -137,6 +142,23 @@ fn node(host_number: u8, cidr: IpNet, secondary: IpNet) -> Object {
     Object::Node(Box::new(Node { addresses, ipv4_pod_cidr: Some(cidr), secondary_pod_cidrs: vec![secondary], ..Node::default() }))
 }
 
+fn export(service_type: &str) -> Object {
+    Object::ServiceExport(Box::new(ServiceExport {
+        namespace: "shop".to_owned(),
+        name: "cart".to_owned(),
+        created: SystemTime::UNIX_EPOCH,
+        ports: Vec::new(),
+        service_type: service_type.to_owned(),
+        session_affinity: "None".to_owned(),
+        session_affinity_timeout_seconds: None,
+        ip_families: Vec::new(),
+        internal_traffic_policy: String::new(),
+        traffic_distribution: String::new(),
+        labels: LabelSet::new(),
+        annotations: LabelSet::new(),
+    }))
+}
+
 fn finish(mut look: Look) -> Survey {
     loop {
         look = match look.advance() {
@@ -168,12 +190,21 @@ fn search(view: &View) -> BTreeSet<Finding> {
             found.insert(Finding::DanglingIdentity(cluster.clone(), entry.identity));
         }
         let host_ip = entry.host_ip.unwrap();
-        if !nodes().any(|(other, node)| other == cluster && node.addresses.iter().any(|address| address.ip == host_ip)) {
+        if !nodes().any(|(_, node)| node.addresses.iter().any(|address| address.ip == host_ip)) {
             found.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
         }
         // 2 is the world, which here is behind pod CIDRs alone: what is wrong with those is a finding of its own
         if entry.identity != 2 && ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
             found.insert(Finding::DuplicateAddress(entry.prefix));
+        }
+    }
+    let exports: Vec<(&str, &str)> = records
+        .iter()
+        .filter_map(|record| Some((record.key.name.as_str(), record.object.as_deref()?.as_service_export()?.service_type.as_str())))
+        .collect();
+    for (name, service_type) in &exports {
+        if exports.iter().any(|(other, other_type)| other == name && other_type != service_type) {
+            found.insert(Finding::ExportConflict((*name).into()));
         }
     }
     for (cluster, node) in nodes() {
@@ -213,7 +244,7 @@ fn whoever_follows_finds_what_a_search_of_everything_does() {
             assert_eq!(survey.overlaps(&name), anew.overlaps(&name), "seed {seed}");
         }
     }
-    assert_eq!(seen.len(), 6, "every kind of finding came up");
+    assert_eq!(seen.len(), 7, "every kind of finding came up");
 }
 
 #[test]

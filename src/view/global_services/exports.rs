@@ -11,6 +11,19 @@ use crate::model::{ClusterName, ExportPort, LabelSet, Record, ServiceExport};
 /// What holds for `internalTrafficPolicy` where an export gives none (`k8s.io/api/core/v1`).
 const DEFAULT_TRAFFIC_POLICY: &str = "Cluster";
 
+/// The reasons of conflicts, in order: those of the condition `Conflict` of a `ServiceExport`.
+pub const CONFLICT_REASONS: [&str; 9] = [
+    "AnnotationsConflict",
+    "IPFamilyConflict",
+    "InternalTrafficPolicyConflict",
+    "LabelsConflict",
+    "PortConflict",
+    "SessionAffinityConfigConflict",
+    "SessionAffinityConflict",
+    "TrafficDistributionConflict",
+    "TypeConflict",
+];
+
 /// The exports of one name, merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedExports {

@@ -131,7 +131,7 @@ function Wrong({ problems }) {
   <//>`;
 }
 
-const HINTS = { podCIDR: "whose range", deleted: "was here", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
+const HINTS = { rejected: "rejected", podCIDR: "whose range", deleted: "was here", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
 
 function Hints({ hints }) {
   if (!hints?.length) return null;

@@ -1,0 +1,39 @@
+//! Names that filters compare with: whole names of objects, never patterns.
+
+/// Characters that patterns have and no name in Kubernetes has (`IsDNS1123Subdomain`, `k8s.io/apimachinery/pkg/util/validation`).
+const OF_PATTERNS: [char; 10] = ['*', '?', '[', ']', '{', '}', '^', '$', '|', '\\'];
+
+/// A pattern where a name is expected. The message completes "NAME: …".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is a pattern ({character:?} is in no name), and names are exact: give the whole name, or select by labels")]
+pub struct PatternForName {
+    text: String,
+    character: char,
+}
+
+/// Refuses a text that can be no name because it is a pattern: compared as a name it would match nothing.
+///
+/// # Errors
+/// [`PatternForName`].
+pub fn check_exact_name(text: &str) -> Result<(), PatternForName> {
+    match text.chars().find(|character| OF_PATTERNS.contains(character)) {
+        Some(character) => Err(PatternForName { text: text.to_owned(), character }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_no_name() {
+        for name in ["cart", "paris-worker-1.example.com", "Worker_1", "kube-dns.kube-system", "ä"] {
+            assert_eq!(check_exact_name(name), Ok(()), "{name}");
+        }
+        for text in ["car*", "*", "ca?t", "c[a]rt", "{cart,till}", "^cart", "cart$", "cart|till", "car\\w"] {
+            let refused = check_exact_name(text).map_err(|error| error.to_string()).unwrap_err();
+            assert!(refused.contains("names are exact"), "{refused}");
+        }
+    }
+}
