@@ -85,6 +85,17 @@ fn our_files_make_no_markup_of_texts_and_name_no_other_host() {
     assert_eq!(keepers, ["frame.js"]);
 }
 
+/// Names and values come from other clusters, whose writers choose every character.
+#[test]
+fn every_answer_is_read_with_escapes_and_every_element_isolates_direction() {
+    for (name, text) in own().filter(|(name, _)| name.ends_with(".js")) {
+        let expected = if name == "api.js" { 2 } else { 0 };
+        assert_eq!(text.matches("JSON.parse(").count(), expected, "{name} reads an answer without parse()");
+        assert!(!text.contains(".json()"), "{name} reads an answer without parse()");
+    }
+    assert!(text("style.css").contains("body * { unicode-bidi: isolate; }"));
+}
+
 #[test]
 fn modules_import_only_what_is_there() {
     for asset in ASSETS.iter().filter(|asset| asset.name.ends_with(".js") && !asset.name.starts_with("vendor/")) {

@@ -18,6 +18,18 @@ const LINE_MAX = 32 << 20;
  */
 const HIDDEN_MS = 5_000;
 
+/** Characters that a browser acts on instead of showing them: controls, separators of lines, and marks that change the direction of text. */
+const ACTED_ON = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+/** Whether a document may have one: JSON writes most controls as escapes, and the others as they are. */
+const MAY_ACT = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\\[ubfr]/;
+
+/** A document of meshkeep, with each of those characters written as an escape: other clusters choose names and values. */
+function parse(text) {
+  if (!MAY_ACT.test(text)) return JSON.parse(text);
+  const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.parse(text, (_, value) => (typeof value === "string" ? value.replace(ACTED_ON, escape) : value));
+}
+
 let token = null;
 const signedIn = new Set();
 /** What ends the present connection of each stream. */
@@ -90,7 +102,7 @@ async function request(path, accept, signal) {
     throw new Trouble(0, { detail: "meshkeep does not answer" });
   }
   if (response.ok) return response;
-  const problem = await response.json().catch(() => ({}));
+  const problem = await response.text().then(parse).catch(() => ({}));
   problem.retryAfter = Number(response.headers.get("Retry-After")) || 0;
   // a request that went with the last token says nothing of the present one
   problem.isLate = used !== token;
@@ -100,7 +112,7 @@ async function request(path, accept, signal) {
 
 /** One answer as JSON. */
 export async function ask(path, signal) {
-  return (await request(path, "application/json", signal)).json();
+  return parse(await (await request(path, "application/json", signal)).text());
 }
 
 /** The same; `null` where there is no such thing. */
@@ -174,7 +186,7 @@ export function follow(filter, on) {
         const lines = (rest + value).split("\n");
         rest = lines.pop();
         if (rest.length > LINE_MAX) return;
-        for (const line of lines) if (line) take(JSON.parse(line));
+        for (const line of lines) if (line) take(parse(line));
       }
     } finally {
       clearTimeout(silence);
