@@ -40,6 +40,16 @@ install_build_packages() {
   install_packages ca-certificates gcc libc6-dev make protobuf-compiler libprotobuf-dev
 }
 
+# Builds the program for trying it out, with little optimisation, and sets `meshkeep` to its path. MESHKEEP_BIN names a binary to use instead.
+build_trial() {
+  meshkeep=${MESHKEEP_BIN:-}
+  [ -z "$meshkeep" ] || return 0
+  install_build_packages
+  say "building meshkeep (some minutes the first time)"
+  cargo build --profile trial --no-default-features --locked --bin meshkeep
+  meshkeep=${CARGO_TARGET_DIR:-$PWD/target}/trial/meshkeep
+}
+
 # Build arguments of the Containerfile that name what is built, one a line. The time is the commit's, so that two builds of it are equal.
 image_arguments() {
   printf '%s\n' \
