@@ -33,8 +33,10 @@ impl Terminal {
         let screen = fs::File::create(directory.path().join("screen")).unwrap();
         let line = format!("stty cols {columns} rows 24; meshkeep() {{ {} \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_meshkeep"));
         // it makes the terminal, copies what it shows, and ends as the command does
-        let mut script = Command::new("script");
-        script.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]).env_clear().env("TERM", "xterm");
+        // A background job of a shell without job control ignores SIGINT and SIGQUIT, and its children inherit that: `env` restores the default.
+        let mut script = Command::new("env");
+        script.args(["--default-signal=INT,QUIT", "script", "--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
+        script.env_clear().env("TERM", "xterm");
         script.env("PATH", std::env::var_os("PATH").unwrap()).env("SHELL", "/bin/sh");
         let script = script.stdin(Stdio::piped()).stdout(screen).spawn().unwrap();
         Self { script, directory }
