@@ -12,7 +12,7 @@ mod wiring;
 
 use std::io::Write as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
@@ -31,7 +31,7 @@ pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
 use crate::telemetry::Log;
 
-use self::plan::Begun;
+use self::plan::{Plan, StartSeed};
 use self::signals::Reread;
 pub use self::signals::{Asked, Signals};
 pub use self::wiring::client_options;
@@ -87,7 +87,7 @@ struct Parts {
 struct OpenedStore {
     store: Store,
     opened: Opened,
-    begun: Option<Begun>,
+    begun: Option<Plan>,
     early: watch::Sender<Option<Arc<dyn Early>>>,
 }
 
@@ -265,10 +265,11 @@ async fn start(
     store_report.send_replace(wiring::store_report(&opened));
     let max_connected_clusters = settings.max_connected_clusters;
     let retention = wiring::retention(&settings);
-    let (store, restored) =
-        spawn_blocking(move || restore::restore(&store, max_connected_clusters, retention, begun).map(|restored| (store, restored)))
-            .await
-            .map_err(|_| RunError::TaskEnded("loading of the store"))??;
+    let loading = spawn_blocking(move || {
+        let fresh = StartSeed::draw(SystemTime::now());
+        restore::restore(&store, max_connected_clusters, retention, begun, fresh).map(|restored| (store, restored))
+    });
+    let (store, restored) = loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??;
     store_report.send_modify(|report| {
         report.damaged_count = restored.damaged_count;
         report.restored_count = restored.restored_count;

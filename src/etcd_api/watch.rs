@@ -184,8 +184,17 @@ impl WatchStream {
         match watcher {
             Ok(watcher) => {
                 let id = if wanted_id == 0 { self.free_id() } else { wanted_id };
-                self.watchers.insert(id, watcher);
-                self.send(PbWatchResponse { created: true, ..self.about(id)? }).await
+                self.send(PbWatchResponse { created: true, ..self.about(id)? }).await?;
+                let reading = self.reading()?;
+                let head = reading.position().sequence;
+                // no client knows a revision above the newest one, unless from another copy of the store
+                match reading.raw_goes_on_from(watcher.sent()) {
+                    Err(lowest) if watcher.sent() > head => self.send_compacted(id, &reading, lowest).await,
+                    _ => {
+                        self.watchers.insert(id, watcher);
+                        Ok(())
+                    }
+                }
             }
             Err(Refused(cancel_reason)) => {
                 self.send(PbWatchResponse { created: true, canceled: true, cancel_reason, ..self.about(NO_WATCH)? }).await
@@ -237,16 +246,21 @@ impl WatchStream {
                     self.send(PbWatchResponse { header, watch_id: id, events, ..PbWatchResponse::default() }).await?;
                 }
                 Told::Compacted(lowest) => {
-                    let (header, compact_revision) = (header(head), revision(lowest.next()));
-                    let canceled = PbWatchResponse { header, watch_id: id, canceled: true, compact_revision, ..PbWatchResponse::default() };
-                    self.face.handle.etcd_counts().add_compacted_watch();
-                    self.send(canceled).await?;
+                    self.send_compacted(id, &reading, lowest).await?;
                     continue;
                 }
             }
             self.watchers.insert(id, watcher);
         }
         Ok(has_told)
+    }
+
+    /// Cancels a watch that cannot go on from where it is.
+    async fn send_compacted(&self, watch_id: i64, reading: &Reading, lowest: Sequence) -> Result<(), Gone> {
+        let header = Some(header(reading, revision(reading.position().sequence)));
+        let compact_revision = revision(lowest.next());
+        self.face.handle.etcd_counts().add_compacted_watch();
+        self.send(PbWatchResponse { header, watch_id, canceled: true, compact_revision, ..PbWatchResponse::default() }).await
     }
 
     /// Says how far all watches are: they were told everything.

@@ -27,7 +27,7 @@ pub type RawPast = BTreeMap<SmolStr, Option<RawRecord>>;
 
 impl Reading {
     /// A number of the history that the sequences belong to: the same after every start that goes on with what the store held, another one where the
-    /// store was lost, and never 0.
+    /// store was lost or the clock was set back, and never 0.
     #[must_use]
     pub fn lineage(&self) -> u64 {
         let published = self.published();
@@ -38,9 +38,13 @@ impl Reading {
     /// was recovered (docs/invariants.md, 6).
     ///
     /// # Errors
-    /// The lowest position of which that is true for all above.
+    /// The lowest position of which that is true for all above, up to the newest.
     pub fn raw_goes_on_from(&self, position: Sequence) -> Result<(), Sequence> {
         let (published, feed) = (self.published(), &self.published().feed);
+        if position > feed.head() {
+            // another copy of the store has announced it
+            return Err(feed.start().max(feed.floor()));
+        }
         if position < feed.floor() {
             return Err(feed.floor());
         }

@@ -139,7 +139,7 @@ pub struct ResourceReading {
 }
 
 impl Reading {
-    pub(super) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
+    pub(crate) fn new(published: Arc<Published>, board: ClusterBoard) -> Self {
         let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
         Self { published, board, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
     }

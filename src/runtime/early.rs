@@ -4,13 +4,14 @@
 //! that (the store knows).
 
 use std::collections::BTreeSet;
+use std::time::SystemTime;
 
-use super::plan::{Begun, Plan};
+use super::plan::{Plan, StartSeed};
 use super::restore::{Decoder, restore_changed};
 use crate::commit::Published;
 use crate::feed::{Feed, Retention};
 use crate::handle::Early;
-use crate::model::{ClusterName, Epoch, MaxConnectedClusters, Object, Question, Record};
+use crate::model::{ClusterName, MaxConnectedClusters, Object, Question, Record};
 use crate::store::Cold;
 use crate::view::{DERIVATION, View};
 
@@ -23,23 +24,21 @@ pub(super) struct EarlyMirror {
     /// All but entries.
     view: View,
     feed: Feed,
-    epoch: Epoch,
 }
 
 /// Begins a start by what is known so early. `None` where something has to be made of all entries first.
-pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Begun)> {
+pub(super) fn begin(cold: Cold, max: MaxConnectedClusters, retention: Retention) -> Option<(EarlyMirror, Plan)> {
     let known = &cold.known;
     let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
     if known.derived != Some(DERIVATION) || !cold.clusters.is_subset(&clusters) {
         return None;
     }
-    let (plan, epoch) = (Plan::new(known, clusters), Epoch(rand::random()));
+    let plan = Plan::new(known, clusters, StartSeed::draw(SystemTime::now()));
     let mut feed = Feed::starting_at(plan.head, retention);
     feed.restore_floor(known.floor);
     let (decoder, view) = (Decoder::new(known, max), plan.view(known));
-    let begun = Begun { plan: plan.clone(), epoch };
-    Some((EarlyMirror { cold, decoder, plan, view, feed, epoch }, begun))
+    Some((EarlyMirror { cold, decoder, plan: plan.clone(), view, feed }, plan))
 }
 
 impl Early for EarlyMirror {
@@ -51,7 +50,7 @@ impl Early for EarlyMirror {
             questions.extend(named);
             view = self.read(&questions)?;
         }
-        Some(Published { view, feed: self.feed.clone(), epoch: self.epoch, earlier: self.plan.earlier.clone().into() })
+        Some(Published { view, feed: self.feed.clone(), epoch: self.plan.seed.epoch, earlier: self.plan.honoured() })
     }
 }
 

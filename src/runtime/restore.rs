@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
-use super::plan::{Begun, Plan};
+use super::plan::{Plan, StartSeed};
 use crate::commit::{Published, first_reservation};
 use crate::feed::{Feed, Retention};
-use crate::model::{ClusterId, ClusterName, EntryKey, Epoch, EpochSpan, MaxConnectedClusters, Record, Rejection, Sequence};
+use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, Sequence};
 use crate::pack::Chunk;
 use crate::store::{Group, Loaded, Store, StoreError};
 use crate::view::{DERIVATION, View};
@@ -31,31 +31,37 @@ pub(super) struct Restored {
     pub(super) owed: Option<(Group, StoreError)>,
 }
 
-/// Loads everything, draws this start's epoch and reserves its first block of sequences. Goes on from what early answers were given by, if that
-/// was right.
+/// Loads everything and reserves the start's first block of sequences. Goes on from what early answers were given by, if that was right;
+/// otherwise by `fresh`.
 pub(super) fn restore(
     store: &Store,
     max: MaxConnectedClusters,
     retention: Retention,
-    begun: Option<Begun>,
+    begun: Option<Plan>,
+    fresh: StartSeed,
 ) -> Result<Restored, StoreError> {
     let mut loaded = store.load()?;
     let (restored_count, damaged_count) = (loaded.record_count(), loaded.damaged_count);
     let decoder = Decoder::new(&loaded, max);
     decoder.decode_all(&mut loaded.changed);
     let known: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
-    let plan = Plan::new(&loaded, known_clusters(&loaded));
-    let begun = begun.filter(|begun| plan.goes_on(&begun.plan));
-    let epoch = begun.map_or_else(|| Epoch(rand::random()), |begun| begun.epoch);
-    store.log().begin_epoch(epoch);
-    let mut epochs = plan.earlier.clone();
-    epochs.push(EpochSpan { epoch, began: plan.head, vouched: None });
+    let clusters = known_clusters(&loaded);
+    let plan = begun.filter(|begun| Plan::new(&loaded, clusters.clone(), begun.seed).goes_on(begun));
+    let plan = plan.unwrap_or_else(|| Plan::new(&loaded, clusters, fresh));
+    if plan.is_new_history && loaded.sequence_reserved > Sequence(0) {
+        tracing::warn!(
+            "the clock of this machine is not ahead of what the store has seen: clients of --etcd-listen get a new cluster id and list \
+             anew, at each start until it is: set the clock right, unless it was ahead before"
+        );
+    }
+    store.log().begin_epoch(plan.seed.epoch);
     let reserved = first_reservation(plan.head);
+    let epochs = plan.stored_epochs();
     let group = Group { epochs: Some(epochs), covered: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
     let mut owed = None;
     keep(store, group, &mut owed);
     let derived = loaded.derived == Some(DERIVATION);
-    let mut published = publish(loaded, plan, epoch, retention);
+    let mut published = publish(loaded, &plan, retention);
     let reserved = if derived { reserved } else { derive_again(store, &mut published, &mut owed) };
     Ok(Restored { published, reserved, known, restored_count, damaged_count, owed })
 }
@@ -126,7 +132,7 @@ fn known_clusters(loaded: &Loaded) -> BTreeSet<ClusterName> {
     known
 }
 
-fn publish(loaded: Loaded, plan: Plan, epoch: Epoch, retention: Retention) -> Published {
+fn publish(loaded: Loaded, plan: &Plan, retention: Retention) -> Published {
     let mut view = plan.view(&loaded);
     view.restore_chunks(loaded.chunks);
     restore_changed(&mut view, loaded.changed);
@@ -135,7 +141,7 @@ fn publish(loaded: Loaded, plan: Plan, epoch: Epoch, retention: Retention) -> Pu
         feed.restore_tombstone(sequence, tombstone);
     }
     feed.restore_floor(loaded.floor);
-    Published { view, feed, epoch, earlier: plan.earlier.into() }
+    Published { view, feed, epoch: plan.seed.epoch, earlier: plan.honoured() }
 }
 
 /// Takes in what changed since the chunks.

@@ -31,8 +31,12 @@ type Plain = (Vec<u8>, Vec<u8>, i64, i64, i64);
 
 impl Pair {
     async fn new(mut face: Client, etcd: &Etcd) -> Self {
-        let options = WatchOptions::new().with_all_keys().with_start_revision(1);
-        let mut copying = face.watch("", Some(options)).await.unwrap();
+        // the revisions of a face begin with its first start, which a watch from before it is told of
+        let options = |revision| WatchOptions::new().with_all_keys().with_start_revision(revision);
+        let mut before = face.watch("", Some(options(1))).await.unwrap();
+        assert!(message(&mut before).await.created());
+        let first = message(&mut before).await.compact_revision();
+        let mut copying = face.watch("", Some(options(first))).await.unwrap();
         assert!(message(&mut copying).await.created());
         Self { face, etcd: etcd.client().await, copying, revisions: BTreeMap::new(), keys: Vec::new() }
     }

@@ -3,6 +3,7 @@
 mod agents;
 mod clients;
 mod conformance;
+mod copies;
 mod rights;
 mod watches;
 

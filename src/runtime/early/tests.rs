@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -19,9 +19,10 @@ use crate::commit::{PersistState, first_reservation, publication};
 use crate::etcd_api::{self, EtcdOptions};
 use crate::handle::{About, ClusterBoard, Handle, LostLines, StoreReport};
 use crate::model::{
-    ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, EpochSpan, EtcdClusterId, Kind, ListenAddress, Rejection,
-    Revision, Scope, Sequence, SourceStamp,
+    ClusterConfig, ClusterId, ClusterRecord, Cursor, DirectoryState, EntryKey, Epoch, EpochSpan, EtcdClusterId, Kind, ListenAddress,
+    Rejection, Revision, Scope, Sequence, SourceStamp,
 };
+use crate::runtime::plan::StartSeed;
 use crate::runtime::restore::restore;
 use crate::runtime::wiring::Opening;
 use crate::store::{Group, Store};
@@ -108,7 +109,7 @@ fn stored(directory: &Path) {
     records.push(ip("rome", "10.9.0.7", 50_000, 300, ""));
     records.push(ip("rome", "fd00:1::7", 36, 300, "fd00::2"));
     records.push(ip("rome", "10.7.0.1", 37, 4, ""));
-    let now = std::time::SystemTime::UNIX_EPOCH;
+    let now = SystemTime::UNIX_EPOCH;
     let rejection = Some(Rejection { reason: "not JSON".into(), first_seen: now, last_seen: now });
     let good = ip("rome", "10.7.0.9", 38, 300, "");
     records.push(Record { good_value: Some(Arc::clone(&good.value)), value: b"?"[..].into(), rejection, ..good });
@@ -232,7 +233,7 @@ fn an_early_start_honours_what_was_announced_before_a_kill() {
         Opening { directory: directory.path().to_owned(), wait: Duration::ZERO, max_connected_clusters: MAX, retention: retention() };
     let opened = opening.open(watch::channel(None).0).unwrap();
     let begun = opened.begun.expect("must begin early");
-    assert_eq!(begun.plan.earlier, [EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: Some(Sequence(60_012)) }]);
+    assert_eq!(*begun.honoured(), [EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: Some(Sequence(60_012)) }]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -272,7 +273,7 @@ async fn early_answers_are_those_of_the_loaded_store() {
             held.recv().unwrap();
         };
         let (store, _) = Store::open_offering(&path, Duration::ZERO, &mut offer).unwrap();
-        let restored = restore(&store, MAX, retention(), begun).unwrap();
+        let restored = restore(&store, MAX, retention(), begun, StartSeed::draw(SystemTime::now())).unwrap();
         let (publisher, subscriber) = publication(restored.published);
         loaded_sender.send_replace(Some(subscriber));
         (store, publisher, loaded_sender)

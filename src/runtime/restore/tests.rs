@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use std::time::Duration;
+
 use super::*;
 use crate::commit::Changed;
-use crate::model::EntryKey;
-use crate::model::{DeleteReason, Tombstone};
+use crate::handle::{ClusterBoard, Reading};
+use crate::model::{DeleteReason, EntryKey, Epoch, EpochSpan, Tombstone};
 use crate::model::{Kind, LabelSet, ObjectPrefix, Phase, Revision, SourceStamp};
 
 const EPOCH: Epoch = Epoch(0xe);
@@ -33,16 +35,27 @@ fn stored(id: u32, sequence: u64) -> Record {
     }
 }
 
+/// A start whose first sequence is the one behind those that [`crashed`] has reserved.
 fn start(directory: &Path) -> Restored {
-    let (store, _) = Store::open(directory, std::time::Duration::ZERO).unwrap();
-    let retention = Retention { age_max: std::time::Duration::from_secs(3600), count_max: 1000 };
-    restore(&store, MaxConnectedClusters::default(), retention, None).unwrap()
+    start_at(directory, 1_001)
+}
+
+/// A start when the clock shows this many microseconds since 1970.
+fn start_at(directory: &Path, micros: u64) -> Restored {
+    let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
+    let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
+    let seed = StartSeed { gap: 5, ..StartSeed::draw(SystemTime::UNIX_EPOCH + Duration::from_micros(micros)) };
+    restore(&store, MaxConnectedClusters::default(), retention, None, seed).unwrap()
+}
+
+fn reading(restored: &Restored) -> Reading {
+    Reading::new(Arc::new(restored.published.clone()), ClusterBoard::default())
 }
 
 /// A store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start had announced more when it was killed.
 fn crashed(announced: &[Group]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     store.log().begin_epoch(EPOCH);
     let records = [stored(256, 11), stored(257, 12)].map(|record| (record.key.clone(), Some(Arc::new(record))));
     let epochs = vec![EpochSpan { epoch: EPOCH, began: Sequence(10), vouched: None }];
@@ -110,7 +123,7 @@ fn what_was_announced_before_a_kill_is_recovered_as_it_was() {
     // and so at the start after that
     let first_epoch = restored.published.epoch;
     drop(restored);
-    let second = start(directory.path());
+    let second = start_at(directory.path(), 1_000_000);
     assert_eq!((vouched(&second), after(&second, 12)), (vec![Some(Sequence(15))], told.to_vec()));
     let spans: Vec<Epoch> = second.published.earlier.iter().map(|span| span.epoch).collect();
     assert_eq!(spans, [EPOCH, first_epoch]);
@@ -137,6 +150,47 @@ fn two_starts_from_one_copy_have_no_position_in_common() {
     let (first, second) = (start(original.path()), start(copy.path()));
     assert_ne!(first.published.epoch, second.published.epoch);
     assert!(second.published.earlier.iter().all(|span| span.epoch != first.published.epoch));
+}
+
+/// What clients of the etcd face know are numbers without epochs: a copy goes on from those that were announced before it was made, and from
+/// its own, and from no others.
+#[test]
+fn a_copy_of_a_store_goes_on_from_no_revision_that_the_original_announced_after_it_was_made() {
+    let original = crashed(&announced());
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(original.path(), copy.path());
+    let first = start_at(original.path(), 1_000_000);
+    let later = start_at(original.path(), 2_000_000);
+    let restored = start_at(copy.path(), 3_000_000);
+    let [was, is] = [&later, &restored].map(reading);
+    assert_eq!(was.lineage(), is.lineage(), "it is told by the numbers");
+    for known in [11, 15, is.position().sequence.0] {
+        assert_eq!(is.raw_goes_on_from(Sequence(known)), Ok(()), "{known}");
+    }
+    let of_original = [first.published.position().sequence.0, was.position().sequence.0];
+    let between = [16, 1_000, 1_001, 66_537, 999_999, 2_999_998];
+    let above = [is.position().sequence.0 + 1, 4_000_000];
+    for unknown in of_original.into_iter().chain(between).chain(above) {
+        assert_eq!(is.raw_goes_on_from(Sequence(unknown)), Err(is.position().sequence), "{unknown}");
+    }
+}
+
+#[test]
+fn where_the_clock_was_set_back_or_stands_still_the_history_has_another_name_until_it_is_right() {
+    let original = crashed(&announced());
+    let copies = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let lineage = reading(&start_at(original.path(), 5_000_000)).lineage();
+    assert_eq!(lineage, EPOCH.0);
+    copies.iter().for_each(|copy| copy_tree(original.path(), copy.path()));
+    let [one, other] = [0, 1].map(|at| start_at(copies[at].path(), 4_000_000));
+    let [one_reading, other_reading] = [&one, &other].map(reading);
+    assert!(one_reading.lineage() != lineage && one_reading.lineage() != other_reading.lineage());
+    assert!(one_reading.position().sequence > Sequence(5_000_000), "no sequence is used twice");
+    assert_eq!((vouched(&one), one_reading.raw_goes_on_from(Sequence(15))), (vec![Some(Sequence(15))], Ok(())));
+    let renamed = one_reading.lineage();
+    let next = reading(&start_at(copies[0].path(), 6_000_000));
+    assert_eq!((next.lineage(), next.raw_goes_on_from(one_reading.position().sequence)), (renamed, Ok(())));
+    assert_eq!(next.position().sequence, Sequence(6_000_000));
 }
 
 #[test]
@@ -167,7 +221,7 @@ fn with_node(sequence: u64) -> tempfile::TempDir {
     let record = Record { key: node_key("a"), value: value.into(), ..stored(256, sequence) };
     let group =
         Group { records: [(record.key.clone(), Some(Arc::new(record)))].into(), covered: Some(Sequence(sequence)), ..Group::default() };
-    let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     store.apply(&group).unwrap();
     directory
 }
@@ -192,7 +246,7 @@ fn a_store_from_before_entries_were_derived_gets_them_once_and_positions_from_th
     let (epoch, position) = (first.published.epoch, first.published.position().sequence);
     drop(first);
     // they are stored: nothing is announced anew but the phase of the cluster
-    let second = start(directory.path());
+    let second = start_at(directory.path(), 1_000_000);
     assert_eq!(held(&second), expected);
     assert_eq!(after(&second, position.0), []);
     let span = second.published.earlier.iter().find(|span| span.epoch == epoch).unwrap();
@@ -213,7 +267,7 @@ fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
     let node = stored_as(node_key("a"), format!(r#"{{"Name":"a","Cluster":"paris","IPAddresses":{addresses},{rest}}}"#));
     let records = [node, derived("10.0.0.1", 0), derived("10.0.0.2", 7)].into();
     let group = Group { records, covered: Some(Sequence(13)), derived: Some(1), ..Group::default() };
-    Store::open(directory.path(), std::time::Duration::ZERO).unwrap().0.apply(&group).unwrap();
+    Store::open(directory.path(), Duration::ZERO).unwrap().0.apply(&group).unwrap();
     let restored = start(directory.path());
     let told: Vec<Changed<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
     assert_eq!(told, [Changed::Live(derived_key("10.0.0.2")), Changed::Live(derived_key("10.1.0.0/24"))]);
@@ -221,7 +275,7 @@ fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
     let entry = |prefix: &str| view.record(&derived_key(prefix)).unwrap().object.as_deref().unwrap().as_ip().unwrap().clone();
     assert_eq!((entry("10.0.0.2").encryption_key, entry("10.1.0.0/24").encryption_key, entry("10.1.0.0/24").identity), (0, 7, 2));
     drop(restored);
-    let again = start(directory.path());
+    let again = start_at(directory.path(), 1_000_000);
     assert_eq!(held(&again).len(), 3);
     let found = again.published.view.lookup("10.1.0.9".parse().unwrap(), None);
     assert_eq!(found.iter().map(|found| found.record.key.clone()).collect::<Vec<_>>(), [derived_key("10.1.0.0/24")]);
@@ -232,16 +286,16 @@ fn a_store_whose_entries_were_made_by_other_rules_gets_what_is_different() {
 fn deriving_that_was_broken_off_is_finished_by_the_next_start() {
     let directory = with_node(13);
     drop(start(directory.path()));
-    let (store, _) = Store::open(directory.path(), std::time::Duration::ZERO).unwrap();
+    let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     let lost = Group { records: [(derived_key("10.0.0.2"), None)].into(), derived: Some(DERIVATION - 1), ..Group::default() };
     store.apply(&lost).unwrap();
     drop(store);
-    let again = start(directory.path());
+    let again = start_at(directory.path(), 1_000_000);
     let keys: Vec<EntryKey> = held(&again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, [derived_key("10.0.0.1"), derived_key("10.0.0.2")]);
     assert_eq!(after(&again, 1_003).into_iter().map(|(_, changed)| changed).collect::<Vec<_>>(), [Changed::Live(derived_key("10.0.0.2"))]);
     drop(again);
-    assert_eq!(Store::open(directory.path(), std::time::Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION));
+    assert_eq!(Store::open(directory.path(), Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION));
 }
 
 fn copy_tree(from: &Path, to: &Path) {

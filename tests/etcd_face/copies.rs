@@ -1,0 +1,220 @@
+//! Copies of the data directory: a client that goes on from the revision that it knows ends with the truth or is told to list anew, whichever
+//! copy it reaches.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use etcd_client::{Client, EventType, WatchOptions};
+use meshkeep::internals::model::Sequence;
+use meshkeep::internals::store::{Group, Store};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::watches::message;
+use super::{FLAG, Mirrored, client, face_url, list, values};
+use crate::harness::mesh::MeshCluster;
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{Remote, settles};
+use crate::harness::truth::Truth;
+
+const PREFIX: &str = "cilium/cache/";
+
+/// What a client of etcd does: it lists, follows the changes, and lists anew where a watch is compacted.
+struct Reflector {
+    held: BTreeMap<Vec<u8>, Vec<u8>>,
+    revision: i64,
+    lists: usize,
+}
+
+impl Reflector {
+    async fn start(face: &mut Client) -> Self {
+        let mut reflector = Self { held: BTreeMap::new(), revision: 0, lists: 0 };
+        reflector.list(face).await;
+        reflector
+    }
+
+    async fn list(&mut self, face: &mut Client) {
+        let listed = list(face, PREFIX).await;
+        (self.held, self.revision, self.lists) = (values(&listed), listed.header().unwrap().revision(), self.lists + 1);
+    }
+
+    /// Goes on from the newest revision that it knows, until it has been told all there is.
+    async fn follow(&mut self, face: &mut Client) {
+        let mut watch = face.watch(PREFIX, Some(WatchOptions::new().with_prefix().with_start_revision(self.revision + 1))).await.unwrap();
+        assert!(message(&mut watch).await.created());
+        let head = list(face, PREFIX).await.header().unwrap().revision();
+        watch.request_progress().await.unwrap();
+        loop {
+            let response = message(&mut watch).await;
+            if response.canceled() {
+                assert!(response.compact_revision() > 0, "{response:?}");
+                return self.list(face).await;
+            }
+            for event in response.events() {
+                let kv = event.kv().unwrap();
+                match event.event_type() {
+                    EventType::Put => self.held.insert(kv.key().to_vec(), kv.value().to_vec()),
+                    EventType::Delete => self.held.remove(kv.key()),
+                };
+            }
+            self.revision = self.revision.max(response.header().unwrap().revision());
+            if self.revision >= head {
+                return;
+            }
+        }
+    }
+
+    async fn has_the_truth(&self, face: &mut Client) {
+        let listed = list(face, PREFIX).await;
+        assert_eq!(self.held, values(&listed), "{} lists", self.lists);
+    }
+}
+
+/// What some changes do: entries go, others change.
+async fn churn(remote: &mut Remote) {
+    let keys = remote.clusters[0].keys_of("ip/v1");
+    let change = |cluster: &mut MeshCluster| {
+        cluster.delete(&keys[0]);
+        keys[1..].iter().take(20).for_each(|key| cluster.change(key));
+        cluster.add_endpoints(1);
+    };
+    remote.change(change).await;
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        if path.is_dir() {
+            copy_tree(&path, &to.join(name));
+        } else {
+            std::fs::copy(&path, to.join(name)).unwrap();
+        }
+    }
+}
+
+/// Directories of another sidecar that begins with a copy of the store.
+fn copied(remote: &Remote, data: &Path) -> Home {
+    let home = Home::new().with_flags(&[FLAG]);
+    home.write_cluster("c01", &remote.client_file());
+    copy_tree(data, &home.data_directory());
+    home
+}
+
+async fn started(home: &mut Home, remote: &Remote, after: &str) -> (Meshkeep, Client) {
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), after).await;
+    let face = client(&face_url(home)).await;
+    (meshkeep, face)
+}
+
+async fn cluster_id(face: &mut Client) -> u64 {
+    list(face, PREFIX).await.header().unwrap().cluster_id()
+}
+
+#[tokio::test]
+async fn a_restored_backup_goes_on_from_what_it_knows_and_from_nothing_that_came_later() {
+    let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::start().await;
+    let mut early = Reflector::start(&mut face).await;
+    let lineage = cluster_id(&mut face).await;
+    meshkeep.stop().await;
+    let backup = tempfile::tempdir().unwrap();
+    copy_tree(&home.data_directory(), backup.path());
+    for quiet in [false, true] {
+        let (meshkeep, mut face) = started(&mut home, &remote, "a start").await;
+        early.follow(&mut face).await;
+        assert_eq!(early.lists, 1, "as over any start");
+        let mut reflector = Reflector { held: early.held.clone(), ..early };
+        for _ in 0..5 {
+            churn(&mut remote).await;
+        }
+        settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes that the backup lacks").await;
+        reflector.follow(&mut face).await;
+        reflector.has_the_truth(&mut face).await;
+        meshkeep.kill();
+        std::fs::remove_dir_all(home.data_directory()).unwrap();
+        copy_tree(backup.path(), &home.data_directory());
+        if !quiet {
+            churn(&mut remote).await;
+        }
+        let (meshkeep, mut face) = started(&mut home, &remote, "a restored backup").await;
+        // more changes than came after the backup was made, so that counting would have reached the revisions of then
+        for _ in 0..8 {
+            churn(&mut remote).await;
+        }
+        settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes after the restore").await;
+        assert_eq!(cluster_id(&mut face).await, lineage);
+        reflector.follow(&mut face).await;
+        reflector.has_the_truth(&mut face).await;
+        assert_eq!(reflector.lists, 2, "it knew revisions that this store did not announce");
+        early = Reflector { lists: 1, ..reflector };
+        meshkeep.stop().await;
+        std::fs::remove_dir_all(backup.path()).unwrap();
+        copy_tree(&home.data_directory(), backup.path());
+    }
+}
+
+#[tokio::test]
+async fn a_client_may_change_between_copies_that_run_side_by_side() {
+    let Mirrored { mut remote, mut home, meshkeep, .. } = Mirrored::start().await;
+    meshkeep.stop().await;
+    let mut other = copied(&remote, &home.data_directory());
+    let (mut first, mut second) = (started(&mut home, &remote, "the first").await, started(&mut other, &remote, "its copy").await);
+    let mut reflector = Reflector::start(&mut first.1).await;
+    for _ in 0..4 {
+        for (meshkeep, face) in [&mut second, &mut first] {
+            churn(&mut remote).await;
+            settles(meshkeep, &Truth::of(&remote.clusters).expected(), "changes beside a copy").await;
+            reflector.follow(face).await;
+            reflector.has_the_truth(face).await;
+        }
+    }
+    assert!(reflector.lists > 4, "{} lists", reflector.lists);
+}
+
+/// A volume snapshot is of one moment, in which the process runs.
+#[tokio::test]
+async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
+    let Mirrored { mut remote, home, meshkeep, mut face } = Mirrored::start().await;
+    let mut before = Reflector::start(&mut face).await;
+    let mut after = Reflector::start(&mut face).await;
+    let pid = Pid::from_raw(meshkeep.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let mut copy = copied(&remote, &home.data_directory());
+    kill_process(pid, Signal::CONT).unwrap();
+    churn(&mut remote).await;
+    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes after the snapshot").await;
+    after.follow(&mut face).await;
+    drop(meshkeep);
+    let (_copied, mut face) = started(&mut copy, &remote, "a snapshot").await;
+    for (reflector, lists) in [(&mut before, 1), (&mut after, 2)] {
+        reflector.follow(&mut face).await;
+        reflector.has_the_truth(&mut face).await;
+        assert_eq!(reflector.lists, lists);
+    }
+}
+
+/// The store has seen a time that is still to come: copies cannot tell what others announce, so each is another cluster.
+#[tokio::test]
+async fn copies_whose_clock_was_set_back_are_other_clusters() {
+    let Mirrored { remote, mut home, meshkeep, mut face } = Mirrored::start().await;
+    let lineage = cluster_id(&mut face).await;
+    let mut reflector = Reflector::start(&mut face).await;
+    meshkeep.stop().await;
+    let to_come = (SystemTime::now() + Duration::from_secs(3_600)).duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+    let (store, _) = Store::open(&home.data_directory(), Duration::ZERO).unwrap();
+    let sequence_reserved = Some(Sequence(u64::try_from(to_come).unwrap()));
+    store.apply(&Group { sequence_reserved, ..Group::default() }).unwrap();
+    store.close().unwrap();
+    let mut other = copied(&remote, &home.data_directory());
+    let (mut first, mut second) = (started(&mut home, &remote, "a clock set back").await, started(&mut other, &remote, "a copy").await);
+    let ids = [cluster_id(&mut first.1).await, cluster_id(&mut second.1).await];
+    assert!(ids[0] != ids[1] && !ids.contains(&lineage), "{ids:?} and {lineage}");
+    reflector.follow(&mut second.1).await;
+    reflector.has_the_truth(&mut second.1).await;
+    assert_eq!(reflector.lists, 1, "what was announced before is known");
+    // what the first announced is none of the second's
+    reflector.list(&mut first.1).await;
+    reflector.follow(&mut second.1).await;
+    reflector.has_the_truth(&mut second.1).await;
+}
