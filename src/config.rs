@@ -63,6 +63,10 @@ pub struct Settings {
     #[arg(long, value_name = "FILE")]
     pub local_etcd: Option<PathBuf>,
 
+    /// Start before any cluster exists: without this, a config directory that has no usable client file is a problem, and neither synced nor healthy
+    #[arg(long)]
+    pub allow_no_clusters: bool,
+
     /// How many clusters the mesh can have: 255 or 511
     #[arg(long, value_name = "COUNT", default_value = "255", value_parser = parse_max_connected_clusters)]
     pub max_connected_clusters: MaxConnectedClusters,
@@ -183,6 +187,10 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "120s", value_parser = parse_interval)]
     pub heartbeat_silence: Duration,
 
+    /// How long a remote's heartbeat may be silent before the finding about it is critical
+    #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
+    pub heartbeat_silence_critical: Duration,
+
     /// How long a watch stream may say nothing, not even how far it is
     #[arg(long, hide = true, value_name = "TIME", default_value = "55s", value_parser = parse_interval)]
     pub watch_silence: Duration,
@@ -214,6 +222,10 @@ pub struct TimingSettings {
     /// How often each watch stream is asked how far it is, and whether that is answered (docs/measurements.md)
     #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
     pub progress_interval: Duration,
+
+    /// How long there may be no cluster before that is a finding
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub no_clusters_wait: Duration,
 
     /// How often the log tells again what stays broken
     #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
@@ -433,7 +445,7 @@ fn conflict(message: String) -> Result<(), UsageError> {
 
 // None of these repeats the text: where it is no secret, clap shows it.
 
-fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
+pub(crate) fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
     ClusterName::parse(text)
         .map_err(|_| "must be 1 to 32 characters of a-z, 0-9 and '-', and begin and end with a letter or digit".to_owned())
 }

@@ -217,7 +217,8 @@ fn serve(settings: &Settings, in_force: Vec<Setting>, bound: Bound, early: Early
         .with_decoded(decoded.clone())
         .with_settings(in_force)
         .with_log(log.tail())
-        .with_disk_bytes(wiring::disk_bytes(settings));
+        .with_disk_bytes(wiring::disk_bytes(settings))
+        .with_cluster_files(wiring::cluster_files(settings));
     let (mut tasks, stop_api, no_more) = (JoinSet::new(), CancellationToken::new(), CancellationToken::new());
     let (stop, gone, served) = (stop_api.clone(), no_more.clone().drop_guard(), handle.clone());
     let etcd = wiring::etcd_options(settings, &bound, stop.clone());

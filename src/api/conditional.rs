@@ -25,8 +25,18 @@ use super::state::ApiState;
 use super::tagging::Tagging;
 
 /// What says of an answer only when it was made, or how long ago something was: no part of its tag.
-const OF_THE_MOMENT: [&str; 8] =
-    ["ageSeconds", "oldestAgeSeconds", "phaseSeconds", "nextRetrySeconds", "uptimeSeconds", "lastContact", "position", "revision"];
+const OF_THE_MOMENT: [&str; 10] = [
+    "ageSeconds",
+    "oldestAgeSeconds",
+    "phaseSeconds",
+    "nextRetrySeconds",
+    "uptimeSeconds",
+    "now",
+    "lastContact",
+    "lastHeartbeat",
+    "position",
+    "revision",
+];
 
 /// Members whose own members are named by users: labels may be called like any of those above.
 const NAMED_BY_USERS: [&str; 7] = ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];

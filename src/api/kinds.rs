@@ -4,7 +4,7 @@ use crate::model::{Severity, ToldFinding};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 28] = [
+pub(crate) const KINDS: [(&str, Severity); 30] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigRefused", Severity::Critical),
@@ -24,6 +24,7 @@ pub(crate) const KINDS: [(&str, Severity); 28] = [
     ("heldEntries", Severity::Info),
     ("identityOutOfRange", Severity::Warning),
     ("logGap", Severity::Warning),
+    ("noClusters", Severity::Critical),
     ("overlappingNodePodCIDR", Severity::Warning),
     ("overlappingPodCIDR", Severity::Warning),
     ("progressUnanswered", Severity::Info),
@@ -33,6 +34,7 @@ pub(crate) const KINDS: [(&str, Severity); 28] = [
     ("staleFile", Severity::Warning),
     ("storeUnwritable", Severity::Critical),
     ("targetUnwritable", Severity::Critical),
+    ("writerSilent", Severity::Warning),
 ];
 
 /// How many findings are told at once: some nine of each cluster of the largest mesh (511) are 4,600, the rest is for what shows across keys. Two clusters

@@ -10,8 +10,9 @@ use serde_json::json;
 use super::failure::{Failure, Verdict};
 use super::output::{Colour, coloured, one_line, print_coloured, print_json};
 use super::progress::Progress;
-use crate::config::parse_duration;
+use crate::config::{parse_cluster_name, parse_duration};
 use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
+use crate::model::ClusterName;
 
 /// What to look at, and how to print it.
 #[derive(Debug, Args)]
@@ -22,6 +23,12 @@ pub(super) struct Options {
     /// The directory with one etcd client file for each remote cluster
     #[arg(long, value_name = "DIR", env = "MESHKEEP_CLUSTERMESH_CONFIG", default_value = "/var/lib/cilium/clustermesh")]
     clustermesh_config: PathBuf,
+    /// The own cluster's name: its file in the directory is ignored
+    #[arg(long, value_name = "NAME", env = "MESHKEEP_CLUSTER_NAME", value_parser = parse_cluster_name)]
+    cluster_name: Option<ClusterName>,
+    /// Accept a directory without any client file: the first cluster comes later
+    #[arg(long, env = "MESHKEEP_ALLOW_NO_CLUSTERS")]
+    allow_no_clusters: bool,
     /// Where meshkeep keeps what it mirrors
     #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
@@ -46,6 +53,8 @@ enum ReportFormat {
 pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
     let asked = DoctorOptions {
         clustermesh_config: options.clustermesh_config.clone(),
+        own_cluster: options.cluster_name.clone(),
+        allow_no_clusters: options.allow_no_clusters,
         data_dir: options.data_dir.clone(),
         clusters: options.clusters.clone(),
         step_max: options.timeout,

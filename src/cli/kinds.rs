@@ -213,7 +213,7 @@ pub(super) const CLUSTERS: Shape<Cluster> = Shape {
         Column::new("ID", |cluster| text(cluster.cluster_id.as_ref())),
         Column::new("PHASE", phase),
         Column::new("FOR", |cluster| age_of(cluster.phase_seconds)),
-        Column::new("AGE", |cluster| age_of(cluster.age_seconds)),
+        Column::new("SOURCE-AGE", |cluster| age_of(cluster.age_seconds)),
         Column::new("NODES", |cluster| entries(cluster, "node")),
         Column::new("SERVICES", |cluster| entries(cluster, "service")),
         Column::new("IDENTITIES", |cluster| entries(cluster, "identity")),

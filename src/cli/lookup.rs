@@ -38,7 +38,7 @@ pub(super) trait Looked: DeserializeOwned + 'static {
             Column::new("IDENTITY", |looked| of(looked, |entry| entry.identity.to_string())),
             Column::new("OWNER", |looked| of(looked, owner)),
             Column::new("NODE", |looked| of(looked, |entry| text(entry.node_name.as_ref()))),
-            Column::new("AGE", |looked| age_of(looked.age_seconds())),
+            Column::new("SOURCE-AGE", |looked| age_of(looked.age_seconds())),
             Column::wide("HOST", |looked| of(looked, |entry| text(entry.host_ip.as_ref()))),
             Column::wide("KEY", |looked| of(looked, |entry| number(entry.encryption_key))),
             Column::new("LABELS", |looked| of(looked, identity_labels)),

@@ -35,6 +35,8 @@ async fn check(settings: &Settings, warnings: &[String]) -> anyhow::Result<()> {
     runtime::check(settings).await?;
     let options = DoctorOptions {
         clustermesh_config: settings.clustermesh_config.clone(),
+        own_cluster: settings.cluster_name.clone(),
+        allow_no_clusters: settings.allow_no_clusters,
         data_dir: settings.data_dir.clone(),
         clusters: Vec::new(),
         step_max: std::time::Duration::ZERO,

@@ -22,7 +22,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(500);
 /// What to tell.
 #[derive(Debug, Args)]
 pub(super) struct StatusOptions {
-    /// Wait until every cluster is live
+    /// Wait until there is a cluster and every one is live
     #[arg(long)]
     wait: bool,
     /// How long to wait at most
@@ -86,6 +86,9 @@ fn is_live(cluster: &Cluster) -> bool {
 
 /// Why not everything is live, if it is not.
 fn not_yet(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<String> {
+    if let Some(reason) = &directory.no_clusters {
+        return Some(format!("there is no cluster: {reason}"));
+    }
     if !directory.readable {
         return Some("the config directory is not read yet".to_owned());
     }
@@ -179,9 +182,10 @@ fn summary(status: &Status) -> String {
     let _ = writeln!(out, "store {}{error}", status.store.state);
     out.extend(status.reflection.as_ref().map(reflected));
     match &status.directory.error {
-        _ if status.directory.readable && status.clusters.is_empty() => {
-            out.push_str("config directory has no file of a cluster: nothing is mirrored\n");
+        _ if status.directory.no_clusters.is_some() => {
+            out.extend(status.directory.no_clusters.iter().map(|reason| format!("there is no cluster: {reason}\n")));
         }
+        _ if status.directory.readable && status.clusters.is_empty() => out.push_str("there is no cluster yet\n"),
         _ if status.directory.readable => {}
         None => out.push_str("config directory is not read yet\n"),
         Some(error) => drop(writeln!(out, "config directory cannot be read: {error}")),

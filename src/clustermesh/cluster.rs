@@ -101,7 +101,11 @@ impl ClusterTask {
         let mut file_changes = self.content.clone();
         let mut memory = self.remember();
         let mut backoff = Backoff::new(&self.options.timing);
-        self.surroundings.reporter.change(|status| status.config.clone_from(&memory.record.config));
+        let limits = self.options.timing.silence_limits();
+        self.surroundings.reporter.change(|status| {
+            status.config.clone_from(&memory.record.config);
+            status.writer.limits = limits;
+        });
         let mut away = Away { since: Instant::now(), revoked: false };
         loop {
             let content = Arc::clone(&file_changes.borrow_and_update());

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::failure::AttemptError;
 use crate::commit::CommandSender;
 use crate::model::{
-    Causes, ClusterName, ClusterStatus, Command, Due, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack, in_words,
+    Causes, ClusterName, ClusterStatus, Command, Due, Heartbeat, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack, in_words,
 };
 use crate::wire::keys::cluster_config_key;
 
@@ -116,6 +116,37 @@ impl Reporter {
             status.last_contact = Some(Instant::now());
             status.last_contact_time = Some(SystemTime::now());
             false
+        });
+    }
+
+    /// Notes a new connection, whose etcd has this heartbeat. It does not end the silence of a writer that put none since the connection before.
+    pub(super) fn writer_connected(&self, heartbeat: Option<Heartbeat>) {
+        self.status.send_if_modified(|status| {
+            status.writer.note_connection(heartbeat, Instant::now());
+            false
+        });
+    }
+
+    /// Notes a heartbeat that arrived.
+    pub(super) fn heartbeat(&self, heartbeat: Heartbeat) {
+        self.status.send_if_modified(|status| {
+            status.writer.note_heartbeat(heartbeat, Instant::now());
+            false
+        });
+    }
+
+    /// Returns whether the writer has been silent for too long.
+    pub(super) fn is_writer_silent(&self) -> bool {
+        let status = self.status.borrow();
+        status.writer.silence(status.last_contact).is_some()
+    }
+
+    /// Notes what the etcd of a silent writer reports of itself.
+    pub(super) fn etcd_errors(&self, errors: Vec<String>) {
+        self.status.send_if_modified(|status| {
+            let changed = status.writer.etcd_errors != errors;
+            status.writer.etcd_errors = errors;
+            changed
         });
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::REMINDER_INTERVAL;
+use crate::model::{REMINDER_INTERVAL, SilenceLimits};
 
 /// Times of a remote cluster's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Timing {
     /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
     /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
     pub heartbeat_silence: Duration,
+    /// How long the heartbeat may be silent before the finding about it is critical.
+    pub heartbeat_silence_critical: Duration,
     /// How long a watch stream may say nothing at all: three unanswered questions how far it is, one in 10 s, and the keep-alive's time-out of
     /// 25 s behind them (`kvstore::ClientOptions`).
     pub watch_silence: Duration,
@@ -47,7 +49,8 @@ impl Default for Timing {
             legacy_quiet: Duration::from_secs(60),
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
-            heartbeat_silence: Duration::from_secs(120),
+            heartbeat_silence: SilenceLimits::default().warning,
+            heartbeat_silence_critical: SilenceLimits::default().critical,
             watch_silence: Duration::from_secs(55),
             files_interval: Duration::from_secs(1),
             hold_margin: Duration::from_secs(30),
@@ -56,6 +59,13 @@ impl Default for Timing {
             unknown_prefix_interval: Duration::from_secs(300),
             remind_interval: REMINDER_INTERVAL,
         }
+    }
+}
+
+impl Timing {
+    /// How long a cluster's writer may be silent.
+    pub(super) const fn silence_limits(&self) -> SilenceLimits {
+        SilenceLimits { warning: self.heartbeat_silence, critical: self.heartbeat_silence_critical }
     }
 }
 

@@ -38,6 +38,7 @@ fn nothing_said_means_the_documented_defaults() {
         cluster_name: None,
         cluster_id: ClusterId(0),
         local_etcd: None,
+        allow_no_clusters: false,
         max_connected_clusters: MaxConnectedClusters::Clusters255,
         allowed_hosts: vec![],
         kvstore_options: vec![],
@@ -55,6 +56,7 @@ fn nothing_said_means_the_documented_defaults() {
             legacy_quiet: Duration::from_secs(60),
             hold_margin: Duration::from_secs(30),
             heartbeat_silence: Duration::from_secs(120),
+            heartbeat_silence_critical: Duration::from_secs(600),
             watch_silence: Duration::from_secs(55),
             backoff_min: Duration::from_millis(800),
             backoff_max: Duration::from_secs(30),
@@ -63,6 +65,7 @@ fn nothing_said_means_the_documented_defaults() {
             too_large_wait: Duration::from_secs(300),
             unknown_prefix_interval: Duration::from_secs(300),
             progress_interval: Duration::from_secs(10),
+            no_clusters_wait: Duration::from_secs(60),
             remind_interval: crate::model::REMINDER_INTERVAL,
         },
     };

@@ -77,7 +77,7 @@ fn spawn(directory: &Path, listen: SocketAddr) -> Result<Child, DemoError> {
         .arg(format!("--data-dir={}", directory.join("data").display()))
         .arg(format!("--listen={listen}"))
         // it comes back within seconds where somebody looks on
-        .args(["--backoff-max=2s", "--log-level=warn"])
+        .args(["--backoff-max=2s", "--log-level=warn", "--allow-no-clusters"])
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command.spawn().map_err(DemoError::Sidecar)

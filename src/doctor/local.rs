@@ -32,21 +32,23 @@ pub(super) struct Local {
 
 /// Looks at both directories, and into the store if asked to, which reads all of it. Blocks.
 pub(super) fn look(options: &DoctorOptions, reads_store: bool) -> Local {
-    let (directory, files) = cluster_files(&options.clustermesh_config);
+    let (directory, files) = cluster_files(options);
     let (data, known) = data_directory(&options.data_dir, reads_store);
     Local { checks: vec![directory, data], files, known }
 }
 
-fn cluster_files(directory: &Path) -> (Check, ClusterFiles) {
-    let shown = directory.display();
-    match read_cluster_files(directory, None) {
+fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFiles) {
+    let shown = options.clustermesh_config.display();
+    match read_cluster_files(&options.clustermesh_config, options.own_cluster.as_ref()) {
         Err(error) => {
             let advice = "mount the Secret cilium-clustermesh there, or name another directory with --clustermesh-config";
             (Check::failed("config directory", format!("{shown}: {error}"), advice), ClusterFiles::new())
         }
         Ok(files) if files.is_empty() => {
-            let advice = "a cluster file is named after its cluster and has the word endpoints: in it";
-            (Check::warning("config directory", format!("{shown}: no cluster file in it"), advice), files)
+            let found = format!("{shown}: no cluster file in it");
+            let advice = "a cluster file is named after its cluster and has the word endpoints: in it; if the directory is a Secret's, look at the Secret's name and namespace";
+            let check = if options.allow_no_clusters { Check::warning } else { Check::failed };
+            (check("config directory", found, advice), files)
         }
         Ok(files) => (Check::ok("config directory", format!("{shown}: {} cluster file(s)", files.len())), files),
     }

@@ -115,6 +115,10 @@ impl Report {
 pub struct DoctorOptions {
     /// The directory of client files.
     pub clustermesh_config: PathBuf,
+    /// The own cluster, whose file is ignored.
+    pub own_cluster: Option<ClusterName>,
+    /// Whether a directory without any client file is all right.
+    pub allow_no_clusters: bool,
     /// Where a sidecar keeps what it mirrors.
     pub data_dir: PathBuf,
     /// These clusters only; all, if empty.

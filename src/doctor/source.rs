@@ -28,6 +28,7 @@ pub(super) async fn checks(connection: &Connection, cluster: &ClusterName, user:
     let mut checks =
         vec![Check::ok("login", user.map_or_else(|| "as the certificate's user, or anybody".to_owned(), |user| format!("as {user}")))];
     checks.push(same_etcd(connection.etcd_cluster_id(), known));
+    checks.extend(errors(connection).await);
     let config_key = keys::cluster_config_key(cluster);
     let config = match connection.get(config_key.as_bytes(), None).await {
         Err(error) => {
@@ -66,6 +67,19 @@ fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
             "the etcd was made anew, or this is another one: everything is listed and compared at the next connection",
         ),
     }
+}
+
+/// What the etcd reports of itself. Nothing is said where it is well, or does not answer that.
+async fn errors(connection: &Connection) -> Option<Check> {
+    let errors = connection.etcd_errors().await.ok().filter(|errors| !errors.is_empty())?;
+    let advice = if errors.iter().any(|error| error == "NOSPACE") {
+        "its database is full and it refuses every write: compact and defragment it or raise --quota-backend-bytes, then run `etcdctl alarm disarm`; or restart its clustermesh-apiserver with an empty etcd"
+    } else if errors.iter().any(|error| error == "CORRUPT") {
+        "its members differ and it refuses every write: replace the corrupt one, or restart its clustermesh-apiserver with an empty etcd"
+    } else {
+        "look at the log of that etcd"
+    };
+    Some(Check::failed("etcd", format!("it reports {}", errors.join(", ")), advice))
 }
 
 fn unreadable(step: &'static str, error: &KvstoreError) -> Check {

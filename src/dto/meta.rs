@@ -19,24 +19,24 @@ pub(crate) struct ListMeta {
     pub(crate) sources: Sources,
 }
 
-/// The sources of an answer, one for each cluster and kind that it used, together.
+/// The clusters that an answer used, together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Sources {
-    /// How long ago the quietest of them said anything.
+    /// The age of the oldest of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_age_seconds: Option<f64>,
-    /// How many are live.
+    /// Number of clusters of which all that was used is live.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) live_sources: Option<usize>,
-    /// How many there are.
+    /// Number of clusters that were used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_count: Option<usize>,
-    /// Those that are not live, or have been quiet for more than 60 s; at most 20. With `meta=full` all.
+    /// Each kind of a cluster that is not live, or is older than 60 s; at most 20. With `meta=full` each that was used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) sources: Vec<Source>,
-    /// How many more of these there are; left out where there are none.
+    /// How many more kinds of clusters are so; left out where there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) more_sources: Option<usize>,
 }
@@ -63,10 +63,13 @@ pub(crate) struct SourceAge {
     /// Where the cluster's connection is in its life; left out where the cluster is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// When the source last said anything; left out where that is not known.
+    /// When the source's etcd last answered; left out where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// How long ago that is.
+    /// When the source's writer last put a heartbeat, which it does once a minute; left out where none came since meshkeep started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_heartbeat: Option<String>,
+    /// How long ago the last contact was; how long ago the last heartbeat was, once that is more than two minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
     /// The source's revision: of the whole kind in a list, of the key's last put for a single thing.
@@ -93,10 +96,13 @@ pub(crate) struct ItemMeta {
     /// Where the cluster's connection is in its life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// When the source last said anything.
+    /// When the source's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// How long ago that is.
+    /// When the source's writer last put a heartbeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_heartbeat: Option<String>,
+    /// How long ago the last contact was; how long ago the last heartbeat was, once that is more than two minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
     /// The source's revision of the key's last put.

@@ -15,6 +15,10 @@ use super::reflection::ReflectionStatus;
 pub(crate) struct Status {
     /// The version of meshkeep.
     pub(crate) version: Cow<'static, str>,
+    /// The time of this answer, by meshkeep's clock.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub(crate) now: String,
     /// How long it has been running.
     pub(crate) uptime_seconds: f64,
     /// Whether everything of the store is in memory; until then only lookups and single things are answered, and lists answer 503.
@@ -66,6 +70,10 @@ pub(crate) struct StatusCounts {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DirectoryStatus {
+    /// The directory of `--clustermesh-config`.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub(crate) path: String,
     /// Whether the last scan could read it.
     pub(crate) readable: bool,
     /// Why not.
@@ -75,6 +83,9 @@ pub(crate) struct DirectoryStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) invalid_files: BTreeMap<String, String>,
+    /// Why there is no remote cluster to mirror; left out where there is one, and with `--allow-no-clusters`. The own cluster does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) no_clusters: Option<String>,
 }
 
 /// How storing goes.
@@ -124,10 +135,13 @@ pub(crate) struct Cluster {
     pub(crate) phase_seconds: Option<f64>,
     /// `live`, or `restored` while anything of it is unconfirmed.
     pub(crate) origin: Cow<'static, str>,
-    /// When its source last said anything.
+    /// When its etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// How long ago that is.
+    /// When its writer last put a heartbeat, which it does once a minute; left out where none came since meshkeep started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_heartbeat: Option<String>,
+    /// How old its data is: how long ago the last contact was, and once the last heartbeat is older than two minutes, how long ago that was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
     /// Whether its configuration was read over the present connection.
@@ -229,10 +243,13 @@ pub(crate) struct ClusterAge {
     /// Where its connection is in its life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// How long ago its source last said anything.
+    /// How old its data is: how long ago the last contact was, and once the last heartbeat is older than two minutes, how long ago that was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
-    /// When that was.
+    /// When its etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
+    /// When its writer last put a heartbeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_heartbeat: Option<String>,
 }

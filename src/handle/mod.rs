@@ -12,6 +12,7 @@ mod filter;
 mod findings_door;
 mod global_services;
 mod miss;
+mod no_clusters;
 mod raw;
 mod reading;
 mod reflected;
@@ -49,6 +50,7 @@ pub use filter::Filter;
 pub use findings_door::FindingsDoor;
 pub use global_services::Selected;
 pub use miss::Miss;
+pub use no_clusters::{ClusterFiles, NoClusters};
 pub use raw::{RawChange, RawPast};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use reflection::{Reflection, ReflectionDoor};
@@ -158,6 +160,8 @@ struct Shared {
     reflection: ReflectionDoor,
     log: LogTail,
     etcd: Arc<EtcdCounts>,
+    cluster_files: ClusterFiles,
+    no_clusters_clock: no_clusters::NoClustersClock,
 }
 
 /// The store is still loading after the longest wait.
@@ -179,6 +183,8 @@ impl Handle {
             reflection: ReflectionDoor::default(),
             log: LogTail::default(),
             etcd: Arc::default(),
+            cluster_files: ClusterFiles::default(),
+            no_clusters_clock: no_clusters::NoClustersClock::default(),
         }))
     }
 

@@ -58,9 +58,12 @@ pub struct SourceMeta {
     pub origin: Origin,
     /// Where the cluster is in its life; `None` where it is not known.
     pub phase: Option<Phase>,
-    /// When the source last said anything.
+    /// When the source's etcd last answered.
     pub last_contact: Option<SystemTime>,
-    /// How long ago that is, on the monotonic clock where it was in this process; never negative.
+    /// When the source's writer last put a heartbeat. `None` if it put none since meshkeep started.
+    pub last_heartbeat: Option<SystemTime>,
+    /// How long ago the last contact was, on the monotonic clock where it was in this process; never negative. Once the writer is silent, how long ago its
+    /// last heartbeat was.
     pub age: Option<Duration>,
     /// The source's revision that the kind is complete up to.
     pub revision: Option<Revision>,
@@ -360,15 +363,13 @@ impl Reading {
         // what else a status has may be long, and an answer may use hundreds
         let contacts = self.board.get(cluster).map(|status| {
             let status = status.borrow();
-            (status.last_contact, status.last_contact_time)
+            let age = status.last_contact.map(|contact| status.writer.age(contact, self.now));
+            (age, status.last_contact_time, status.writer.last_heartbeat())
         });
-        let (contact, contact_time) = contacts.unwrap_or_default();
+        let (age, contact_time, last_heartbeat) = contacts.unwrap_or_default();
         let stored_contact = record.and_then(|record| record.last_contact);
         let last_contact = contact_time.or(stored_contact);
-        let age = match contact {
-            Some(contact) => Some(self.now.saturating_duration_since(contact)),
-            None => stored_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO)),
-        };
+        let age = age.or_else(|| stored_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO)));
         let cached = record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached);
         kinds.map(|kind| {
             let scope = scope(cluster, kind);
@@ -381,7 +382,7 @@ impl Reading {
             };
             // while a list is being settled the cursor claims nothing
             let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
-            SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, age, revision, cached, held: false }
+            SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, last_heartbeat, age, revision, cached, held: false }
         })
     }
 

@@ -1,5 +1,6 @@
 //! One connection: opening it, logging in, single reads, and the check of every reply.
 
+mod alarms;
 mod writes;
 
 use std::future::Future;

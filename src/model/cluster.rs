@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
-use super::{Kind, RawRecord, Revision};
+use super::{Kind, RawRecord, Revision, WriterStatus};
 
 /// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -252,6 +252,8 @@ pub struct ClusterStatus {
     pub last_contact: Option<Instant>,
     /// The last contact on the wall clock, for people.
     pub last_contact_time: Option<SystemTime>,
+    /// What is known of the writer behind the etcd: its heartbeats, and its silence.
+    pub writer: WriterStatus,
     /// How often what agents send traffic by was given up since meshkeep started (`--cache-ttl`).
     pub revocation_count: u64,
     /// How many attempts have failed since meshkeep started.
@@ -384,6 +386,7 @@ impl ClusterStatus {
             endpoint: None,
             last_contact: None,
             last_contact_time: None,
+            writer: WriterStatus::default(),
             revocation_count: 0,
             failure_count: 0,
             last_error: None,

@@ -30,6 +30,7 @@ mod secret_url;
 mod setting;
 mod size;
 mod told_finding;
+mod writer;
 
 pub use announcement::{Announcement, Rows, Version};
 pub use causes::{Causes, Due};
@@ -64,3 +65,4 @@ pub use secret_url::{SecretUrl, shown_path, with_bare_urls, without_url_secrets}
 pub use setting::{Setting, SettingSource};
 pub use size::{ScopeSize, Size};
 pub use told_finding::{FindingChange, Severity, ToldFinding};
+pub use writer::{Heartbeat, SilenceLimits, WriterStatus};

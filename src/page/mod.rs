@@ -34,7 +34,7 @@ macro_rules! assets {
 }
 
 /// All files but the page itself.
-pub static ASSETS: [Asset; 20] = assets![
+pub static ASSETS: [Asset; 21] = assets![
     "api.js",
     "frame.js",
     "icon.svg",
@@ -43,6 +43,7 @@ pub static ASSETS: [Asset; 20] = assets![
     "mirror.js",
     "parts.css",
     "parts/changes.js",
+    "parts/empty.js",
     "parts/explain.js",
     "parts/find.js",
     "parts/mesh.js",

@@ -15,7 +15,7 @@ use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
-use crate::handle::{DiskBytes, Early, StoreReport};
+use crate::handle::{ClusterFiles, DiskBytes, Early, StoreReport};
 use crate::kvstore::ClientOptions;
 use crate::model::MaxConnectedClusters;
 use crate::store::{Cold, Opened, Store, StoreError, disk_bytes as measure};
@@ -92,6 +92,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
             backoff_max: settings.timing.backoff_max,
             hold_margin: settings.timing.hold_margin,
             heartbeat_silence: settings.timing.heartbeat_silence,
+            heartbeat_silence_critical: settings.timing.heartbeat_silence_critical,
             watch_silence: settings.timing.watch_silence,
             cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()),
             too_large_wait: settings.timing.too_large_wait,
@@ -111,6 +112,15 @@ pub(super) fn store_report(opened: &Opened) -> StoreReport {
     let aside = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));
     let losses = aside.chain(opened.losses.iter().cloned()).collect();
     StoreReport { set_aside, losses, ..StoreReport::default() }
+}
+
+/// Where the client files of remote clusters are, and whether there must be any.
+pub(super) fn cluster_files(settings: &Settings) -> ClusterFiles {
+    ClusterFiles {
+        directory: settings.clustermesh_config.clone(),
+        may_be_none: settings.allow_no_clusters,
+        wait: settings.timing.no_clusters_wait,
+    }
 }
 
 pub(super) fn disk_bytes(settings: &Settings) -> DiskBytes {

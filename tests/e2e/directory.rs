@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use crate::harness::etcd::etcd_binaries;
@@ -233,4 +234,29 @@ async fn the_directory_counts_as_read_once_every_cluster_of_it_is_known() {
     };
     assert_eq!(told.lines().filter(|line| line.contains("]cluster/")).count(), CLUSTERS + 1, "{told}");
     meshkeep.stop().await;
+}
+
+#[tokio::test]
+async fn no_cluster_at_all_is_success_of_no_command_unless_it_is_allowed() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for (flags, code) in [(&["--no-clusters-wait=0s"][..], Some(1)), (&["--no-clusters-wait=0s", "--allow-no-clusters"], Some(0))] {
+        let mut home = Home::new().with_flags(flags);
+        let meshkeep = home.start().await;
+        let (server, directory) = (meshkeep.url(), home.config_directory().display().to_string());
+        let is_read = || async { (meshkeep.get("/v1/status").await["directory"]["readable"] == true).then_some(()) };
+        eventually("the directory to be read", is_read).await;
+        let waited = run(&["status", "--wait", "--timeout", "1s", "--server", server]);
+        assert_eq!((waited.0, waited.1.contains(&directory)), (code, code == Some(1)), "{}", waited.1);
+        assert_eq!(run(&["healthcheck", "--synced", "--server", server]).0, code);
+        assert_eq!(run(&["healthcheck", "--server", server]).0, Some(0));
+        let (problems_code, problems) = run(&["problems", "--server", server]);
+        assert_eq!((problems_code, problems.contains(&directory)), (code, code == Some(1)), "{problems}");
+        let data = home.data_directory().display().to_string();
+        let allowed = if code == Some(0) { &["--allow-no-clusters"][..] } else { &[] };
+        let doctor = run(&[&["doctor", "--clustermesh-config", &directory, "--data-dir", &data], allowed].concat());
+        assert!(doctor.0 == code && doctor.1.contains("no cluster file in it"), "{doctor:?}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use etcd_client::{AlarmAction, AlarmType};
 use serde_json::json;
 
 use crate::harness::certificates::Authority;
@@ -257,6 +258,38 @@ async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
     settles(&meshkeep, &expected, "the first loading").await;
     meshkeep.says_of(&cluster.name, "lastError", "no heartbeat for 3s").await;
     serves(&meshkeep, &expected, "without a heartbeat").await;
+}
+
+/// Its etcd answers all the time, and each reconnect finds the heartbeat that was there before.
+#[tokio::test]
+async fn a_writer_that_puts_no_heartbeat_is_told_over_reconnects_until_it_puts_one() {
+    let (etcd, cluster) = filled(Etcd::builder()).await;
+    let name = cluster.name.as_str();
+    let mut home =
+        Home::new().with_flags(&["--heartbeat-silence=2s", "--heartbeat-silence-critical=6s", "--backoff-min=50ms", "--backoff-max=100ms"]);
+    home.write_cluster(name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    let finding = async || meshkeep.get("/v1/problems?kind=writerSilent").await["items"][0].clone();
+    let severity = |wanted: &'static str| async move {
+        let finding = finding().await;
+        (finding["severity"] == wanted).then_some(finding)
+    };
+    eventually("the warning", || severity("warning")).await;
+    etcd.client().await.alarm(AlarmAction::Activate, AlarmType::Nospace, None).await.unwrap();
+    let critical = eventually("the critical finding", || async {
+        severity("critical").await.filter(|finding| finding["detail"].as_str().unwrap().contains("NOSPACE"))
+    })
+    .await;
+    assert!(critical["advice"].as_str().unwrap().contains("alarm disarm"), "{critical}");
+    let found = meshkeep.cluster(name).await;
+    assert!(found["failures"].as_u64() >= Some(1) && found["ageSeconds"].as_f64() >= Some(6.0), "{found}");
+    etcd.client().await.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None).await.unwrap();
+    let is_over = || async {
+        put_heartbeat(&etcd).await;
+        let found = meshkeep.cluster(name).await;
+        (finding().await.is_null() && found["lastHeartbeat"].is_string() && found["ageSeconds"].as_f64() < Some(2.0)).then_some(())
+    };
+    eventually("the end of the finding", is_over).await;
 }
 
 /// What a stream of the cluster's findings is told when its questions for progress are answered, are not, and are again.

@@ -144,20 +144,39 @@ async fn without_any_cluster_each_part_says_so() {
     let meshkeep = home.start().await;
     let page = Page::open(meshkeep.url()).await;
     for (name, words) in [
-        ("mesh", "No cluster yet"),
+        ("mesh", "No cluster is configured"),
         ("explain", "Who is this address?"),
         ("services", "No cluster shares a service"),
         ("changes", "Nothing has changed since this was opened"),
         ("explain/10.1.2.3", "nobody's"),
         ("services/shop/cart", "No cluster shares or exports a service of this name"),
         ("find/nobody", "Nothing in this mesh is called"),
-        ("mesh/nobody", "No cluster yet"),
-        ("problems", "wrong in 0 clusters"),
+        ("mesh/nobody", "No cluster is configured"),
+        ("problems", "No cluster is configured"),
     ] {
         page.go(&format!("#/{name}")).await;
         page.says(&[words]).await;
         page.is_readable(name).await;
         page.picture(&format!("empty-{}", name.replace('/', "-"))).await;
+    }
+    page.go("#/mesh").await;
+    let directory = home.config_directory().display().to_string();
+    page.says(&[directory.as_str(), "no remote cluster", "has no client file of a cluster"]).await;
+    page.becomes("a red reason", "return document.querySelectorAll('.none-at-all .red').length === 2").await;
+    page.go("#/problems").await;
+    page.becomes("nothing green", "return document.querySelector('.sentence.fine') === null").await;
+    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_mesh_that_may_have_no_cluster_yet_is_not_red() {
+    let mut home = Home::new().with_flags(&["--allow-no-clusters"]);
+    let meshkeep = home.start().await;
+    let page = Page::open(meshkeep.url()).await;
+    for part in ["mesh", "problems"] {
+        page.go(&format!("#/{part}")).await;
+        page.says(&["No cluster yet", "following"]).await;
+        page.becomes("nothing red", "return document.querySelector('.none-at-all') === null").await;
     }
     assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
 }
@@ -223,7 +242,7 @@ async fn a_connection_that_falls_silent_is_found_out() {
     let meshkeep = home.start().await;
     let wire = Proxy::to(port_of(meshkeep.url())).await;
     let page = Page::open(&format!("http://127.0.0.1:{}", wire.port())).await;
-    page.says(&["No cluster yet", "following"]).await;
+    page.says(&["No cluster is configured", "following"]).await;
     let started = Instant::now();
     wire.allow_bytes(0);
     page.says(&["meshkeep does not answer"]).await;
@@ -252,7 +271,7 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     page.becomes("an empty box again, with the cursor in it", waits).await;
     page.types("sesame").await;
     page.press(&["Enter"]).await;
-    page.says(&["No cluster yet", "following"]).await;
+    page.says(&["No cluster is configured", "following"]).await;
     // also by the parts that open streams and lists of their own
     page.go("#/changes").await;
     page.says(&["Nothing has changed since this was opened"]).await;

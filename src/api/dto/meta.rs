@@ -1,16 +1,17 @@
 //! How old an answer is and where it comes from (docs/invariants.md, 10), in a size that does not grow with the mesh.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{rfc3339, seconds};
 use crate::api::problem::Problem;
 use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources};
 use crate::handle::{Origin, Reading, SourceMeta};
-use crate::model::{Position, Record};
+use crate::model::{ClusterName, Position, Record};
 
 /// What is older is told by name (docs/api.md): a source that is live says something at least once a minute, as that is how often its
-/// heartbeat is written.
+/// heartbeat is written, and answers questions about its progress in between.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 
 /// How many sources a summary names (docs/api.md): 20 of some 200 B are no more than a small answer has anyway.
@@ -49,6 +50,7 @@ impl From<&SourceMeta> for SourceAge {
             origin: origin_name(source.origin).into(),
             phase: source.phase.map(|phase| phase.api_name().into()),
             last_contact: source.last_contact.map(rfc3339),
+            last_heartbeat: source.last_heartbeat.map(rfc3339),
             age_seconds: source.age.map(seconds),
             revision: source.revision.map(|revision| revision.0),
             source_age: source.cached.then_some("unknown".into()),
@@ -61,8 +63,8 @@ impl SourceAge {
     /// The age of an answer that all of some sources gave together; `None` of no sources.
     pub(crate) fn of_all(sources: &[SourceMeta]) -> Option<Self> {
         let age_seconds = sources.iter().filter_map(|source| source.age).max().map(seconds);
-        let (phase, last_contact, revision, source_age, stale) = (None, None, None, None, None);
-        Some(Self { origin: origin_of(sources)?, phase, last_contact, age_seconds, revision, source_age, stale })
+        let (phase, last_contact, last_heartbeat, revision, source_age, stale) = (None, None, None, None, None, None);
+        Some(Self { origin: origin_of(sources)?, phase, last_contact, last_heartbeat, age_seconds, revision, source_age, stale })
     }
 }
 
@@ -135,10 +137,14 @@ impl Sources {
         };
         let named_max = if terms.detail == Detail::Full { usize::MAX } else { SOURCES_NAMED_MAX };
         let remarkable = sources.iter().filter(is_remarkable).count();
+        let mut is_live: BTreeMap<&ClusterName, bool> = BTreeMap::new();
+        for source in sources {
+            *is_live.entry(&source.cluster).or_insert(true) &= source.origin == Origin::Live;
+        }
         Self {
             oldest_age_seconds: sources.iter().filter_map(|source| source.age).max().map(seconds),
-            live_sources: Some(sources.iter().filter(|source| source.origin == Origin::Live).count()),
-            source_count: Some(sources.len()),
+            live_sources: Some(is_live.values().filter(|is_live| **is_live).count()),
+            source_count: Some(is_live.len()),
             sources: sources.iter().filter(is_remarkable).take(named_max).map(Source::from).collect(),
             more_sources: Some(remarkable.saturating_sub(named_max)).filter(|more| *more > 0),
         }
@@ -153,6 +159,7 @@ impl ItemMeta {
             origin: origin_of(sources).filter(|_| terms.detail != Detail::None),
             phase: None,
             last_contact: None,
+            last_heartbeat: None,
             age_seconds: None,
             revision: None,
             source_age: None,
@@ -174,6 +181,7 @@ impl ItemMeta {
             origin: Some(age.origin),
             phase: age.phase,
             last_contact: age.last_contact,
+            last_heartbeat: age.last_heartbeat,
             age_seconds: age.age_seconds,
             revision: age.revision,
             source_age: age.source_age,

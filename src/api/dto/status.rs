@@ -22,12 +22,19 @@ impl Status {
         let directory = handle.directory();
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
+            now: rfc3339(SystemTime::now()),
             uptime_seconds: seconds(handle.uptime()),
             loaded: reading.is_some(),
             position: reading.map(|reading| reading.position().to_string()),
             counts: reading.map(StatusCounts::new),
             clusters,
-            directory: DirectoryStatus { readable: directory.readable, error: directory.error, invalid_files: directory.invalid },
+            directory: DirectoryStatus {
+                path: handle.cluster_files().directory.display().to_string(),
+                readable: directory.readable,
+                error: directory.error,
+                invalid_files: directory.invalid,
+                no_clusters: handle.no_clusters().map(|none| none.reason),
+            },
             store: StoreStatus::new(handle),
             stale_files: files.states().filter_map(|(name, failure)| Some((name.into(), failure?))).collect(),
             reflection: handle.reflection().map(ReflectionStatus::from),
@@ -106,6 +113,7 @@ impl From<&ClusterReading> for Cluster {
             phase_seconds: status.map(|status| seconds(now.saturating_duration_since(status.phase_since))),
             origin: origin_name(origin.unwrap_or(Origin::NeverRead)).into(),
             last_contact: age.last_contact,
+            last_heartbeat: age.last_heartbeat,
             age_seconds: age.age_seconds,
             config_retrieved: status.is_some_and(|status| status.config_retrieved),
             config: config.map(ClusterConfigStatus::from),
@@ -128,12 +136,18 @@ impl From<&ClusterReading> for Cluster {
 #[derive(Debug, Default)]
 struct SourceFacts {
     last_contact: Option<String>,
+    last_heartbeat: Option<String>,
     age_seconds: Option<f64>,
 }
 
 impl From<&ResourceReading> for SourceFacts {
     fn from(resource: &ResourceReading) -> Self {
-        Self { last_contact: resource.source.last_contact.map(rfc3339), age_seconds: resource.source.age.map(seconds) }
+        let source = &resource.source;
+        Self {
+            last_contact: source.last_contact.map(rfc3339),
+            last_heartbeat: source.last_heartbeat.map(rfc3339),
+            age_seconds: source.age.map(seconds),
+        }
     }
 }
 
@@ -175,6 +189,7 @@ impl From<&ClusterReading> for ClusterAge {
             phase: cluster.phase.map(|phase| phase.api_name().into()),
             age_seconds: facts.age_seconds,
             last_contact: facts.last_contact,
+            last_heartbeat: facts.last_heartbeat,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::expiry::expiring;
 use super::finding;
 use super::listed;
+use super::writer::silent_writer;
 use crate::api::dto::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase, ToldFinding, WentBack};
@@ -40,6 +41,7 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
     }
     found.extend(expiry(name, status));
     found.extend(what_it_says(name, status));
+    found.extend(silent_writer(name, status));
     if status.phase == Phase::SourceLost {
         let detail = format!("the data of {name} stands on leases that nobody renews: it is served as it was");
         let advice = format!("see whether the KVStoreMesh of {name}, or its clustermesh-apiserver, is alive");

@@ -4,6 +4,7 @@ mod clusters;
 mod expiry;
 mod process;
 mod unread;
+mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -2,6 +2,7 @@
 
 use super::expiry::expiring;
 use super::finding;
+use crate::api::dto::rfc3339;
 use crate::api::state::ApiState;
 use crate::api::tls::TLS_CERTIFICATE;
 use crate::handle::PersistState;
@@ -22,6 +23,11 @@ pub(super) fn of_process(state: &ApiState) -> Vec<ToldFinding> {
         let cluster = ClusterName::parse(file).ok();
         let advice = "correct the file, or remove it: it is read anew when it changes";
         found.push(finding("clusterFileInvalid", file, cluster, format!("the file {file} cannot be used: {reason}"), advice));
+    }
+    if let Some(none) = handle.no_clusters().filter(|none| none.lasts) {
+        let detail = format!("there is no remote cluster to mirror: {}", none.reason);
+        let advice = "see that --clustermesh-config names the directory, and that the Secret which is mounted there has the right name and namespace and a file for each cluster; if there shall be no cluster yet, start meshkeep with --allow-no-clusters";
+        found.push(ToldFinding { since: Some(rfc3339(none.since)), ..finding("noClusters", "", NOBODY, detail, advice) });
     }
     let unwritten = match handle.persistence() {
         PersistState::Healthy => None,

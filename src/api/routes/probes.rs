@@ -56,14 +56,14 @@ pub(crate) async fn livez(who: Who, query: Pairs) -> Response {
     report("livez", &[check("ping", None)], asked(query), who)
 }
 
-/// Whether lookups answer correctly; with `?synced` also whether every cluster that has a file is live and confirmed.
+/// Whether lookups answer correctly; with `?synced` also whether there is a cluster and every one that has a file is live and confirmed.
 ///
 /// With `?verbose` a line for each check, for clients that may read everything: others are told `ok` or `not ok`. Ready does not mean
 /// synced: what is served may be restored, and says so.
 #[utoipa::path(get, path = "/readyz", operation_id = "getReadyz", tag = "probes",
     params(
         ("verbose" = Option<String>, Query, description = "Say what was checked."),
-        ("synced" = Option<String>, Query, description = "Ask whether every cluster is live and confirmed, too."),
+        ("synced" = Option<String>, Query, description = "Ask whether there is a cluster and every one is live and confirmed, too."),
         ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name, like `cluster/paris`; repeatable.")
     ),
     responses(
@@ -116,6 +116,7 @@ fn checks(state: &ApiState, synced: bool) -> Vec<Check> {
         let directory = state.handle.directory();
         let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
         checks.push(check("directory", (!directory.readable).then(unreadable)));
+        checks.push(check("clusters", state.handle.no_clusters().map(|none| one_line(&none.reason))));
         if let Some(reading) = &reading {
             let configured = reading.configured_clusters();
             // a file that was read before and cannot be now leaves its cluster as it was

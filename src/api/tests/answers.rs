@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use super::fixture::Fixture;
 
 /// What differs from run to run.
-const VOLATILE: [&str; 7] = ["since", "ageSeconds", "oldestAgeSeconds", "phaseSeconds", "uptimeSeconds", "firstSeen", "lastSeen"];
+const VOLATILE: [&str; 8] = ["now", "since", "ageSeconds", "oldestAgeSeconds", "phaseSeconds", "uptimeSeconds", "firstSeen", "lastSeen"];
 
 const ASKED: &[&str] = &[
     "/v1/status",

@@ -26,7 +26,7 @@ use crate::commit::{
     CommandSender, Committer, DecodedBudget, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication,
 };
 use crate::feed::{Feed, Retention};
-use crate::handle::{About, ClusterBoard, FindingsDoor, Handle, LostLines, StoreReport, Survey};
+use crate::handle::{About, ClusterBoard, ClusterFiles, FindingsDoor, Handle, LostLines, StoreReport, Survey};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -137,6 +137,14 @@ impl Fixture {
         let patience = Patience { deliveries_min: 0, busy_takers_min: 0, late_max: Duration::from_millis(10) };
         let hub = Hub::new(self.handle.clone(), self.stop.clone(), patience);
         let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.hub = hub);
+        self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
+        self
+    }
+
+    /// With this directory of client files.
+    pub(in crate::api) fn with_cluster_files(mut self, files: ClusterFiles) -> Self {
+        self.handle = self.handle.with_cluster_files(files);
+        let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         self
     }
@@ -344,7 +352,7 @@ fn restored(key: EntryKey, object: Object, sequence: u64) -> Record {
     }
 }
 
-fn mesh() -> View {
+pub(in crate::api) fn mesh() -> View {
     let mut view = View::starting_at(Sequence(99));
     view.apply(Command::Phase { cluster: cluster("paris"), phase: Phase::Live, cause: 0 }, SystemTime::now());
     view.restore_phase(cluster("tokyo"), Sequence(40));

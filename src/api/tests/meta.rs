@@ -92,6 +92,14 @@ async fn a_summary_names_what_is_not_as_it_should_be_and_counts_the_rest() {
 }
 
 #[tokio::test]
+async fn sources_are_counted_by_cluster_however_many_kinds_of_it_an_answer_used() {
+    let meta = Fixture::new().json("/v1/clusters").await["meta"].clone();
+    assert_eq!((&meta["liveSources"], &meta["sourceCount"]), (&json!(1), &json!(2)), "{meta}");
+    let meta = Fixture::new().json("/v1/ipcache/lookup?ip=10.1.200.7&meta=full").await["meta"].clone();
+    assert_eq!((meta["sources"].as_array().unwrap().len(), &meta["sourceCount"]), (3, &json!(1)), "{meta}");
+}
+
+#[tokio::test]
 async fn single_things_say_no_more_than_was_asked_for() {
     let fixture = Fixture::new();
     let bare = json!({ "position": "v1.000000000000feed.113" });

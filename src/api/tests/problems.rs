@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
 use crate::commit::PersistState;
-use crate::handle::Look;
+use crate::handle::{ClusterFiles, Look};
 use crate::model::{
-    Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, IpEntry, Kind, Node, Object, ObjectPrefix, Phase,
-    Revision, Scope, Sequence, Service, WentBack,
+    Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, Node, Object, ObjectPrefix,
+    Phase, Revision, Scope, Sequence, Service, WentBack,
 };
 use crate::view::View;
 
@@ -397,6 +397,68 @@ async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_b
     for wrong in ["kind=nonsense", "severity=bad"] {
         assert_eq!(fixture.get(&format!("/v1/problems?{wrong}")).await.status.as_u16(), 400, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn no_cluster_at_all_is_critical_after_a_while_and_names_the_directory() {
+    let files = |wait| ClusterFiles { directory: "/etc/clustermesh".into(), wait, ..ClusterFiles::default() };
+    let (patient, fixture) = (mesh(Vec::new()), mesh(Vec::new()));
+    let patient = patient.with_cluster_files(files(Duration::from_secs(60)));
+    let fixture = fixture.with_cluster_files(files(Duration::ZERO));
+    for fixture in [&patient, &fixture] {
+        fixture.tell([]);
+    }
+    assert_eq!(found(&patient).await, []);
+    assert_eq!(patient.json("/v1/status").await["directory"]["noClusters"], "/etc/clustermesh has no client file of a cluster");
+    assert_eq!(found(&fixture).await, [("noClusters".to_owned(), "critical".to_owned())]);
+    let finding = fixture.json("/v1/problems?kind=noClusters").await["items"][0].clone();
+    assert_eq!(finding["detail"], "there is no remote cluster to mirror: /etc/clustermesh has no client file of a cluster");
+    fixture.directory.send_replace(DirectoryState {
+        readable: false,
+        error: Some("No such file or directory".to_owned()),
+        ..DirectoryState::default()
+    });
+    let finding = fixture.json("/v1/problems?kind=noClusters").await["items"][0].clone();
+    assert_eq!(finding["detail"], "there is no remote cluster to mirror: /etc/clustermesh cannot be read: No such file or directory");
+    // one whose file cannot be used does not count, one with a usable file does
+    fixture.directory.send_replace(DirectoryState { readable: true, ..DirectoryState::default() });
+    fixture.paris_is(|status| status.file_error = Some("not YAML".to_owned()));
+    let ids = |found: Vec<(String, String)>| found.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!(ids(found(&fixture).await), ["clusterFileInvalid/paris", "noClusters"]);
+    fixture.paris_is(|_| {});
+    assert_eq!(found(&fixture).await, []);
+}
+
+#[tokio::test]
+async fn a_silent_writer_behind_a_living_etcd_is_told_and_makes_its_data_old() {
+    let fixture = mesh(Vec::new());
+    let beat = |revision| Heartbeat { etcd_cluster_id: EtcdClusterId(0xabc), revision: Revision(revision), written: None };
+    let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+    let silent_for = |seconds, errors: &'static [&'static str]| {
+        fixture.paris_is(move |status| {
+            status.writer.note_connection(Some(beat(7)), ago(seconds + 30));
+            status.writer.note_heartbeat(beat(8), ago(seconds));
+            // the connection is renewed, and its etcd has the same heartbeat
+            status.writer.note_connection(Some(beat(8)), ago(1));
+            status.writer.etcd_errors = errors.iter().map(|error| (*error).to_owned()).collect();
+        });
+    };
+    let told = |severity: &str| vec![("writerSilent/paris".to_owned(), severity.to_owned())];
+    silent_for(119, &[]);
+    assert_eq!(found(&fixture).await, []);
+    let age = async || fixture.json("/v1/clusters/paris").await["ageSeconds"].as_f64().unwrap();
+    assert!(age().await < 60.0);
+    silent_for(121, &[]);
+    assert_eq!((found(&fixture).await, age().await >= 121.0), (told("warning"), true));
+    assert_eq!(fixture.get("/v1/nodes?cluster=paris&maxAge=100").await.status.as_u16(), 503);
+    let meta = fixture.json("/v1/nodes?cluster=paris").await["meta"].clone();
+    assert_eq!((meta["sources"][0]["cluster"].as_str(), meta["sources"][0]["lastHeartbeat"].is_string()), (Some("paris"), true), "{meta}");
+    silent_for(601, &["NOSPACE"]);
+    assert_eq!(found(&fixture).await, told("critical"));
+    let finding = fixture.json("/v1/problems?kind=writerSilent").await["items"][0].clone();
+    let says = |member: &str, text: &str| assert!(finding[member].as_str().unwrap().contains(text), "{finding}");
+    says("detail", "the etcd reports NOSPACE");
+    says("advice", "etcdctl alarm disarm");
 }
 
 /// The hints of a story, each as its kind and what it names.

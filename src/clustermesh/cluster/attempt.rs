@@ -17,7 +17,7 @@ use crate::clustermesh::scope::{Link, ScopeTask};
 use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
 use crate::clustermesh::unknown::look_for_unknown_prefixes;
 use crate::kvstore::{ClientFile, Connection, Endpoint, Event, Follow, KeyValue, prefix_end};
-use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase, Scope};
+use crate::model::{ClusterConfig, Command, DeleteReason, Heartbeat, Kind, Phase, Scope};
 use crate::wire::cluster_config::{validate_cluster_config, validate_own_config};
 use crate::wire::{cluster_config, keys};
 
@@ -68,6 +68,12 @@ impl Attempt<'_> {
         if !found.is_empty() {
             beat.send_replace(Some(Instant::now()));
         }
+        let reporter = &self.task.surroundings.reporter;
+        let newest = found.iter().max_by_key(|found| found.mod_revision);
+        reporter.writer_connected(newest.map(|found| heartbeat(connection, found)));
+        if reporter.is_writer_silent() {
+            self.report_etcd_errors(connection).await;
+        }
         let silence = self.task.options.timing.heartbeat_silence;
         let mut heard = follow.listened();
         loop {
@@ -76,16 +82,28 @@ impl Attempt<'_> {
             tokio::select! {
                 biased;
                 events = follow.next() => {
-                    self.task.surroundings.reporter.contact();
-                    if events?.iter().any(|event| matches!(event, Event::Put(_))) {
+                    reporter.contact();
+                    let puts = events?.into_iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
+                    if let Some(put) = puts.last() {
                         heard = follow.listened();
+                        reporter.heartbeat(heartbeat(connection, &put));
                         beat.send_replace(Some(Instant::now()));
                     }
                 }
                 () = sleep(left) => if left.is_zero() {
+                    self.report_etcd_errors(connection).await;
                     return Err(AttemptError::Cluster(format!("no heartbeat for {silence:?}")));
                 }
             }
+        }
+    }
+
+    /// Asks the etcd of a silent writer what is wrong with it: an etcd in `NOSPACE` or `CORRUPT` answers reads and refuses every write.
+    async fn report_etcd_errors(&self, connection: &Connection) {
+        let reporter = &self.task.surroundings.reporter;
+        match connection.etcd_errors().await {
+            Ok(errors) => reporter.etcd_errors(errors),
+            Err(error) => tracing::debug!(cluster = %self.task.name, %error, "the etcd does not report its status"),
         }
     }
 
@@ -324,6 +342,16 @@ impl Attempt<'_> {
             record.last_contact = self.task.surroundings.reporter.last_contact_time();
             self.send(Command::Remember { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }
+    }
+}
+
+/// A heartbeat as it is compared with others; its value is the time in RFC 3339 (`pkg/kvstore/heartbeat`).
+fn heartbeat(connection: &Connection, found: &KeyValue) -> Heartbeat {
+    let written = std::str::from_utf8(&found.value).ok().and_then(|text| text.trim().parse::<jiff::Timestamp>().ok());
+    Heartbeat {
+        etcd_cluster_id: connection.etcd_cluster_id(),
+        revision: found.mod_revision,
+        written: written.map(jiff::Timestamp::as_second),
     }
 }
 

@@ -3,6 +3,7 @@
 import { Component, html } from "./vendor/preact.js";
 import { signIn } from "./api.js";
 import { again, mirror, summary } from "./mirror.js";
+import { noClusters } from "./parts/empty.js";
 import { hash } from "./route.js";
 import { Search } from "./search.js";
 import { age, clock, plural, tone } from "./words.js";
@@ -58,10 +59,11 @@ function toggleTheme() {
 function Facts() {
   const { live, count, oldest, never, unknown } = summary();
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
-  if (count === 0) return html`<p class="facts"><span class="quiet">no cluster yet</span></p>`;
+  const none = noClusters() && html`<a href=${hash("mesh")} class="red" title=${noClusters()}><span class="dot bad" aria-hidden="true"></span>no remote cluster</a>`;
+  if (count === 0) return html`<p class="facts">${none || html`<span class="quiet">no cluster yet</span>`}</p>`;
   const isWhole = live === count;
   const more = [never && `${never} never read`, unknown && `${unknown} of unknown age`].filter(Boolean).join(", ");
-  return html`<p class="facts">
+  return html`<p class="facts">${none}
     <a href=${hash("mesh")} class=${isWhole ? "" : "amber"}>
       <span class="dot ${isWhole ? "good" : "warn"}" aria-hidden="true"></span><b>${live}/${count}</b> live
     </a>

@@ -84,7 +84,6 @@ export function atMostEvery(ms, work) {
 
 function takeCluster(object, at = Date.now()) {
   mirror.clusters.set(object.name, { object, at });
-  if (object.lastContact !== undefined) setClock(Date.parse(object.lastContact) + object.ageSeconds * 1000);
 }
 
 /** Reads all clusters: their counts and ages. */
@@ -151,7 +150,7 @@ function takeAges(ages) {
     // what else was told goes on by itself from when it was: time in the phase grows, the time until the next attempt is unknown
     const { phaseSeconds, nextRetrySeconds, ...object } = known.object;
     const sofar = phaseSeconds === undefined ? {} : { phaseSeconds: phaseSeconds + (at - known.at) / 1000 };
-    takeCluster({ ...object, ...sofar, ageSeconds: told.ageSeconds, lastContact: told.lastContact }, at);
+    takeCluster({ ...object, ...sofar, ageSeconds: told.ageSeconds, lastContact: told.lastContact, lastHeartbeat: told.lastHeartbeat }, at);
   }
 }
 
@@ -187,6 +186,7 @@ async function readStatus() {
     const status = await ask("/v1/status", AbortSignal.timeout(STATUS_WAIT_MS));
     const before = mirror.status;
     mirror.status = status;
+    setClock(Date.parse(status.now));
     mirror.heardAt = Date.now();
     mirror.firstVersion ??= status.version;
     // it is back before the stream's next attempt

@@ -29,9 +29,6 @@ limits: {memory: 768Mi}
 - --listen=unix:///run/meshkeep/api.sock
 {{- end }}
 - --health-listen={{ include "meshkeep.bind" (dict "address" (include "meshkeep.healthAddress" .) "port" .Values.ports.health) }}
-{{- with .Values.clustermesh.clusterName }}
-- --cluster-name={{ . }}
-{{- end }}
 {{- if .Values.clustermesh.clusterId }}
 - --cluster-id={{ .Values.clustermesh.clusterId }}
 {{- end }}
@@ -104,6 +101,13 @@ args:
 env:
 # a directory of its own inside the volume: meshkeep makes it private, which it could not the volume's root, that is root's
 - {name: MESHKEEP_DATA_DIR, value: /var/lib/meshkeep/data}
+{{- /* for `meshkeep doctor` in the pod too, which does not see the flags */}}
+{{- if .Values.clustermesh.allowNone }}
+- {name: MESHKEEP_ALLOW_NO_CLUSTERS, value: "true"}
+{{- end }}
+{{- with .Values.clustermesh.clusterName }}
+- {name: MESHKEEP_CLUSTER_NAME, value: {{ . | quote }}}
+{{- end }}
 {{- if include "meshkeep.hasSocket" . }}
 - {name: MESHKEEP_SERVER, value: "unix:///run/meshkeep/api.sock"}
 {{- if .Values.auth.tokenSecretName }}

@@ -71,7 +71,7 @@ function Head({ answer, at }) {
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${
-        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} sources are live, the oldest told ${age(aged)} ago` : "no cluster is mirrored yet"
+        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest told ${age(aged)} ago` : "no cluster is mirrored yet"
       }</span>`;
   return html`<header class="answer">
     <h1><span class="mono">${ip}</span> <span class="arrow" aria-label="is">→</span> ${

@@ -4,6 +4,7 @@ import { Component, html } from "../vendor/preact.js";
 import { follow } from "../api.js";
 import { ageOf, mirror, readClusters } from "../mirror.js";
 import { go, hash } from "../route.js";
+import { Empty, NoClusters } from "./empty.js";
 import { age, daysUntil, number, phase, plural, since, tone } from "../words.js";
 
 const KINDS = [
@@ -188,6 +189,7 @@ function Detail({ object, beat }) {
     ["etcd cluster", object.etcdClusterID],
     ["in this phase", object.phaseSeconds === undefined ? undefined : age(object.phaseSeconds)],
     ["last contact", object.lastContact && `${age(since(object.lastContact))} ago`],
+    ["last heartbeat", object.lastHeartbeat && `${age(since(object.lastHeartbeat))} ago`],
     ["failed attempts", object.failures || undefined],
     ["last error", object.lastError && `${object.lastError}${object.lastErrorTime ? ` (${age(since(object.lastErrorTime))} ago)` : ""}`],
     ["certificate until", object.certificateExpiry],
@@ -217,13 +219,6 @@ function state(resource) {
   return parts.join(", ");
 }
 
-function Empty() {
-  if (!mirror.isRead) return html`<p class="sentence quiet">Reading the clusters …</p>`;
-  return html`<div class="sentence"><h2>No cluster yet</h2>
-    <p>meshkeep mirrors each cluster that has a file in the directory of <code>--clustermesh-config</code>, as Cilium's agents do. It sees a new file at once.</p>
-    ${mirror.status?.directory.error && html`<p class="red">${mirror.status.directory.error}</p>`}</div>`;
-}
-
 export const mesh = {
   title: (route) => (route.path[0] ? `${route.path[0]}, mesh` : "Mesh"),
 
@@ -248,7 +243,7 @@ export const mesh = {
       view() {
         const rows = sorted();
         if (rows.length === 0) return html`<h1 class="unseen">Mesh</h1><${Empty} />`;
-        return html`<h1 class="unseen">Mesh</h1>
+        return html`<h1 class="unseen">Mesh</h1><${NoClusters} />
           <div class="over"><${Strip} rows=${rows} /><${Totals} /></div>
           <table class="mesh">
             <caption class="unseen">clusters, those that need a look first</caption>

@@ -4,6 +4,7 @@ import { html } from "../vendor/preact.js";
 import { query } from "../api.js";
 import { PROBLEMS_MAX, mirror, readProblems, summary } from "../mirror.js";
 import { hash } from "../route.js";
+import { Empty, noClusters } from "./empty.js";
 import { age, linkOfKey, number, ofKey, plural, since, spaced } from "../words.js";
 
 const SEVERITIES = ["critical", "warning", "info"];
@@ -69,7 +70,9 @@ export const problems = {
             ${cluster && html`<a class="pill" href=${link(route, { cluster: null })}>${cluster} <span aria-label="take this filter away">×</span></a>`}
             <span class="quiet push">${seen}${mirror.problemsComplete ? "" : ", not everything was looked at yet"}</span>
           </div>
-          ${found.length === 0
+          ${found.length === 0 && (noClusters() || clusters === 0)
+            ? html`<${Empty} />`
+            : found.length === 0
             ? html`<div class="sentence fine"><span class="dot good" aria-hidden="true"></span>
                 <p>${mirror.moreProblems ? `None of the first ${number(PROBLEMS_MAX)} is of this sort` : `${all.length === 0 ? "Nothing" : "Nothing of this sort is"} wrong in ${cluster ?? plural(clusters, "cluster")}`}, ${seen}.</p></div>`
             : html`<ul class="problems">${found.slice(0, shown).map((problem) => html`<${Row} key=${problem.id} problem=${problem} />`)}</ul>`}

@@ -1,0 +1,40 @@
+//! A writer that has been silent for too long behind an etcd that answers.
+
+use super::finding;
+use crate::api::dto::rfc3339;
+use crate::model::{ClusterName, ClusterStatus, ToldFinding};
+
+/// Returns the finding about a cluster whose writer puts no heartbeat.
+pub(super) fn silent_writer(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
+    let writer = &status.writer;
+    let severity = writer.silence(status.last_contact)?;
+    let since = writer.heard_time().map(rfc3339);
+    let silence = match &since {
+        Some(time) if writer.last_heartbeat().is_some() => format!("its writer has put no heartbeat since {time}"),
+        Some(time) => format!("its writer has put no heartbeat since meshkeep connected at {time}"),
+        None => "its writer puts no heartbeat".to_owned(),
+    };
+    let errors = match writer.etcd_errors.as_slice() {
+        [] => String::new(),
+        errors => format!("; the etcd reports {}", errors.join(", ")),
+    };
+    let detail = format!("the etcd of {name} answers, and {silence}{errors}: what changed in {name} since then is not known here");
+    let told = finding("writerSilent", name.as_str(), [name], detail, advice(name, &writer.etcd_errors));
+    Some(ToldFinding { severity, since, ..told })
+}
+
+/// Returns what to do about a silent writer whose etcd reports these errors.
+fn advice(name: &ClusterName, errors: &[String]) -> String {
+    let reports = |alarm: &str| errors.iter().any(|error| error == alarm);
+    if reports("CORRUPT") {
+        format!(
+            "the members of the etcd of {name} differ: replace the corrupt one, or restart its clustermesh-apiserver with an empty etcd"
+        )
+    } else if reports("NOSPACE") {
+        format!(
+            "the database of the etcd of {name} is full: compact and defragment it or raise --quota-backend-bytes, then run `etcdctl alarm disarm`; or restart its clustermesh-apiserver with an empty etcd"
+        )
+    } else {
+        format!("see whether the clustermesh-apiserver (or KVStoreMesh) of {name} runs, and whether it can write to its etcd")
+    }
+}

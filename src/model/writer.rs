@@ -1,0 +1,187 @@
+//! The writer behind a remote's etcd: when it put its last heartbeat, and whether it has been silent for too long.
+//!
+//! An etcd answers as long as it runs, also after its writer (clustermesh-apiserver, KVStoreMesh) has ended or can no longer write. So the age of what is
+//! mirrored needs both: the last contact with the etcd, and the last heartbeat, which a writer puts once a minute.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{EtcdClusterId, Revision, Severity};
+
+/// How long a writer may be silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SilenceLimits {
+    /// From here on the age of the data is the age of the heartbeat, and there is a finding. Cilium's readers reconnect after two minutes
+    /// (`pkg/kvstore/etcd.go`).
+    pub warning: Duration,
+    /// From here on the finding is critical.
+    pub critical: Duration,
+}
+
+impl Default for SilenceLimits {
+    fn default() -> Self {
+        Self { warning: Duration::from_secs(120), critical: Duration::from_secs(600) }
+    }
+}
+
+/// One put of the heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The etcd that has it.
+    pub etcd_cluster_id: EtcdClusterId,
+    /// The revision of the put.
+    pub revision: Revision,
+    /// The time in its value, in seconds since 1970 by the writer's clock; `None` where the value is no time.
+    pub written: Option<i64>,
+}
+
+impl Heartbeat {
+    /// Whether this put came after the other one. Of two etcds (replicas, or one that was created anew) the times in the values decide.
+    fn is_newer_than(&self, other: &Self) -> bool {
+        if self.etcd_cluster_id == other.etcd_cluster_id && self.revision >= other.revision {
+            return self.revision > other.revision;
+        }
+        matches!((self.written, other.written), (Some(this), Some(that)) if this > that)
+    }
+}
+
+/// What is known of a cluster's writer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct WriterStatus {
+    /// How long it may be silent.
+    pub limits: SilenceLimits,
+    /// When its last heartbeat arrived; without any, when the first connection began. `None` before that.
+    heard: Option<Instant>,
+    /// The same on the wall clock, for people.
+    heard_time: Option<SystemTime>,
+    /// Whether a heartbeat arrived since meshkeep started.
+    has_heartbeat: bool,
+    /// The newest heartbeat that its etcd had.
+    newest: Option<Heartbeat>,
+    /// What the etcd reports of itself while the writer is silent, such as `NOSPACE`.
+    pub etcd_errors: Vec<String>,
+}
+
+impl WriterStatus {
+    /// Notes a new connection, whose etcd has this heartbeat. It counts as heard only if it is newer than the one before: a connection that is opened
+    /// again does not make an old heartbeat young, and of the first connection nobody knows how old its heartbeat is.
+    pub fn note_connection(&mut self, heartbeat: Option<Heartbeat>, now: Instant) {
+        if self.heard.is_none() {
+            (self.heard, self.heard_time) = (Some(now), Some(SystemTime::now()));
+            self.newest = heartbeat;
+            return;
+        }
+        let Some(heartbeat) = heartbeat else { return };
+        if self.newest.as_ref().is_none_or(|newest| heartbeat.is_newer_than(newest)) {
+            self.note_heartbeat(heartbeat, now);
+        }
+    }
+
+    /// Notes a heartbeat that arrived.
+    pub fn note_heartbeat(&mut self, heartbeat: Heartbeat, now: Instant) {
+        (self.heard, self.heard_time, self.has_heartbeat) = (Some(now), Some(SystemTime::now()), true);
+        self.newest = Some(heartbeat);
+        self.etcd_errors.clear();
+    }
+
+    /// When the last heartbeat arrived. `None` if none arrived since meshkeep started.
+    #[must_use]
+    pub fn last_heartbeat(&self) -> Option<SystemTime> {
+        self.heard_time.filter(|_| self.has_heartbeat)
+    }
+
+    /// When the last heartbeat arrived; without any, when the first connection began.
+    #[must_use]
+    pub const fn heard_time(&self) -> Option<SystemTime> {
+        self.heard_time
+    }
+
+    /// Returns the age of the data whose etcd was last heard of at `contact`: that of the contact, and once the writer is silent that of its heartbeat.
+    #[must_use]
+    pub fn age(&self, contact: Instant, now: Instant) -> Duration {
+        let contact_age = now.saturating_duration_since(contact);
+        let heartbeat_age = self.heard.map_or(Duration::ZERO, |heard| now.saturating_duration_since(heard));
+        if heartbeat_age < self.limits.warning { contact_age } else { contact_age.max(heartbeat_age) }
+    }
+
+    /// Returns how bad the writer's silence is, if it is too long. Only the time in which the etcd answered counts: what an unreachable etcd has, nobody
+    /// knows.
+    #[must_use]
+    pub fn silence(&self, contact: Option<Instant>) -> Option<Severity> {
+        let silent = contact?.saturating_duration_since(self.heard?);
+        match silent {
+            _ if silent >= self.limits.critical => Some(Severity::Critical),
+            _ if silent >= self.limits.warning => Some(Severity::Warning),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heartbeat(etcd: u64, revision: i64, written: Option<i64>) -> Heartbeat {
+        Heartbeat { etcd_cluster_id: EtcdClusterId(etcd), revision: Revision(revision), written }
+    }
+
+    /// A writer that is connected to at `start`, and what is known of it so many seconds later while its etcd answers.
+    fn known(writer: &WriterStatus, start: Instant, seconds: u64) -> (u64, Option<Severity>) {
+        let now = start + Duration::from_secs(seconds);
+        (writer.age(now, now).as_secs(), writer.silence(Some(now)))
+    }
+
+    #[test]
+    fn a_silent_writer_makes_data_old_and_a_reconnect_does_not_make_it_young() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut writer = WriterStatus::default();
+        assert_eq!((writer.silence(Some(start)), writer.age(start, at(500))), (None, Duration::from_secs(500)));
+        writer.note_connection(Some(heartbeat(1, 7, None)), start);
+        assert_eq!(writer.last_heartbeat(), None);
+        writer.note_heartbeat(heartbeat(1, 8, None), at(60));
+        assert_eq!(known(&writer, start, 179), (0, None));
+        assert_eq!(known(&writer, start, 180), (120, Some(Severity::Warning)));
+        writer.note_connection(Some(heartbeat(1, 8, None)), at(181));
+        assert_eq!(known(&writer, start, 659), (599, Some(Severity::Warning)));
+        writer.note_connection(Some(heartbeat(1, 8, None)), at(659));
+        assert_eq!(known(&writer, start, 660), (600, Some(Severity::Critical)));
+        writer.etcd_errors = vec!["NOSPACE".to_owned()];
+        // it was put while there was no connection
+        writer.note_connection(Some(heartbeat(1, 9, None)), at(700));
+        assert_eq!((known(&writer, start, 701), writer.etcd_errors.len()), ((0, None), 0));
+    }
+
+    #[test]
+    fn without_any_heartbeat_the_silence_counts_from_the_first_connection() {
+        let start = Instant::now();
+        let mut writer = WriterStatus::default();
+        writer.note_connection(None, start);
+        writer.note_connection(None, start + Duration::from_secs(100));
+        assert_eq!(known(&writer, start, 120), (120, Some(Severity::Warning)));
+        // an etcd that cannot be reached says nothing of its writer
+        assert_eq!(writer.silence(Some(start + Duration::from_secs(10))), None);
+        writer.note_connection(Some(heartbeat(1, 9, None)), start + Duration::from_secs(130));
+        assert_eq!(known(&writer, start, 131), (0, None));
+    }
+
+    #[test]
+    fn of_two_etcds_the_times_in_the_heartbeats_decide() {
+        for (before, after, is_heard) in [
+            (heartbeat(1, 9, Some(100)), heartbeat(2, 5, Some(160)), true),
+            (heartbeat(1, 9, Some(100)), heartbeat(2, 50, Some(90)), false),
+            (heartbeat(1, 9, Some(100)), heartbeat(2, 50, None), false),
+            // created anew under the same id, or restored from a backup
+            (heartbeat(1, 9, Some(100)), heartbeat(1, 5, Some(160)), true),
+            (heartbeat(1, 9, Some(100)), heartbeat(1, 5, Some(90)), false),
+            (heartbeat(1, 9, Some(100)), heartbeat(1, 9, Some(100)), false),
+            // one etcd's own order wins over a clock that was set back
+            (heartbeat(1, 9, Some(100)), heartbeat(1, 10, Some(50)), true),
+        ] {
+            let start = Instant::now();
+            let mut writer = WriterStatus::default();
+            writer.note_connection(Some(before.clone()), start);
+            writer.note_connection(Some(after.clone()), start + Duration::from_secs(130));
+            assert_eq!(known(&writer, start, 131).1.is_none(), is_heard, "{before:?} {after:?}");
+        }
+    }
+}
