@@ -18,6 +18,7 @@ use super::accept::Form;
 use super::dto::meta::Terms;
 use super::fields::Fields;
 use super::problem::Problem;
+use crate::dto::global_services::ANY_CONFLICT;
 use crate::handle::{Affinity, CONFLICT_REASONS, Filter, LabelSelector, Reading};
 use crate::model::{ClusterName, IdentityScope, Kind, check_exact_name};
 
@@ -382,9 +383,6 @@ fn scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
     };
     name.map(read).transpose()
 }
-
-/// What `conflict=` has for conflicts of every reason.
-pub(crate) const ANY_CONFLICT: &str = "any";
 
 /// Reads the reason of a conflict between exports, or [`ANY_CONFLICT`].
 pub(crate) fn conflict(name: &str) -> Result<&'static str, Problem> {

@@ -10,6 +10,9 @@ use super::exports::ExportPort;
 use super::meta::{ItemMeta, SourceAge};
 use super::objects::Frontend;
 
+/// Value of `conflict=` that matches conflicts of every reason.
+pub(crate) const ANY_CONFLICT: &str = "any";
+
 /// A service as all clusters that share it have it together.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

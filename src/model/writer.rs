@@ -51,7 +51,7 @@ pub struct WriterStatus {
     pub limits: SilenceLimits,
     /// When its last heartbeat arrived; without any, when the first connection began. `None` before that.
     heard: Option<Instant>,
-    /// The same on the wall clock, for people.
+    /// Wall-clock time of `heard`, which answers show.
     heard_time: Option<SystemTime>,
     /// Whether a heartbeat arrived since meshkeep started.
     has_heartbeat: bool,

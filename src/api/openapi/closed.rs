@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::kinds::KINDS;
 use crate::api::problem::Code;
-use crate::api::query::ANY_CONFLICT;
+use crate::dto::global_services::ANY_CONFLICT;
 use crate::handle::{Affinity, CONFLICT_REASONS, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource, Severity};
 
