@@ -144,7 +144,8 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     fs::write(&token, "open sesame\n").unwrap();
     let (certificate, key) = (pair.certificate.to_str().unwrap(), pair.key.to_str().unwrap());
     let tls = ["--tls-cert", certificate, "--tls-key", key, "--token-file", &token];
-    let mut home = Home::new().with_only_flags(&[&tls[..], &["--listen", "127.0.0.1:0", "--listen", &socket]].concat());
+    let mut home =
+        Home::new().with_only_flags(&[&tls[..], &["--allow-no-clusters", "--listen", "127.0.0.1:0", "--listen", &socket]].concat());
     let running = home.start().await;
     let (mine, others) = (authority.certificate().to_str().unwrap(), other.certificate().to_str().unwrap());
     for (server, flags) in [(socket.as_str(), vec![]), (running.url(), vec!["--ca-file", mine])] {

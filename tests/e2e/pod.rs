@@ -236,10 +236,17 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
         for probe in [&[][..], &["--live"]] {
             assert_eq!(pod.told(&[server, probe].concat()), (0, String::new()), "{server:?} {probe:?}");
         }
-        pod.tells_of_its_cluster(server).await;
+        // clients without a token get no names
+        let asked = [server, &["--synced"]].concat();
+        let is_refused_without_names = || {
+            let (code, text) = pod.told(&asked);
+            std::future::ready((code == 1 && text.contains("not ok") && !text.contains("nowhere")).then_some(()))
+        };
+        eventually("an answer without names", is_refused_without_names).await;
     }
     let with_token = ["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt", "--token-file", "/etc/meshkeep/token"];
     assert_eq!(pod.told(&with_token), (0, String::new()));
+    pod.tells_of_its_cluster(&with_token).await;
     for untrusted in [&["--server", &tls][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/other.crt"]] {
         let (code, text) = pod.told(untrusted);
         assert!(code == 3 && text.contains("certificate"), "{untrusted:?}: {code} {text}");
