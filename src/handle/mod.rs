@@ -50,7 +50,7 @@ pub use filter::Filter;
 pub use findings_door::FindingsDoor;
 pub use global_services::Selected;
 pub use miss::Miss;
-pub use no_clusters::{ClusterFiles, NoClusters};
+pub use no_clusters::ClusterFiles;
 pub use raw::{RawChange, RawPast};
 pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use reflection::{Reflection, ReflectionDoor};
