@@ -37,6 +37,10 @@ lint:
     cargo clippy --locked --all-targets -- -D warnings
     cargo clippy --locked --lib --bins -- -D warnings
 
+# count the code lines of each room, without tests, comments and blank lines
+lines revision="":
+    scripts/lines {{revision}}
+
 # write the OpenAPI document into openapi/
 openapi:
     scripts/openapi
