@@ -13,6 +13,9 @@ use super::problem::Problem;
 use super::words::and;
 use crate::model::nearest;
 
+/// The member that says why an item has no content.
+const TOO_LARGE: &str = "tooLarge";
+
 /// What an item has.
 #[derive(Debug, PartialEq, Eq)]
 enum Shape {
@@ -109,6 +112,10 @@ impl Fields {
         let shape = Shape::of_items(path).ok_or_else(|| Problem::internal(format!("{path} has no list in the document")))?;
         let mut wanted = Wanted::default();
         text.split(',').try_for_each(|path| wanted.add(path.trim(), shape))?;
+        // an item without its content must not pass for an empty one
+        if matches!(shape, Shape::Members(members) if members.contains_key(TOO_LARGE)) {
+            wanted.add(TOO_LARGE, shape)?;
+        }
         Ok(Self(Arc::new(wanted)))
     }
 

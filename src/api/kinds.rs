@@ -4,7 +4,7 @@ use crate::model::{Severity, ToldFinding};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 30] = [
+pub(crate) const KINDS: [(&str, Severity); 31] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigRefused", Severity::Critical),
@@ -30,6 +30,7 @@ pub(crate) const KINDS: [(&str, Severity); 30] = [
     ("progressUnanswered", Severity::Info),
     ("rejectedValues", Severity::Warning),
     ("revisionWentBack", Severity::Warning),
+    ("serviceTooLarge", Severity::Critical),
     ("sourceLost", Severity::Warning),
     ("staleFile", Severity::Warning),
     ("storeUnwritable", Severity::Critical),

@@ -2,7 +2,7 @@
 
 use super::output::{Colour, Column, Shape, Tabular, age_of, coloured, joined, labels, number, text};
 use crate::dto::exports::{EndpointSlice, ServiceExport};
-use crate::dto::global_services::GlobalService;
+use crate::dto::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
 
@@ -135,12 +135,18 @@ const GLOBAL_SERVICES: Shape<GlobalService> = Shape {
         Column::new("NAMESPACE", |service| service.namespace.clone()),
         Column::new("NAME", |service| service.name.clone()),
         Column::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
-        Column::new("BACKENDS", |service| service.backends.len().to_string()),
+        Column::new("BACKENDS", backends),
         Column::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
         Column::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| &conflict.reason))),
     ],
     name: |service| format!("global-service/{}/{}", service.namespace, service.name),
 };
+
+/// The number of backends of a global service, or why they are not in the answer.
+fn backends(service: &GlobalService) -> String {
+    let Some(TooLarge { cluster, bytes, .. }) = &service.too_large else { return service.backends.len().to_string() };
+    coloured(&format!("too large: {} MiB decoded, most of {cluster}", bytes >> 20), Colour::Red)
+}
 
 const IDENTITIES: Shape<Identity> = Shape {
     columns: &[

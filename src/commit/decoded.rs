@@ -66,6 +66,12 @@ impl DecodedBudget {
         Self { room: Arc::new(Semaphore::new(permits)), units, wait: WAIT_MAX }
     }
 
+    /// The number of bytes that everything may take together.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+
     /// Waits for room, for as long as it takes. What is larger than all of it gets all of it: it has come already.
     pub async fn hold(&self, bytes: u64) -> DecodedRoom {
         if bytes < SMALL_BYTES {
@@ -85,7 +91,7 @@ impl DecodedBudget {
         }
         let units = units_of(bytes);
         if units > self.units {
-            return Err(NoDecodedRoom::TooLarge { bytes, bytes_max: u64::from(self.units) * UNIT });
+            return Err(NoDecodedRoom::TooLarge { bytes, bytes_max: self.bytes_max() });
         }
         let waiting = async { tokio::time::timeout(self.wait, Arc::clone(&self.room).acquire_many_owned(units)).await };
         let room = match Arc::clone(&self.room).try_acquire_many_owned(units) {

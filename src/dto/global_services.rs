@@ -21,7 +21,7 @@ pub(crate) struct GlobalService {
     pub(crate) namespace: String,
     /// Kubernetes name.
     pub(crate) name: String,
-    /// One for each cluster that shares it, in order of names.
+    /// One for each cluster that shares it, in order of names; none where it is `tooLarge`.
     pub(crate) clusters: Vec<ServiceCluster>,
     /// The backends of all these clusters, by cluster and address; with `affinity=` only those that would be used. The same address in
     /// two clusters is two backends.
@@ -39,9 +39,29 @@ pub(crate) struct GlobalService {
     /// Only with `affinity=`: the rule that decided, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<Cow<'static, str>>,
+    /// Only where the endpoint slices of the service take more memory than meshkeep may use: the service exists, and its clusters and backends are not
+    /// in this answer. Also with `fields=`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) too_large: Option<TooLarge>,
     /// Only with a single service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
+}
+
+/// Why an item is returned without its content.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TooLarge {
+    /// The cluster whose values take the most.
+    pub(crate) cluster: String,
+    /// The first of these values.
+    pub(crate) key: String,
+    /// What the values of all clusters take once they are decoded, in bytes.
+    pub(crate) bytes: u64,
+    /// What they may take (`--decoded-max-bytes`).
+    pub(crate) bytes_max: u64,
+    /// The reason as text.
+    pub(crate) reason: String,
 }
 
 /// What one cluster has of a global service.

@@ -54,6 +54,10 @@ pub(crate) struct StatusCounts {
     pub(crate) nodes: u64,
     /// Usable services.
     pub(crate) services: u64,
+    /// Global services: names that some cluster shares or exports a service under.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub(crate) global_services: u64,
     /// Usable service exports.
     pub(crate) service_exports: u64,
     /// Usable endpoint slices.

@@ -8,7 +8,9 @@ use serde_json::Value;
 use super::config::{Config, Setting};
 use super::events::{BackendChanges, Changes, EventMeta, WatchEvent};
 use super::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
-use super::global_services::{BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster};
+use super::global_services::{
+    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
+};
 use super::log::Log;
 use super::lookup::{LookupAnswer, LookupItem, LookupList, LookupRequest};
 use super::meta::{ItemMeta, ListMeta, Source, SourceAge};
@@ -118,6 +120,7 @@ fn every_shape_reads_what_it_writes_and_what_a_newer_server_writes() {
         StatusCounts,
         StoreStatus,
         StreamedObject,
+        TooLarge,
         WatchEvent,
     ];
     let examples = examples();

@@ -48,7 +48,7 @@ pub use explain::{Merit, Verdict};
 pub(crate) use facet::{Facet, concerns_all, facets_of};
 pub use filter::Filter;
 pub use findings_door::FindingsDoor;
-pub use global_services::Selected;
+pub use global_services::{LargeService, Selected, ServiceEntry};
 pub use miss::Miss;
 pub use no_clusters::ClusterFiles;
 pub use raw::{RawChange, RawPast};

@@ -161,12 +161,9 @@ impl Reading {
         self.decoded.hold_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
     }
 
-    /// Waits for the room that the slices of a global service take while it is merged; on a thread that may block.
-    ///
-    /// # Errors
-    /// [`NoDecodedRoom`].
-    pub fn room_for_service(&self, service: &str) -> Result<DecodedRoom, NoDecodedRoom> {
-        self.decoded.hold_blocking(self.published.view.decoded_bytes_of(service))
+    /// Memory for large decoded values.
+    pub(super) const fn decoded(&self) -> &DecodedBudget {
+        &self.decoded
     }
 
     /// The reading as a sidecar of this cluster in a mesh of this size reads it.

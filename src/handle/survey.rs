@@ -9,6 +9,7 @@ mod backends;
 mod finding;
 mod look;
 mod pod_cidrs;
+mod slice_bytes;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use std::time::SystemTime;
 
 use imbl::OrdMap;
 use ipnet::IpNet;
+use smol_str::SmolStr;
 
 use super::{IdentityScope, Reading};
 use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, Kind, ObjectPrefix, Sequence};
@@ -28,6 +30,7 @@ pub use pod_cidrs::Overlaps;
 
 use backends::Backends;
 use pod_cidrs::PodCidrs;
+use slice_bytes::SliceBytes;
 
 /// What was found up to a moment. Cloning makes a snapshot.
 #[derive(Debug, Clone)]
@@ -40,6 +43,7 @@ pub struct Survey {
     hosted: OrdMap<(IpAddr, ClusterName), u32>,
     pod_cidrs: PodCidrs,
     backends: Backends,
+    slice_bytes: SliceBytes,
     /// What is wrong, and since when.
     findings: OrdMap<Finding, SystemTime>,
     /// How many there are of each kind.
@@ -84,7 +88,9 @@ impl Survey {
             Finding::DanglingHostIp(cluster, ip) => self.hosted.get(&(*ip, cluster.clone())).copied().map(u64::from),
             Finding::OverlappingNodePodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_nodes.len() as u64),
             Finding::OverlappingPodCidr(cluster) => self.overlaps(cluster).map(|overlaps| overlaps.between_clusters.len() as u64),
-            Finding::DuplicateAddress(_) | Finding::ExportConflict(_) | Finding::IdentityOutOfRange(_) => None,
+            Finding::DuplicateAddress(_) | Finding::ExportConflict(_) | Finding::IdentityOutOfRange(_) | Finding::ServiceTooLarge(_) => {
+                None
+            }
         }
     }
 
@@ -107,6 +113,11 @@ impl Survey {
         let between_nodes = overlaps.between_nodes.binary_search(&net).is_ok().then(|| Finding::OverlappingNodePodCidr(cluster.clone()));
         let between_clusters = overlaps.between_clusters.binary_search(&net).is_ok().then(|| Finding::OverlappingPodCidr(cluster.clone()));
         between_nodes.into_iter().chain(between_clusters).collect()
+    }
+
+    /// The decoded sizes of the endpoint slices of a service, by cluster, in bytes.
+    pub fn slice_bytes(&self, service: &str) -> impl Iterator<Item = (&ClusterName, u64)> {
+        self.slice_bytes.of(service)
     }
 
     /// The services and endpoint slices that have an address behind them.
@@ -141,21 +152,22 @@ impl Survey {
         let identities = [old, new].into_iter().flatten().filter_map(|gist| match gist {
             Gist::Ip { identity, .. } => Some(*identity).filter(|identity| is_allocated(*identity)),
             Gist::Identity(identity) => Some(*identity),
-            Gist::Node { .. } | Gist::Backends(_) | Gist::Export => None,
+            Gist::Node { .. } | Gist::Backends(_) | Gist::Slice { .. } | Gist::Export => None,
         });
         let hosts = [old, new].into_iter().flatten().flat_map(|gist| match gist {
             Gist::Ip { host_ip, .. } => host_ip.as_slice(),
-            Gist::Node { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Export => &[],
+            Gist::Node { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Slice { .. } | Gist::Export => &[],
         });
         let of_nodes = [old, new].into_iter().flatten().flat_map(|gist| match gist {
             Gist::Node { addresses, .. } => addresses.as_slice(),
-            Gist::Ip { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Export => &[],
+            Gist::Ip { .. } | Gist::Identity(_) | Gist::Backends(_) | Gist::Slice { .. } | Gist::Export => &[],
         });
+        let services = [old, new].into_iter().filter_map(slice_of).map(|(service, _)| Finding::ServiceTooLarge(service.clone()));
         let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
         let hosts = hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip));
         // a node may host addresses of any cluster
         let of_nodes = of_nodes.flat_map(|ip| self.clusters_hosted_at(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
-        identities.chain(hosts).chain(of_nodes)
+        identities.chain(hosts).chain(of_nodes).chain(services)
     }
 
     /// The clusters that have addresses behind a host.
@@ -173,6 +185,8 @@ impl Survey {
             self.pod_cidrs.replace(cluster, &key.name, &pod_cidrs_of(old), &pod_cidrs_of(new));
         }
         self.backends.replace(key, &addresses_behind(old), &addresses_behind(new));
+        slice_of(old).into_iter().for_each(|(service, bytes)| self.slice_bytes.remove(cluster, service, bytes));
+        slice_of(new).into_iter().for_each(|(service, bytes)| self.slice_bytes.add(cluster, service, bytes));
     }
 
     /// Counts an ip entry of a cluster in or out.
@@ -228,6 +242,7 @@ impl Survey {
             Finding::DuplicateAddress(prefix) => view.clusters_at(*prefix).len() > 1,
             Finding::ExportConflict(service) => view.merged_exports(service).is_some_and(|exports| !exports.conflicts.is_empty()),
             Finding::IdentityOutOfRange(key) => self.reading.identity_out_of_range(key).is_some(),
+            Finding::ServiceTooLarge(service) => self.slice_bytes.total(service) > self.reading.service_bytes_max(),
             Finding::OverlappingNodePodCidr(_) | Finding::OverlappingPodCidr(_) => self.has(finding),
         }
     }
@@ -236,8 +251,16 @@ impl Survey {
 /// The addresses behind a service or endpoint slice.
 fn addresses_behind(gist: Option<&Gist>) -> Cow<'_, BTreeSet<IpAddr>> {
     match gist {
-        Some(Gist::Backends(addresses)) => Cow::Borrowed(addresses),
+        Some(Gist::Backends(addresses) | Gist::Slice { addresses, .. }) => Cow::Borrowed(addresses),
         _ => Cow::default(),
+    }
+}
+
+/// The service that an endpoint slice is of, and the slice's decoded size.
+fn slice_of(gist: Option<&Gist>) -> Option<(&SmolStr, u64)> {
+    match gist {
+        Some(Gist::Slice { service: Some(service), decoded_bytes, .. }) => Some((service, *decoded_bytes)),
+        _ => None,
     }
 }
 

@@ -31,7 +31,7 @@ impl PackedSlice {
     /// A slice that is not decoded to be asked for its service: that is known.
     #[must_use]
     pub fn noting(self, slice: &EndpointSlice) -> Self {
-        Self { service: OnceLock::from(service_of(slice)), ..self }
+        Self { service: OnceLock::from(slice.service()), ..self }
     }
 
     /// What the value means. It was found good when it came; of one that is not (no value of a store of ours), an empty slice.
@@ -49,13 +49,17 @@ impl PackedSlice {
     /// The service that it is of, as `<namespace>/<name>`, if its label names one (`ParseEndpointSliceID`, Cilium's `pkg/k8s/endpoints.go`).
     #[must_use]
     pub fn service(&self) -> Option<&SmolStr> {
-        self.service.get_or_init(|| service_of(&self.decoded())).as_ref()
+        self.service.get_or_init(|| self.decoded().service()).as_ref()
     }
 }
 
-fn service_of(slice: &EndpointSlice) -> Option<SmolStr> {
-    let name = slice.labels.get(SERVICE_NAME_LABEL).filter(|name| !name.is_empty())?;
-    Some(format!("{}/{name}", slice.namespace).into())
+impl EndpointSlice {
+    /// The service that it is of, as `<namespace>/<name>`, if its label names one.
+    #[must_use]
+    pub fn service(&self) -> Option<SmolStr> {
+        let name = self.labels.get(SERVICE_NAME_LABEL).filter(|name| !name.is_empty())?;
+        Some(format!("{}/{name}", self.namespace).into())
+    }
 }
 
 impl PartialEq for PackedSlice {

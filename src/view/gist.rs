@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use smol_str::SmolStr;
 
 use super::View;
 use super::decoding::{object_of, whole};
@@ -37,8 +38,17 @@ pub enum Gist {
         /// The ranges that its pods get addresses from.
         pod_cidrs: BTreeSet<IpNet>,
     },
-    /// A service or an endpoint slice, and the addresses behind it.
+    /// A service, and the addresses behind it.
     Backends(BTreeSet<IpAddr>),
+    /// An endpoint slice.
+    Slice {
+        /// Its addresses.
+        addresses: BTreeSet<IpAddr>,
+        /// The service that it is of, as `<namespace>/<name>`.
+        service: Option<SmolStr>,
+        /// About how many bytes of memory it takes while it is decoded.
+        decoded_bytes: u64,
+    },
     /// A service export.
     Export,
 }
@@ -58,8 +68,11 @@ impl Gist {
                 Self::Node { addresses, pod_cidrs: node.pod_cidrs().collect() }
             }
             Object::Service(service) => Self::Backends(service.backends.iter().map(|backend| backend.ip).collect()),
-            Object::EndpointSlice(slice) => {
-                Self::Backends(slice.decoded().endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect())
+            Object::EndpointSlice(packed) => {
+                let (slice, decoded_bytes) = (packed.decoded(), packed.decoded_bytes());
+                let service = slice.service();
+                let addresses = slice.endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect();
+                Self::Slice { addresses, service, decoded_bytes }
             }
             Object::ServiceExport(_) | Object::Cluster(_) | Object::Finding(_) => Self::Export,
         }

@@ -10,13 +10,14 @@ mod selection;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdSet;
 use smol_str::SmolStr;
 
 use super::View;
-use crate::model::{ClusterName, EntryKey, Kind, Record};
+use crate::model::{ClusterName, EntryKey, Kind, Object, PackedSlice, Record};
 
 pub use exports::{CONFLICT_REASONS, ExportConflict, MergedExports};
 pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, ServiceShare};
@@ -103,12 +104,24 @@ impl View {
         MergedExports::of(exports.filter_map(|key| self.record(key)).collect())
     }
 
-    /// About how many bytes the slices of a global service take while it is merged.
+    /// About how many bytes the endpoint slices of a global service take while it is merged, by cluster.
     #[must_use]
-    pub fn decoded_bytes_of(&self, service: &str) -> u64 {
+    pub fn decoded_bytes_of(&self, service: &str) -> BTreeMap<ClusterName, u64> {
         let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice);
-        let records = slices.filter_map(|key| self.record(key));
-        records.filter_map(|record| Some(record.object.as_deref()?.as_endpoint_slice()?.decoded_bytes())).sum()
+        let mut by_cluster = BTreeMap::new();
+        for record in slices.filter_map(|key| self.record(key)) {
+            let slice = record.object.as_deref().and_then(Object::as_endpoint_slice);
+            *by_cluster.entry(record.key.cluster.clone()).or_default() += slice.map_or(0, PackedSlice::decoded_bytes);
+        }
+        by_cluster
+    }
+
+    /// The first endpoint slice that a cluster has of a global service.
+    #[must_use]
+    pub fn first_slice_of(&self, service: &str, cluster: &ClusterName) -> Option<&EntryKey> {
+        let first = (SmolStr::from(service), EntryKey::new(Kind::EndpointSlice, cluster.clone(), ""));
+        let (found, key) = self.indices.services.shares.range(first..).next()?;
+        (found == service && key.kind == Kind::EndpointSlice && key.cluster == *cluster).then_some(key)
     }
 
     /// What one cluster has under a name, whether it shares it or not: what an agent of that cluster has as its local service. Without

@@ -1,13 +1,16 @@
 //! `--cluster-max-keys` and `--cluster-max-bytes`: a cluster that has more is not read on, stays as it was, is told, and touches no other; when it
 //! has less it is read again, without anybody's doing.
 
-use serde_json::Value;
+use std::process::Command;
+
+use serde_json::{Value, json};
 
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
-use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_leased, rewrite};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, publish, put_leased, rewrite};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::settles;
+use crate::harness::slices::write_large;
 use crate::harness::truth::Truth;
 
 const STAMP: &str = "2026-01-12T09:31:07Z";
@@ -150,4 +153,69 @@ async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let meshkeep = home.start().await;
     is_left_alone(&meshkeep, "--cluster-max-keys").await;
+}
+
+/// Four keys of some KB each unpack to 60 MiB, which 300 MiB are reserved for: more than `--decoded-max-bytes`.
+#[tokio::test]
+async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
+    let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
+    let (honest, hostile) = (MeshCluster::generate(1, EVERY_KIND), MeshCluster::generate(2, EVERY_KIND));
+    publish(&honest_etcd, Form::State, std::slice::from_ref(&honest), STAMP).await;
+    publish(&etcd, Form::State, std::slice::from_ref(&hostile), STAMP).await;
+    let mut home = Home::new();
+    home.write_cluster("c01", &honest_etcd.client_file_yaml());
+    home.write_cluster("c02", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&honest, &hostile]).expected(), "the first loading").await;
+    let names = |list: &Value| -> Vec<String> {
+        let name = |item: &Value| format!("{}/{}", item["namespace"].as_str().unwrap(), item["name"].as_str().unwrap());
+        list["items"].as_array().unwrap().iter().map(name).collect()
+    };
+    let before = meshkeep.get("/v1/global-services?limit=1000").await;
+    let shared = before["items"].as_array().unwrap().iter().find(|item| item["clusters"].as_array().unwrap().len() == 2).unwrap().clone();
+    let (namespace, service) = (shared["namespace"].as_str().unwrap(), shared["name"].as_str().unwrap());
+    put_leased(
+        &etcd,
+        (0..4).map(|number| {
+            let name = format!("{service}-large-{number}");
+            let value = write_large(service, "c02", 2, namespace, &name, 15 << 20);
+            (format!("cilium/state/endpointslices/v1/c02/{namespace}/{name}"), value)
+        }),
+    )
+    .await;
+    let path = format!("/v1/global-services/{namespace}/{service}");
+    let large = eventually("the service to be too large", || async {
+        let item = meshkeep.get(&path).await;
+        item["tooLarge"].is_object().then_some(item)
+    })
+    .await;
+    let key = format!("cilium/cache/endpointslices/v1/c02/{namespace}/{service}-large-0");
+    assert!(large["tooLarge"]["cluster"] == "c02" && large["tooLarge"]["key"].as_str().unwrap() <= key.as_str(), "{large}");
+    // the list has all that it had, whole or page by page
+    let after = meshkeep.get("/v1/global-services?limit=1000").await;
+    assert_eq!(names(&after), names(&before));
+    for (item, before) in after["items"].as_array().unwrap().iter().zip(before["items"].as_array().unwrap()) {
+        let is_large = item["name"] == service && item["namespace"] == namespace;
+        assert!(item["tooLarge"].is_object() == is_large && (is_large || item["backends"] == before["backends"]), "{item}");
+    }
+    let finding = eventually("the finding", || async {
+        let found = meshkeep.get("/v1/problems?kind=serviceTooLarge").await;
+        found["items"].get(0).cloned()
+    })
+    .await;
+    assert!(finding["clusters"] == json!(["c02"]) && finding["key"] == large["tooLarge"]["key"], "{finding}");
+    // the command line says so too
+    let url = meshkeep.url().to_owned();
+    let table = tokio::task::spawn_blocking(move || {
+        let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["get", "global-services", "--server", &url]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let table = table.await.unwrap();
+    assert!(table.lines().any(|line| line.contains(service) && line.contains("too large: 300 MiB")), "{table}");
+    // over when the slices are gone
+    for number in 0..4 {
+        etcd.delete(format!("cilium/state/endpointslices/v1/c02/{namespace}/{service}-large-{number}")).await;
+    }
+    let is_whole = || async { (meshkeep.get(&path).await["backends"] == shared["backends"]).then_some(()) };
+    eventually("the service to be whole again", is_whole).await;
 }

@@ -9,7 +9,7 @@ pub(crate) mod meshkeep;
 pub(crate) mod proxy;
 pub(crate) mod read_only;
 pub(crate) mod scene;
-mod slices;
+pub(crate) mod slices;
 pub(crate) mod stream;
 pub(crate) mod truth;
 mod values;

@@ -32,9 +32,18 @@ pub(super) fn endpoints(addresses: impl IntoIterator<Item = String>) -> Vec<u8> 
     addresses.into_iter().flat_map(|address| bytes(8, &endpoint(address))).collect()
 }
 
-/// The value of a slice with these endpoints.
+/// The value of a slice with these endpoints, of a service of its own name.
 pub(super) fn write_of(cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
-    let label = [bytes(1, b"kubernetes.io/service-name"), bytes(2, name.as_bytes())].concat();
+    write_for(name, cluster, id, namespace, name, endpoints)
+}
+
+/// The value of a slice of a service that unpacks to about `unpacked` bytes: its only endpoint has a long node name.
+pub(crate) fn write_large(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, unpacked: usize) -> Vec<u8> {
+    write_for(service, cluster, id, namespace, name, &bytes(8, &bytes(6, "x".repeat(unpacked).as_bytes())))
+}
+
+fn write_for(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
+    let label = [bytes(1, b"kubernetes.io/service-name"), bytes(2, service.as_bytes())].concat();
     let names = [bytes(1, cluster.as_bytes()), number(2, u64::from(id)), bytes(3, namespace.as_bytes()), bytes(4, name.as_bytes())];
     let message = [names.concat(), bytes(5, &label), bytes(7, b"IPv4"), endpoints.to_vec()].concat();
     zstd::encode_all(message.as_slice(), 3).unwrap()

@@ -4,11 +4,11 @@ use super::meta::origin_name;
 use super::non_empty;
 use crate::dto::exports::{ExportPort, ServiceExport};
 use crate::dto::global_services::{
-    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster,
+    BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
 use crate::dto::meta::SourceAge;
 use crate::dto::objects::Frontend;
-use crate::handle::{self, MergedExports, Origin, Reading, Selected, ServiceShare, SourceMeta};
+use crate::handle::{self, LargeService, MergedExports, Origin, Reading, Selected, ServiceEntry, ServiceShare, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
 /// How backends are to be chosen.
@@ -32,17 +32,58 @@ impl GlobalService {
             conflicts: service.exports.iter().flat_map(|exports| &exports.conflicts).map(ExportConflict::from).collect(),
             selection: selected.as_ref().map(|(chooser, selected)| BackendSelection::new(chooser, selected)),
             reason: selected.as_ref().map(|(_, selected)| selected.selection.rule.text().into()),
+            too_large: None,
+            meta: None,
+        }
+    }
+
+    /// A service in either form.
+    pub(crate) fn of(reading: &Reading, entry: &ServiceEntry, chooser: Option<&Chooser>) -> Self {
+        match entry {
+            ServiceEntry::Merged(service, _) => Self::new(reading, service, chooser),
+            ServiceEntry::TooLarge(service) => Self::from(service),
+        }
+    }
+}
+
+impl From<&LargeService> for GlobalService {
+    fn from(service: &LargeService) -> Self {
+        let LargeService { cluster, key, bytes, bytes_max, exports, .. } = service;
+        let reason = format!(
+            "the endpoint slices of all clusters take {bytes} bytes once they are decoded, most of them those of {cluster}, and all decoded values may take {bytes_max} (--decoded-max-bytes)"
+        );
+        let too_large = TooLarge { cluster: cluster.to_string(), key: key.to_string(), bytes: *bytes, bytes_max: *bytes_max, reason };
+        Self {
+            namespace: service.namespace.clone(),
+            name: service.name.clone(),
+            clusters: Vec::new(),
+            backends: Vec::new(),
+            exports: exports.as_ref().and_then(GlobalExports::new),
+            conflicts: exports.iter().flat_map(|exports| &exports.conflicts).map(ExportConflict::from).collect(),
+            selection: None,
+            reason: None,
+            too_large: Some(too_large),
             meta: None,
         }
     }
 }
 
 /// Where a service comes from: one for each cluster and kind that has a share in it.
-pub(crate) fn sources(reading: &Reading, service: &handle::GlobalService) -> Vec<SourceMeta> {
-    let of_services = service.shares.iter().filter(|share| share.service.is_some()).map(|share| (&share.cluster, Kind::Service));
-    let of_slices = service.shares.iter().filter(|share| !share.slices.is_empty()).map(|share| (&share.cluster, Kind::EndpointSlice));
-    let exports = service.exports.iter().flat_map(|exports| &exports.exports).map(|record| (&record.key.cluster, Kind::ServiceExport));
-    of_services.chain(of_slices).chain(exports).map(|(cluster, kind)| reading.source(cluster, kind)).collect()
+pub(crate) fn sources(reading: &Reading, entry: &ServiceEntry) -> Vec<SourceMeta> {
+    let exports = entry.exports().into_iter().flat_map(|exports| &exports.exports);
+    let exports = exports.map(|record| (&record.key.cluster, Kind::ServiceExport));
+    let read = |(cluster, kind): (&ClusterName, Kind)| reading.source(cluster, kind);
+    match entry {
+        ServiceEntry::Merged(service, _) => {
+            let of_services = service.shares.iter().filter(|share| share.service.is_some()).map(|share| (&share.cluster, Kind::Service));
+            let of_slices = service.shares.iter().filter(|share| !share.slices.is_empty());
+            let of_slices = of_slices.map(|share| (&share.cluster, Kind::EndpointSlice));
+            of_services.chain(of_slices).chain(exports).map(read).collect()
+        }
+        ServiceEntry::TooLarge(service) => {
+            service.clusters.iter().map(|cluster| (cluster, Kind::EndpointSlice)).chain(exports).map(read).collect()
+        }
+    }
 }
 
 /// The age of one cluster's share: that of what its backends come from.

@@ -49,6 +49,7 @@ impl StatusCounts {
             entries: counts.entries,
             nodes: counts.nodes,
             services: counts.services,
+            global_services: counts.global_services,
             service_exports: counts.service_exports,
             endpoint_slices: counts.endpoint_slices,
             identities: counts.identities,

@@ -67,6 +67,7 @@ pub(crate) fn told(finding: &handle::Finding, survey: &Survey, reading: &Reading
             clusters.sort();
             across(finding, &clusters, detail, format!("give the clusters pod ranges that do not overlap; {MADE_UP}"))
         }
+        handle::Finding::ServiceTooLarge(service) => service_too_large(finding, service, survey, reading)?,
     };
     Some(ToldFinding { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..told })
 }
@@ -112,6 +113,20 @@ fn export_conflict(finding: &handle::Finding, service: &str, reading: &Reading) 
     let key = first.clusters.first().map(|cluster| EntryKey::new(Kind::ServiceExport, cluster.clone(), service).to_string());
     let advice = format!("make the services that are exported equal in all clusters; /v1/global-services/{service} has every conflict");
     Some(ToldFinding { key, ..across(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
+}
+
+fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, reading: &Reading) -> Option<ToldFinding> {
+    let total: u64 = survey.slice_bytes(service).map(|(_, bytes)| bytes).sum();
+    let (cluster, bytes) = survey.slice_bytes(service).max_by_key(|(_, bytes)| *bytes)?;
+    let bytes_max = reading.service_bytes_max();
+    let key = reading.first_slice_of(service, cluster)?.to_string();
+    let detail = format!(
+        "the endpoint slices of service {service} take {total} bytes once they are decoded, {bytes} of them those of {cluster}, and all decoded values may take {bytes_max}: the service is listed without its backends"
+    );
+    let advice = format!(
+        "see what writes the endpoint slices of {cluster}, the first of which is {key}; if they are meant, raise --decoded-max-bytes"
+    );
+    Some(ToldFinding { key: Some(key), ..across(finding, std::slice::from_ref(cluster), detail, advice) })
 }
 
 /// One across keys, of clusters.

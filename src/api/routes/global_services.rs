@@ -15,7 +15,7 @@ use crate::api::state::ApiState;
 use crate::dto::GlobalServiceList;
 use crate::dto::global_services::{ANY_CONFLICT, GlobalService};
 use crate::dto::meta::ItemMeta;
-use crate::handle::{self, Reading};
+use crate::handle::{Reading, ServiceEntry};
 use crate::model::{ClusterName, Kind};
 
 /// What global services are merged from.
@@ -23,7 +23,8 @@ const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Servic
 
 /// Services that clusters share, each merged over all of them.
 ///
-/// A filter decides which services are listed; each is shown as all clusters have it together.
+/// A filter decides which services are listed; each is shown as all clusters have it together. A service whose endpoint slices take more memory than
+/// meshkeep may use is listed without them, with `tooLarge`; a filter for labels lists it too, as its labels are not read.
 #[utoipa::path(get, path = "/v1/global-services", operation_id = "listGlobalServices", tag = "services", params(GlobalServicesQuery),
     responses((status = 200, description = "A page of global services.", body = GlobalServiceList)))]
 pub(crate) async fn list_global_services(
@@ -38,8 +39,8 @@ pub(crate) async fn list_global_services(
         let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
         let mut start = listing.start_text().map(SmolStr::new);
         let rows: Rows = Box::new(move |page, slice| {
-            let shown = |service: &_| GlobalService::new(&reading, service, chooser.as_ref());
-            let take = |service: &_| conflict.is_some_and(|reason| !has_conflict(service, reason)) || page.take(&shown(service));
+            let shown = |entry: &_| GlobalService::of(&reading, entry, chooser.as_ref());
+            let take = |entry: &_| conflict.is_some_and(|reason| !has_conflict(entry, reason)) || page.take(&shown(entry));
             let scanned = reading.scan_global_services(&filter, start.as_deref(), slice, take);
             stepped(scanned, &mut start)
         });
@@ -73,12 +74,11 @@ pub(crate) async fn get_global_service(
         let chooser = chooser(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
         let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists what there is");
         let full_name = format!("{namespace}/{name}");
-        let _room = reading.room_for_service(&full_name).map_err(|none| Problem::no_room(&full_name, none))?;
-        let found = reading.global_service(&full_name);
+        let found = reading.global_service(&full_name).map_err(|none| Problem::no_room(&full_name, none))?;
         let found = found.ok_or_else(|| Problem::new(Code::NotFound, detail()))?;
         let sources = sources(&reading, &found);
         terms.check(&sources)?;
-        let mut service = GlobalService::new(&reading, &found, chooser.as_ref());
+        let mut service = GlobalService::of(&reading, &found, chooser.as_ref());
         service.meta = Some(ItemMeta::nowhere(reading.position(), &sources, terms));
         Ok(service)
     })
@@ -86,8 +86,8 @@ pub(crate) async fn get_global_service(
 }
 
 /// Whether the exports of a service disagree for a reason.
-fn has_conflict(service: &handle::GlobalService, reason: &str) -> bool {
-    let mut conflicts = service.exports.iter().flat_map(|exports| &exports.conflicts);
+fn has_conflict(entry: &ServiceEntry, reason: &str) -> bool {
+    let mut conflicts = entry.exports().into_iter().flat_map(|exports| &exports.conflicts);
     conflicts.any(|conflict| reason == ANY_CONFLICT || conflict.reason == reason)
 }
 

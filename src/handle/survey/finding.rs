@@ -25,6 +25,8 @@ pub enum Finding {
     OverlappingNodePodCidr(ClusterName),
     /// Pod CIDRs of a cluster overlap another cluster's.
     OverlappingPodCidr(ClusterName),
+    /// The endpoint slices of a service, by `<namespace>/<name>`, take more memory than all decoded values may.
+    ServiceTooLarge(SmolStr),
 }
 
 /// A text that names no finding.
@@ -43,6 +45,7 @@ impl Finding {
             Self::IdentityOutOfRange(_) => "identityOutOfRange",
             Self::OverlappingNodePodCidr(_) => "overlappingNodePodCIDR",
             Self::OverlappingPodCidr(_) => "overlappingPodCIDR",
+            Self::ServiceTooLarge(_) => "serviceTooLarge",
         }
     }
 }
@@ -55,7 +58,7 @@ impl fmt::Display for Finding {
             Self::DanglingIdentity(cluster, identity) => write!(f, "{cluster}/{identity}"),
             Self::DuplicateAddress(ObjectPrefix { net, host: true }) => write!(f, "host/{}", net.addr()),
             Self::DuplicateAddress(ObjectPrefix { net, host: false }) => write!(f, "cidr/{net}"),
-            Self::ExportConflict(service) => write!(f, "{service}"),
+            Self::ExportConflict(service) | Self::ServiceTooLarge(service) => write!(f, "{service}"),
             Self::IdentityOutOfRange(key) => write!(f, "{key}"),
             Self::OverlappingNodePodCidr(cluster) | Self::OverlappingPodCidr(cluster) => write!(f, "{cluster}"),
         }
@@ -72,6 +75,7 @@ impl FromStr for Finding {
                 let (cluster, rest) = rest.split_once('/')?;
                 Some((ClusterName::parse(cluster).ok()?, rest))
             };
+            let service = || Some(SmolStr::from(Some(rest).filter(|service| service.contains('/'))?));
             Some(match kind {
                 "danglingHostIP" => of_cluster().and_then(|(cluster, ip)| Some(Self::DanglingHostIp(cluster, ip.parse().ok()?)))?,
                 "danglingIdentity" => of_cluster().and_then(|(cluster, id)| Some(Self::DanglingIdentity(cluster, id.parse().ok()?)))?,
@@ -80,10 +84,11 @@ impl FromStr for Finding {
                     ("cidr", net) => ObjectPrefix { net: net.parse().ok()?, host: false },
                     _ => return None,
                 }),
-                "exportConflict" => Self::ExportConflict(Some(rest).filter(|service| service.contains('/'))?.into()),
+                "exportConflict" => Self::ExportConflict(service()?),
                 "identityOutOfRange" => Self::IdentityOutOfRange(EntryKey::from_cache_form(rest)?),
                 "overlappingNodePodCIDR" => Self::OverlappingNodePodCidr(ClusterName::parse(rest).ok()?),
                 "overlappingPodCIDR" => Self::OverlappingPodCidr(ClusterName::parse(rest).ok()?),
+                "serviceTooLarge" => Self::ServiceTooLarge(service()?),
                 _ => return None,
             })
         };
@@ -106,12 +111,19 @@ mod tests {
             "identityOutOfRange/cilium/cache/ip/v1/paris/10.1.2.40",
             "overlappingNodePodCIDR/paris",
             "overlappingPodCIDR/paris",
+            "serviceTooLarge/shop/cart",
         ] {
             assert_eq!(text.parse::<Finding>().map(|finding| finding.to_string()).as_deref(), Ok(text));
         }
-        for text in
-            ["", "danglingIdentity/paris", "danglingIdentity/Paris/1", "duplicateAddress/10.0.0.1", "exportConflict/cart", "other/x"]
-        {
+        for text in [
+            "",
+            "danglingIdentity/paris",
+            "danglingIdentity/Paris/1",
+            "duplicateAddress/10.0.0.1",
+            "exportConflict/cart",
+            "serviceTooLarge/cart",
+            "other/x",
+        ] {
             assert_eq!(text.parse::<Finding>(), Err(MalformedFinding), "{text}");
         }
     }

@@ -7,6 +7,7 @@ use imbl::OrdMap;
 
 use super::backends::Backends;
 use super::pod_cidrs::PodCidrs;
+use super::slice_bytes::SliceBytes;
 use super::{Finding, Survey};
 use crate::commit::Changed;
 use crate::handle::Reading;
@@ -54,6 +55,7 @@ impl Look {
             hosted: OrdMap::new(),
             pod_cidrs: PodCidrs::unsettled(),
             backends,
+            slice_bytes: SliceBytes::default(),
             findings: OrdMap::new(),
             counts: BTreeMap::new(),
         };
@@ -134,7 +136,8 @@ impl Survey {
         let start = EntryKey::lowest_of(Kind::ServiceExport);
         let exports = view.live_from(&start).take_while(|live| live.kind() == Kind::ServiceExport);
         let exports = exports.map(|live| Finding::ExportConflict(live.key().name));
-        identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).collect()
+        let services = self.slice_bytes.larger_than(self.reading.service_bytes_max()).into_iter().map(Finding::ServiceTooLarge);
+        identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).chain(services).collect()
     }
 
     /// Takes in a piece of what changed; returns behind which sequence the next one begins.
