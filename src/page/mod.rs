@@ -34,9 +34,10 @@ macro_rules! assets {
 }
 
 /// All files but the page itself.
-pub static ASSETS: [Asset; 21] = assets![
+pub static ASSETS: [Asset; 22] = assets![
     "api.js",
     "frame.js",
+    "html.js",
     "icon.svg",
     "main.js",
     "meant.js",

@@ -1,6 +1,6 @@
 // What stands around each part: the bar with the search box, the places, whether the page follows; help and the sign-in.
 
-import { Component, html } from "./vendor/preact.js";
+import { Component, html } from "./html.js";
 import { signIn } from "./api.js";
 import { again, mirror, summary } from "./mirror.js";
 import { noClusters } from "./parts/empty.js";

@@ -1,7 +1,7 @@
 // The page: its frame, which part is shown, and the keyboard. A part is `{title, open(route, redraw)}`, which gives
 // `{view(), close(), key?(event)}`; it is drawn at most ten times a second, and only while it is seen.
 
-import { html, render } from "./vendor/preact.js";
+import { html, render } from "./html.js";
 import { Frame, frameState } from "./frame.js";
 import { mirror, restart, start } from "./mirror.js";
 import { current, go, hash } from "./route.js";

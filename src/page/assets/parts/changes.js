@@ -1,6 +1,6 @@
 // Changes: the stream, one line each, newest on top. A pause goes on counting; the filters are the API's and stand in the address.
 
-import { Component, html } from "../vendor/preact.js";
+import { Component, html } from "../html.js";
 import { follow } from "../api.js";
 import { go, hash } from "../route.js";
 import { clock, linkOfKey, number, ofKey, phase, plural } from "../words.js";

@@ -1,6 +1,6 @@
 // What each part shows where there is no remote cluster: in red, with the directory and the reason, unless meshkeep was started with --allow-no-clusters.
 
-import { html } from "../vendor/preact.js";
+import { html } from "../html.js";
 import { mirror } from "../mirror.js";
 
 /** Why there is no remote cluster although there should be one; undefined if all is well or not known yet. */

@@ -1,6 +1,6 @@
 // Explain: one address, every entry that covers it from the most specific to the least, who wins and why. A miss says as much as a hit.
 
-import { html } from "../vendor/preact.js";
+import { html } from "../html.js";
 import { ask, follow } from "../api.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";

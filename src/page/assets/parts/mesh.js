@@ -1,6 +1,6 @@
 // Mesh: a row for each cluster, worst first; what is stale is seen before anything is read.
 
-import { Component, html } from "../vendor/preact.js";
+import { Component, html } from "../html.js";
 import { follow } from "../api.js";
 import { ageOf, mirror, readClusters } from "../mirror.js";
 import { go, hash } from "../route.js";

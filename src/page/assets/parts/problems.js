@@ -1,6 +1,6 @@
 // Problems: what is wrong that nobody noticed, worst first, each with what to do and a way to what it is about.
 
-import { html } from "../vendor/preact.js";
+import { html } from "../html.js";
 import { query } from "../api.js";
 import { PROBLEMS_MAX, mirror, readProblems, summary } from "../mirror.js";
 import { hash } from "../route.js";
