@@ -94,6 +94,8 @@ fn every_answer_is_read_with_escapes_and_every_element_isolates_direction() {
         assert!(!text.contains(".json()"), "{name} reads an answer without parse()");
     }
     assert!(text("style.css").contains("body * { unicode-bidi: isolate; }"));
+    let of_preact: Vec<&str> = own().filter(|(_, text)| text.contains("vendor/preact.js")).map(|(name, _)| name).collect();
+    assert_eq!(of_preact, ["html.js"], "others make nodes whose runs from right to left are not isolated");
 }
 
 #[test]

@@ -72,6 +72,21 @@ pub(crate) enum Mode {
     GoesBack,
     /// A service at the last revision that there can be, and nothing after it.
     LastRevision,
+    /// Errors alone, whose text is [`HOSTILE_TEXT`].
+    ErrorText,
+}
+
+/// What a terminal or a browser acts on: escape sequences that colour, name the window and wipe the screen, DEL, a C1 control, marks that change the
+/// direction of text, separators of lines, a carriage return and a backspace.
+pub(crate) const HOSTILE_TEXT: &str = "a\u{1b}[31mb\u{1b}]0;c\u{7}d\u{7f}e\u{9b}2Jf\u{202e}g\u{2066}h\u{61c}i\u{200f}j\u{2028}k\r\u{8}l";
+
+/// Whether a terminal shows a text and does nothing else. Line feeds and tabs are shown.
+pub(crate) fn is_tame(text: &str) -> bool {
+    let acts = |character: char| {
+        (character.is_control() && !matches!(character, '\n' | '\t'))
+            || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    !text.chars().any(acts)
 }
 
 /// The server; gone when dropped.
@@ -138,6 +153,10 @@ impl Hostile {
 }
 
 impl Lies {
+    fn fails(&self) -> Result<(), Status> {
+        if self.mode == Mode::ErrorText { Err(Status::unknown(HOSTILE_TEXT)) } else { Ok(()) }
+    }
+
     fn header(&self) -> Option<PbResponseHeader> {
         self.answers.fetch_add(1, Ordering::Relaxed);
         let step = if self.mode == Mode::GoesBack { -1 } else { 0 };
@@ -233,6 +252,7 @@ impl PbKvService for Service {
     type RangeStreamStream = Answers<PbRangeStreamResponse>;
 
     async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {
+        self.0.fails()?;
         Ok(Response::new(self.0.range(request.get_ref())))
     }
 
@@ -250,6 +270,7 @@ impl PbKvService for Service {
 
     /// Reads of keys, none of which is there.
     async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
+        self.0.fails()?;
         let empty = |_| PbResponseOp { response: Some(PbTxnOpResponse::ResponseRange(PbRangeResponse::default())) };
         let responses = request.get_ref().success.iter().map(empty).collect();
         Ok(Response::new(PbTxnResponse { header: self.0.header(), succeeded: true, responses }))

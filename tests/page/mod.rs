@@ -2,6 +2,8 @@
 //! and with 255 clusters that change all the time. Pictures of each part go to `target/page`.
 
 mod browser;
+mod hostile;
+mod names;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -150,7 +152,7 @@ async fn without_any_cluster_each_part_says_so() {
         ("changes", "Nothing has changed since this was opened"),
         ("explain/10.1.2.3", "nobody's"),
         ("services/shop/cart", "No cluster shares or exports a service of this name"),
-        ("find/nobody", "Nothing in this mesh is called"),
+        ("find/nobody", "No pod, shared service, node or cluster of this mesh is called so"),
         ("mesh/nobody", "No cluster is configured"),
         ("problems", "No cluster is configured"),
     ] {

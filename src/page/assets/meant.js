@@ -6,7 +6,7 @@ import { hash } from "./route.js";
 import { address, labels } from "./words.js";
 
 /** Names of services and nodes that are known for completion: an answer of 100 KB, compressed, at most. */
-const NAMES_MAX = 10_000;
+export const NAMES_MAX = 10_000;
 /** They are read again where they are needed after so long: what is new is found, and typing asks for them once. */
 const NAMES_LAST_MS = 30_000;
 
@@ -25,19 +25,61 @@ export function form(text) {
 let names = null;
 let namesAt = 0;
 
-/** Names of services and nodes, as of half a minute ago at most. */
+/** Names of services and nodes, as of half a minute ago at most; `isAll` is false where there are more of them than are known here. */
 export function readNames() {
   if (Date.now() - namesAt > NAMES_LAST_MS) [names, namesAt] = [null, Date.now()];
   names ??= Promise.all([
     ask(`/v1/global-services${query({ fields: "namespace,name", limit: NAMES_MAX, meta: "none" })}`),
     ask(`/v1/nodes${query({ fields: "cluster,name", limit: NAMES_MAX, meta: "none" })}`),
   ])
-    .then(([services, nodes]) => ({ services: services.items.map((one) => `${one.namespace}/${one.name}`), nodes: nodes.items.map((one) => `${one.cluster}/${one.name}`) }))
-    .catch(() => {
+    .then(([services, nodes]) => ({ services: services.items.map(nameOfService), nodes: nodes.items.map(nameOfNode), isAll: !services.nextPageToken && !nodes.nextPageToken }))
+    .catch((error) => {
       names = null;
-      return { services: [], nodes: [] };
+      throw error;
     });
   return names;
+}
+
+const nameOfService = (one) => `${one.namespace}/${one.name}`;
+const nameOfNode = (one) => `${one.cluster}/${one.name}`;
+
+/** The first answer that has any items, or the last: a page without items is followed by another where meshkeep looked at a part of what there is. */
+export async function first(path, filter, signal) {
+  let pageToken;
+  for (;;) {
+    const answer = await ask(`${path}${query({ ...filter, meta: "none", pageToken })}`, signal);
+    if (answer.items.length > 0 || !answer.nextPageToken) return answer;
+    pageToken = answer.nextPageToken;
+  }
+}
+
+/** `name`, `before/name` or `cluster/before/name`; null where it is no name of these forms. */
+function parts(text) {
+  const [name, before, cluster, ...more] = text.split("/").reverse();
+  return name === "" || before === "" || more.length > 0 || (cluster !== undefined && !mirror.clusters.has(cluster)) ? null : { cluster, before, name };
+}
+
+/** Services of exactly this name, which meshkeep is asked for: what is known here may be old, or not all. */
+export async function servicesCalled(text, filter, signal) {
+  const called = parts(text);
+  if (!called) return [];
+  return (await first("/v1/global-services", { ...filter, cluster: called.cluster, namespace: called.before, name: called.name }, signal)).items;
+}
+
+/** Services and nodes of exactly this name, as meshkeep says it now. */
+export async function exactly(text, limit, signal) {
+  const called = parts(text);
+  const mayBeNode = called && !called.cluster && (called.before === undefined || mirror.clusters.has(called.before));
+  const [services, nodes] = await Promise.all([
+    servicesCalled(text, { fields: "namespace,name", limit }, signal),
+    mayBeNode ? first("/v1/nodes", { cluster: called.before, name: called.name, fields: "cluster,name", limit }, signal) : { items: [] },
+  ]);
+  return { services: services.map(nameOfService), nodes: nodes.items.map(nameOfNode) };
+}
+
+/** Some names and more of them, each once. */
+export function united(names, more) {
+  return [...new Set([...names, ...more])];
 }
 
 export const found = {
@@ -80,8 +122,8 @@ export async function suggest(text, limit, signal) {
     }
     case "labels": {
       const [identities, services] = await Promise.all([
-        ask(`/v1/identities${query({ labelSelector: text, limit, meta: "none" })}`, signal),
-        ask(`/v1/global-services${query({ labelSelector: text, limit, fields: "namespace,name", meta: "none" })}`, signal),
+        first("/v1/identities", { labelSelector: text, limit }, signal),
+        first("/v1/global-services", { labelSelector: text, limit, fields: "namespace,name" }, signal),
       ]);
       const all = { kind: "label", title: text, note: "identities and services with it", href: hash("find", [text]) };
       return [all, ...identities.items.map(found.identity), ...services.items.map((one) => found.service(`${one.namespace}/${one.name}`))];
@@ -94,12 +136,20 @@ export async function suggest(text, limit, signal) {
 /** What has a name that holds the text; pods only by their whole names, which have no list here. */
 async function byName(text, limit, signal) {
   const [namespace, pod] = text.includes("/") ? text.split("/", 2) : [undefined, text];
-  const [{ services, nodes }, pods] = await Promise.all([readNames(), pod ? entries({ namespace, pod }, limit, signal).catch(() => ({ items: [] })) : { items: [] }]);
+  const [known, pods] = await Promise.all([readNames(), pod ? entries({ namespace, pod }, limit, signal) : { items: [] }]);
   const holds = (name) => name.toLowerCase().includes(text.toLowerCase());
+  let { services, nodes } = known;
+  if (!known.isAll || ![...services, ...nodes, ...mirror.clusters.keys()].some(holds)) {
+    const exact = await exactly(text, limit, signal);
+    services = united(exact.services, services);
+    nodes = united(exact.nodes, nodes);
+  }
   // what begins so comes first
   const best = (all) => all.filter(holds).sort((one, other) => begins(other, text) - begins(one, text)).slice(0, limit);
   const clusters = best([...mirror.clusters.keys()]).map((name) => found.cluster(mirror.clusters.get(name).object));
-  return [...clusters.slice(0, 4), ...pods.items.map(found.entry), ...best(services).map(found.service), ...best(nodes).map(found.node)].slice(0, limit * 2);
+  const all = [...clusters.slice(0, 4), ...pods.items.map(found.entry), ...best(services).map(found.service), ...best(nodes).map(found.node)].slice(0, limit * 2);
+  // a pod of this name may be in the part that was not looked at
+  return all.length === 0 && pods.next ? [{ kind: "search", title: text, note: "look at all addresses", href: hash("find", [text]) }] : all;
 }
 
 function begins(name, text) {

@@ -1,8 +1,8 @@
 // What the search found, on a page of its own: an identity with its addresses, what lies in a prefix, what has a label, a node, a pod.
 
-import { html } from "../vendor/preact.js";
+import { html } from "../html.js";
 import { ask, askMaybe, query } from "../api.js";
-import { form, readNames } from "../meant.js";
+import { NAMES_MAX, exactly, first, form, readNames, united } from "../meant.js";
 import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { labels, number, phase } from "../words.js";
@@ -77,18 +77,18 @@ async function pages(filter, signal, draw) {
 async function look(text, signal, draw) {
   switch (form(text)) {
     case "prefix":
-      return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}` };
+      return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}`, empty: "No address of this mesh lies inside it." };
     case "number": {
       const [identity, list] = await Promise.all([askMaybe(`/v1/identities/${text}`, signal), pages({ identity: text }, signal, draw)]);
-      return { identities: identity ? [identity, ...(identity.others ?? [])] : [], list, title: `addresses of identity ${text}`, none: identity ? "" : `No cluster announces identity ${text}.` };
+      return { identities: identity ? [identity, ...(identity.others ?? [])] : [], list, title: `addresses of identity ${text}`, none: identity ? "" : `No cluster announces identity ${text}.`, empty: "No address has it." };
     }
     case "labels": {
       const [identities, services] = await Promise.all([
-        ask(`/v1/identities${query({ labelSelector: text, limit: PAGE, meta: "none" })}`, signal),
-        ask(`/v1/global-services${query({ labelSelector: text, limit: PAGE, fields: "namespace,name", meta: "none" })}`, signal),
+        first("/v1/identities", { labelSelector: text, limit: PAGE }, signal),
+        first("/v1/global-services", { labelSelector: text, limit: PAGE, fields: "namespace,name" }, signal),
       ]);
       const links = services.items.map((one) => [`${one.namespace}/${one.name}`, hash("services", [one.namespace, one.name]), ""]);
-      return { identities: identities.items, more: identities.nextPageToken, services: links };
+      return { identities: identities.items, more: identities.nextPageToken, services: links, empty: "No identity and no shared service has these labels." };
     }
     default:
       return byName(text, signal, draw);
@@ -98,20 +98,33 @@ async function look(text, signal, draw) {
 async function byName(text, signal, draw) {
   const [before, after] = text.includes("/") ? text.split("/", 2) : [undefined, text];
   const holds = (name) => name.toLowerCase().includes(text.toLowerCase());
-  const [known, node, list] = await Promise.all([
-    readNames(),
-    before && mirror.clusters.has(before) ? ask(`/v1/nodes${query({ cluster: before, name: after, limit: 1, meta: "none" })}`, signal).then((answer) => answer.items[0]) : null,
-    pages({ namespace: before, pod: after }, signal, draw).catch(() => null),
+  const troubles = [];
+  // what fails is shown beside what was found
+  const or = (nothing) => (error) => {
+    if (signal.aborted) throw error;
+    troubles.push(error.message);
+    return nothing;
+  };
+  const [known, exact, node, list] = await Promise.all([
+    readNames().catch(or({ services: [], nodes: [], isAll: true })),
+    exactly(text, PAGE, signal).catch(or({ services: [], nodes: [] })),
+    before && mirror.clusters.has(before) ? first("/v1/nodes", { cluster: before, name: after, limit: 1 }, signal).then((answer) => answer.items[0], or(null)) : null,
+    pages({ namespace: before, pod: after }, signal, draw).catch(or(null)),
   ]);
-  const nodes = known.nodes.filter(holds).slice(0, PAGE);
-  const hosted = node ? await pages({ node: node.name, cluster: node.cluster }, signal, draw).catch(() => null) : null;
+  const named = (names, more) => united(names, more.filter(holds)).slice(0, PAGE);
+  const nodes = named(exact.nodes, known.nodes);
+  const hosted = node ? await pages({ node: node.name, cluster: node.cluster }, signal, draw).catch(or(null)) : null;
   return {
     node,
     list: hosted ?? list,
     title: hosted ? `addresses that ${node.name} hosts` : `addresses of pod ${text}`,
     nodes: node ? [] : nodes.map((name) => [name, hash("find", [name]), ""]),
-    services: known.services.filter(holds).slice(0, PAGE).map((name) => [name, hash("services", name.split("/")), ""]),
+    services: named(exact.services, known.services).map((name) => [name, hash("services", name.split("/")), ""]),
     clusters: [...mirror.clusters.values()].filter(({ object }) => holds(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
+    troubles: united(troubles, []),
+    empty: `No pod, shared service, node or cluster of this mesh is called so. A pod is found by its whole name, with or without its namespace before it.${
+      known.isAll ? "" : ` By a part of its name, what is among the first ${number(NAMES_MAX)} services or nodes is found.`
+    }`,
   };
 }
 
@@ -136,11 +149,12 @@ export const find = {
         if (!text) return html`<div class="sentence"><h1>What is it?</h1><p>Type an address, prefix, identity, label, pod, node or service into the box above (<kbd>/</kbd>).</p></div>`;
         if (trouble) return html`<div class="sentence"><h1>${text}</h1><p class="red">${trouble.message}</p></div>`;
         if (!found) return html`<p class="sentence quiet">Looking …</p>`;
-        const { identities = [], node, list, nodes, services, clusters, title, none, more } = found;
+        const { identities = [], node, list, nodes, services, clusters, title, none, more, troubles = [], empty } = found;
         const isEmpty = !identities.length && !node && !list?.items.length && !list?.next && !nodes?.length && !services?.length && !clusters?.length;
         return html`<article class="find"><h1>${text}</h1>
           ${none && html`<p>${none}</p>`}
-          ${isEmpty && html`<p class="sentence">Nothing in this mesh is called <b>${text}</b> or has it. A pod is found by its whole name, with or without its namespace before it.</p>`}
+          ${troubles.map((trouble) => html`<p key=${trouble} class="red">${trouble}</p>`)}
+          ${isEmpty && troubles.length === 0 && html`<p class="sentence">${empty}</p>`}
           <div class="cards">
             ${node && html`<${Node} node=${node} />`}
             ${identities.map((one) => html`<${Identity} key=${`${one.id}${one.cluster}`} one=${one} />`)}

@@ -1,7 +1,8 @@
 // Services: which backends a cluster would use, and why not the others.
 
-import { html } from "../vendor/preact.js";
+import { html } from "../html.js";
 import { ask, follow, query } from "../api.js";
+import { first, servicesCalled } from "../meant.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { go, hash } from "../route.js";
 import { age, number, phase, plural, spaced, tone } from "../words.js";
@@ -12,11 +13,13 @@ const LIST_EVERY_MS = 5_000;
 const ONE_EVERY_MS = 1_000;
 /** Names of a page of the list, and how many pages a search may read. */
 const PAGE = 500;
+/** A pause in typing after which meshkeep is asked for what the filter did not find. */
+const PAUSE_MS = 150;
 /** Backends of one cluster that are drawn. */
 const BACKENDS_MAX = 100;
 
 /** What the list shows of each: the backends themselves would be most of the answer. */
-const FIELDS = "namespace,name,clusters.cluster,clusters.backendCount,clusters.origin,clusters.stale,exports.type,conflicts.reason";
+const FIELDS = "namespace,name,clusters.cluster,clusters.backendCount,clusters.origin,clusters.stale,exports.type,conflicts.reason,tooLarge";
 
 const AFFINITIES = ["none", "local", "remote"];
 
@@ -31,7 +34,9 @@ function Item({ one, isOpen }) {
     <span class="item-name"><span class="quiet">${one.namespace}/</span>${one.name}</span>
     <span class="item-tags">${isStale && html`<span class="mark" title="not confirmed, or held">◌</span>`}
       ${one.exports && html`<span class="tag" title="exported by MCS">mcs</span>`}${one.conflicts?.length > 0 && html`<span class="tag warn">conflict</span>`}</span>
-    <span class="item-count ${backends === 0 ? "amber" : ""}">${plural(one.clusters.length, "cluster")} · ${plural(backends, "backend")}</span>
+    ${one.tooLarge
+      ? html`<span class="item-count red">too large to show</span>`
+      : html`<span class="item-count ${backends === 0 ? "amber" : ""}">${plural(one.clusters.length, "cluster")} · ${plural(backends, "backend")}</span>`}
   </a></li>`;
 }
 
@@ -89,7 +94,7 @@ function Choice({ route, service, chosen, from, affinity }) {
       <option value="">nobody</option>${names.map((name) => html`<option key=${name} value=${name} selected=${name === from}>${name}</option>`)}</select></label>
     <fieldset disabled=${!from}><legend class="unseen">affinity</legend><span>with affinity</span>
       ${AFFINITIES.map((one) => html`<label key=${one} class="pill"><input type="radio" name="affinity" value=${one} checked=${affinity === one} onChange=${() => to({ affinity: one })} />${one}</label>`)}</fieldset>
-    ${chosen && html`<p class="verdict">${plural(chosen.backends.length, "backend")} would be used: ${chosen.reason}${chosen.selection?.localKnown === false ? " (the services of that cluster are not mirrored)" : ""}</p>`}
+    ${chosen?.selection && html`<p class="verdict">${plural(chosen.backends.length, "backend")} would be used: ${chosen.reason}${chosen.selection?.localKnown === false ? " (the services of that cluster are not mirrored)" : ""}</p>`}
   </div>`;
 }
 
@@ -108,6 +113,7 @@ function One({ route, service, chosen, from, affinity }) {
   const used = chosen && new Set(chosen.backends.map((one) => `${one.cluster} ${one.ip}`));
   return html`<article class="service">
     <h2><span class="quiet">${service.namespace}/</span>${service.name}</h2>
+    ${service.tooLarge && html`<p class="red">Its clusters and backends are not shown: ${service.tooLarge.reason}. The first of these keys is <span class="mono">${service.tooLarge.key}</span>.</p>`}
     <${Choice} route=${route} service=${service} chosen=${chosen} from=${from} affinity=${affinity} />
     <div class="columns">${service.clusters.map((cluster) => html`<${Column} key=${cluster.cluster} cluster=${cluster} used=${used} selection=${selection}
       backends=${service.backends.filter((one) => one.cluster === cluster.cluster)} />`)}</div>
@@ -144,7 +150,7 @@ class Open {
   async readNow() {
     const [namespace, name] = this.route.path;
     // as a list of one: a service that is not there is an empty list and no error
-    const one = async (more) => (await ask(`/v1/global-services${query({ namespace, name, limit: 1, meta: "none", ...more })}`, this.stop.signal)).items[0] ?? null;
+    const one = async (more) => (await first("/v1/global-services", { namespace, name, limit: 1, ...more }, this.stop.signal)).items[0] ?? null;
     const { from, affinity } = this;
     try {
       const [service, chosen] = await Promise.all([one({}), from ? one({ affinity, from }) : null]);
@@ -179,6 +185,9 @@ export const services = {
     let pages = 1;
     let hasMore = false;
     let words = "";
+    /** What meshkeep said of a service of exactly the name in the filter; `items` is null before. */
+    let exact = { items: null };
+    let timer = 0;
     let open = route.path.length === 2 ? new Open(route, draw) : null;
     const stop = new AbortController();
 
@@ -193,21 +202,50 @@ export const services = {
       }
       items = found;
       hasMore = pageToken !== undefined;
+      if (words && exact.items === null) askExactly();
       draw();
     });
     read();
     const end = whenMoved(read);
 
+    const loaded = () => (items ?? []).filter((one) => key(one).includes(words));
+
+    /** Asks for a service of exactly this name, where the rows that were read may lack it. */
+    const askExactly = () => {
+      clearTimeout(timer);
+      exact = { items: null };
+      const asked = words;
+      if (!asked || items === null || (!hasMore && loaded().length > 0)) return;
+      timer = setTimeout(async () => {
+        const answer = await servicesCalled(asked, { fields: FIELDS, limit: PAGE }, stop.signal).then((items) => ({ items }), (trouble) => ({ items: [], trouble }));
+        if (asked !== words || stop.signal.aborted) return;
+        exact = answer;
+        draw();
+      }, PAUSE_MS);
+    };
+
+    /** How much the filter looked at, and what it did not find. */
+    const searched = (found) => {
+      if (!words || !items?.length) return null;
+      const total = mirror.status?.counts.globalServices;
+      const part = hasMore && html`<p class="quiet searched">${number(items.length)} of ${total > items.length ? number(total) : "more"} services searched</p>`;
+      if (found.length > 0) return part;
+      const said = exact.trouble?.message ?? (exact.items ? `none of these ${number(items.length)} is called so, and no service has exactly this name` : "Looking …");
+      return html`${part}<p class="quiet">${said}</p>`;
+    };
+
     return {
       view() {
-        const found = (items ?? []).filter((one) => key(one).includes(words));
+        const known = loaded();
+        const keys = new Set(known.map(key));
+        const found = [...known, ...(exact.items ?? []).filter((one) => !keys.has(key(one)))];
         return html`<h1 class="unseen">Services</h1><div class="panes ${open ? "has-one" : ""}">
           <aside class="list" aria-label="services">
-            <input type="search" class="filter" placeholder="filter by name" aria-label="filter by name" value=${words} onInput=${(event) => ((words = event.target.value.trim()), draw())} />
+            <input type="search" class="filter" placeholder="filter by name" aria-label="filter by name" value=${words} onInput=${(event) => ((words = event.target.value.trim()), askExactly(), draw())} />
             ${items === null && html`<p class="quiet">Reading …</p>`}
             ${items?.length === 0 && html`<p class="sentence">No cluster shares a service. One is shared by the annotation <code>service.cilium.io/global</code>, or exported by a ServiceExport.</p>`}
             <ul class="items">${found.map((one) => html`<${Item} key=${key(one)} one=${one} isOpen=${open?.route.path.join("/") === key(one)} />`)}</ul>
-            ${items?.length > 0 && found.length === 0 && html`<p class="quiet">none of the ${number(items.length)} that were read is called so</p>`}
+            ${searched(found)}
             ${hasMore && html`<button type="button" onClick=${() => ((pages += 1), read())}>more than ${number(items.length)}: read on</button>`}
           </aside>
           <div class="pane">${open ? html`<p class="back"><a href=${hash("services")}>‹ all services</a></p>${open.view()}` : items?.length > 0 && html`<p class="sentence quiet">Choose a service: its backends by cluster, and which of them each affinity would use.</p>`}</div>
@@ -226,6 +264,7 @@ export const services = {
         return true;
       },
       close() {
+        clearTimeout(timer);
         stop.abort();
         open?.close();
         end();

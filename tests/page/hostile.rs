@@ -1,0 +1,128 @@
+//! What a remote chooses, on the page: characters that a browser acts on, texts that run from right to left, errors, and services that are too large.
+
+use serde_json::json;
+
+use super::browser::Page;
+use crate::harness::etcd::Etcd;
+use crate::harness::hostile::{HOSTILE_TEXT, Hostile, Mode, is_tame};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::slices::write_large;
+
+/// A namespace that is read from right to left.
+const HEBREW: &str = "\u{5e9}\u{5dc}\u{5d5}\u{5dd}";
+
+/// An address of a pod with these names.
+fn address(ip: &str, namespace: &str, pod: &str) -> (String, Vec<u8>) {
+    let value = json!({ "IP": ip, "Mask": null, "HostIP": "172.18.1.1", "ID": 65_700, "Key": 0, "Metadata": "", "K8sNamespace": namespace, "K8sPodName": pod });
+    (format!("cilium/state/ip/v1/default/{ip}"), value.to_string().into_bytes())
+}
+
+/// A mesh of one cluster, with more entries.
+async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
+    let etcd = Etcd::start().await;
+    publish(&etcd, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], "2026-01-12T09:31:07Z").await;
+    put_leased(&etcd, entries).await;
+    let mut home = Home::new();
+    home.write_cluster("c01", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    meshkeep.reaches("c01", "live").await;
+    (etcd, home, meshkeep)
+}
+
+async fn is_escaped(page: &Page) {
+    page.says(&["\\u001b[31m", "\\u009b2J", "\\u202e", "\\u2066"]).await;
+    let text = page.text().await;
+    assert!(is_tame(&text), "{text:?}");
+}
+
+#[tokio::test]
+async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
+    let label = format!("k8s:app={HOSTILE_TEXT};k8s:io.cilium.k8s.policy.cluster=c01;");
+    let identity = ("cilium/state/identities/v1/id/65700".to_owned(), label.into_bytes());
+    let (etcd, home, meshkeep) = mesh(vec![address("10.1.99.1", "shop", HOSTILE_TEXT), identity]).await;
+    let page = Page::open(meshkeep.url()).await;
+    for part in ["explain/10.1.99.1", "find/10.1.99.0%2F24", "find/65700"] {
+        page.go(&format!("#/{part}")).await;
+        is_escaped(&page).await;
+        page.picture(&format!("hostile-{}", part.replace(['/', '%'], "-"))).await;
+    }
+    // as one types, and as it changes
+    page.press(&["/"]).await;
+    page.types("10.1.99.1").await;
+    page.becomes("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
+    page.press(&["Escape"]).await;
+    page.go("#/changes?kind=ipcache").await;
+    page.says(&["Nothing has changed since this was opened"]).await;
+    put_leased(&etcd, [address("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
+    page.becomes("a line", "return document.querySelectorAll('.change').length === 1").await;
+    assert!(is_tame(&page.text().await));
+    // the error of a remote is its own words
+    let hostile = Hostile::start(Mode::ErrorText).await;
+    home.write_cluster("c02", &hostile.client_file());
+    page.go("#/mesh/c02").await;
+    is_escaped(&page).await;
+    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+}
+
+/// Without isolation the digits would stand left of the namespace, as if they were one.
+#[tokio::test]
+async fn a_name_from_right_to_left_changes_the_order_of_nothing_next_to_it() {
+    let (_etcd, _home, meshkeep) = mesh(vec![address("10.1.99.2", HEBREW, "123")]).await;
+    let page = Page::open(meshkeep.url()).await;
+    let in_order = |selector: &str, pieces: &[&str]| {
+        format!(
+            "const all = [...document.querySelectorAll({})].filter((one) => one.textContent.includes({hebrew}));
+            const left = (within, text) => {{
+              const walker = document.createTreeWalker(within, NodeFilter.SHOW_TEXT);
+              for (let node = walker.nextNode(); node; node = walker.nextNode()) {{
+                const at = node.data.indexOf(text);
+                if (at < 0) continue;
+                const range = document.createRange();
+                range.setStart(node, at);
+                range.setEnd(node, at + text.length);
+                return range.getBoundingClientRect().left;
+              }}
+              return NaN;
+            }};
+            if (all.length === 0) return false;
+            const places = {}.map((piece) => left(all.at(-1), piece));
+            return places.every((place, index) => index === 0 || place > places[index - 1]) ? 'in order' : JSON.stringify(places);",
+            json!(selector),
+            json!(pieces),
+            hebrew = json!(HEBREW),
+        )
+    };
+    page.go("#/find/10.1.99.0%2F24").await;
+    let order = page.becomes("the row", &in_order("td", &[HEBREW, "/", "123"])).await;
+    assert_eq!(order, json!("in order"));
+    page.press(&["/"]).await;
+    page.types("10.1.99.2").await;
+    let order = page.becomes("the suggestion", &in_order(".found-note", &[HEBREW, "/", "123", "c01", "identity"])).await;
+    assert_eq!(order, json!("in order"));
+    page.picture("right-to-left").await;
+    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_service_that_is_too_large_to_decode_says_so() {
+    let slices = (0..4).map(|number| {
+        let name = format!("cart-{number}");
+        (format!("cilium/state/endpointslices/v1/c01/zoo/{name}"), write_large("cart", "c01", 1, "zoo", &name, 15 << 20))
+    });
+    let (_etcd, _home, meshkeep) = mesh(slices.collect()).await;
+    let page = Page::open(meshkeep.url()).await;
+    page.go("#/services/zoo/cart").await;
+    page.says(&[
+        "too large to show",
+        "Its clusters and backends are not shown",
+        "--decoded-max-bytes",
+        "cilium/cache/endpointslices/v1/c01/zoo/cart-0",
+    ])
+    .await;
+    page.is_readable("too large").await;
+    page.picture("too-large").await;
+    page.go("#/problems").await;
+    page.says(&["service too large", "zoo/cart"]).await;
+    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+}

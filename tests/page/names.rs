@@ -1,0 +1,72 @@
+//! Names that the page does not know: before it says that nothing is called so, it asks meshkeep for exactly that name.
+
+use serde_json::json;
+
+use super::browser::Page;
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_leased};
+use crate::harness::meshkeep::{Home, Meshkeep};
+
+/// More than the page reads for completion (`NAMES_MAX` in `src/page/assets/meant.js`).
+const SERVICES: usize = 10_100;
+
+/// The last of them: behind the first 10,000 names.
+const LAST: &str = "svc-10099";
+
+/// A mesh with many services, all of them in the last namespace.
+async fn mesh() -> (Etcd, Home, Meshkeep) {
+    let etcd = Etcd::start().await;
+    publish(&etcd, Form::State, &[MeshCluster::generate(1, SMALL)], "2026-01-12T09:31:07Z").await;
+    let service = |number| {
+        let value = json!({ "cluster": "c01", "clusterID": 1, "namespace": "zoo", "name": format!("svc-{number:05}"), "shared": true, "includeExternal": true });
+        (format!("cilium/state/services/v1/c01/zoo/svc-{number:05}"), value.to_string().into_bytes())
+    };
+    put_leased(&etcd, (0..SERVICES).map(service)).await;
+    let mut home = Home::new();
+    home.write_cluster("c01", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    eventually("all services", || async {
+        let status = meshkeep.get("/v1/status").await;
+        (status["counts"]["globalServices"].as_u64()? >= SERVICES as u64).then_some(())
+    })
+    .await;
+    (etcd, home, meshkeep)
+}
+
+#[tokio::test]
+async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_without_a_question() {
+    let (_etcd, _home, meshkeep) = mesh().await;
+    let page = Page::open(meshkeep.url()).await;
+    page.says(&["c01", "1/1 live"]).await;
+    let row = format!("zoo/{LAST}");
+    // while it is typed
+    page.press(&["/"]).await;
+    page.types(LAST).await;
+    page.becomes("the suggestion", &format!("return document.querySelector('#found')?.innerText.includes({})", json!(row))).await;
+    page.press(&["Escape"]).await;
+    page.press(&["/"]).await;
+    page.types("svc-nobody").await;
+    page.says(&["no pod, shared service, node or cluster is called so"]).await;
+    page.press(&["Escape"]).await;
+    // on a page of its own
+    for path in [LAST.to_owned(), row.replace('/', "%2F")] {
+        page.go(&format!("#/find/{path}")).await;
+        let link = format!("return [...document.querySelectorAll('.find a')].some((one) => one.textContent === {})", json!(row));
+        page.becomes("the link", &link).await;
+    }
+    page.go("#/find/svc-nobody").await;
+    page.says(&["No pod, shared service, node or cluster of this mesh is called so", "the first 10,000"]).await;
+    page.go("#/find/svc-*").await;
+    page.says(&["names are exact"]).await;
+    // the filter of services looks at those that were read, and says so
+    page.go("#/services").await;
+    page.becomes("the list", "return document.querySelectorAll('.items li').length === 500").await;
+    page.chromium.run("document.querySelector('.filter').focus()").await;
+    page.types(LAST).await;
+    page.says(&["500 of 10,1", "services searched", &row]).await;
+    page.is_readable("the filter").await;
+    page.types("x").await;
+    page.says(&["none of these 500 is called so, and no service has exactly this name"]).await;
+    assert_eq!(page.complaints(&["400"]).await, Vec::<String>::new());
+}
