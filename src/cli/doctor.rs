@@ -77,7 +77,7 @@ pub(super) fn text(report: &Report) -> String {
         let _ = writeln!(out, "\ncluster {} ({})", one_line(&cluster.cluster), one_line(&cluster.file.to_string_lossy()));
         lines(&mut out, "  ", &cluster.checks);
         for endpoint in &cluster.endpoints {
-            let _ = writeln!(out, "  {}", endpoint.endpoint);
+            let _ = writeln!(out, "  {}", one_line(&endpoint.endpoint));
             lines(&mut out, "    ", &endpoint.checks);
         }
     }

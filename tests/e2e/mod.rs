@@ -39,5 +39,6 @@ mod store_command;
 mod store_faults;
 mod streams;
 mod terminal;
+mod terminal_escapes;
 mod too_large;
 mod whole_mesh;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::bundle::{bundle, files_of};
 use super::on_problem::Receiver;
 use crate::harness::certificates::Authority;
-use crate::harness::etcd::Etcd;
+use crate::harness::etcd::{Etcd, take_port};
 use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish};
 use crate::harness::meshkeep::{Home, Meshkeep, http};
@@ -242,4 +243,81 @@ async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
     assert_eq!(shared_with_others(&data), Vec::<String>::new());
     assert_eq!(fs::metadata(&elsewhere).unwrap().mode() & 0o777, 0o644, "what a link leads to is none of ours");
     drop(meshkeep);
+}
+
+/// Each command that asks a server, with arguments that let it ask.
+const ASKING: [(&str, &[&str]); 9] = [
+    ("bundle", &["--output", "-"]),
+    ("config", &[]),
+    ("explain", &["10.1.0.1"]),
+    ("get", &["nodes"]),
+    ("healthcheck", &[]),
+    ("lookup", &["10.1.0.1"]),
+    ("problems", &[]),
+    ("status", &["--wait", "--timeout", "1s"]),
+    ("watch", &[]),
+];
+
+fn help(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(arguments).arg("--help").env_clear().output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn secrets_in_the_url_of_a_server_are_in_no_output() {
+    // those above are all that there are
+    let commands = help(&[]);
+    let names = commands.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap().lines();
+    let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty() && *name != "help");
+    let asking: Vec<&str> = names.filter(|name| help(&[name]).contains("--server <URL>")).collect();
+    let mut known = ASKING.map(|(name, _)| name).to_vec();
+    let mut listed = asking.clone();
+    (known.sort_unstable(), listed.sort_unstable());
+    assert_eq!(listed, known);
+
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    fs::write(&token, "hunter2-bearer").unwrap();
+    let mut home = Home::new().with_flags(&[&format!("--token-file={}", token.display())]);
+    let guarded = home.start().await;
+    let mut open = Home::new();
+    let open = open.start().await;
+    let behind = |meshkeep: &Meshkeep| meshkeep.url().trim_start_matches("http://").to_owned();
+    let credentials = "hunter2-bob:hunter2-pw";
+    let urls = [
+        // nobody listens, the server asks for a token, it answers
+        format!("http://{credentials}@127.0.0.1:{}/hunter2?key=hunter2#hunter2", take_port()),
+        format!("http://{credentials}@{}", behind(&guarded)),
+        format!("http://{credentials}@{}/hunter2?key=hunter2", behind(&open)),
+        // no host of that name, no TLS there, and URLs that cannot be used
+        format!("http://{credentials}@nowhere.invalid:1"),
+        format!("https://{credentials}@{}", behind(&open)),
+        format!("http://{credentials}@127.0.0.1:hunter2"),
+        format!("ftp://{credentials}@127.0.0.1:1/"),
+        format!("{credentials}@127.0.0.1:1"),
+        format!("http://{credentials}@"),
+        "http://hunter2-bob:hunter2/pw@127.0.0.1:1".to_owned(),
+    ];
+    let ask = |url: String, by_environment: bool, name: &'static str, arguments: &'static [&'static str]| async move {
+        let mut command = tokio::process::Command::new("timeout");
+        // a watch that is answered goes on, and one that is not tries again
+        let seconds = if name == "watch" { "2" } else { "20" };
+        command.args([seconds, env!("CARGO_BIN_EXE_meshkeep"), name]).args(arguments).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+        if by_environment {
+            command.env("MESHKEEP_SERVER", &url)
+        } else {
+            command.args(["--server", &url])
+        };
+        let output = command.output().await.unwrap();
+        for part in [&output.stdout, &output.stderr] {
+            assert_clean(&format!("{name} of {url}"), &String::from_utf8_lossy(part));
+        }
+    };
+    for (number, url) in urls.iter().enumerate() {
+        for by_environment in [false, true].into_iter().filter(|by_environment| !by_environment || number == 0) {
+            let asked = ASKING.map(|(name, arguments)| ask(url.clone(), by_environment, name, arguments));
+            futures_util::future::join_all(asked).await;
+        }
+    }
 }

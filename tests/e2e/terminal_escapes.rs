@@ -1,0 +1,179 @@
+//! Texts from an etcd that a terminal acts on: the commands that read an etcd show them as escapes, in tables, JSON and errors.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::hostile::{HOSTILE_TEXT, Hostile, Mode, is_tame};
+
+/// What shows that a hostile text was printed: the harmless rest of its first escape sequence.
+const SHOWN: &str = "[31m";
+
+/// A client file, and the commands that read it.
+struct Place(TempDir);
+
+impl Place {
+    fn new(client_file: &str) -> Self {
+        let place = Self(TempDir::new().unwrap());
+        fs::create_dir(place.path("clustermesh")).unwrap();
+        fs::write(place.path("clustermesh/paris"), client_file).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The client file, as an argument.
+    fn file(&self) -> String {
+        self.path("clustermesh/paris").display().to_string()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+        command.env_clear().args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command, and checks that its output and errors are tame.
+    async fn run(&self, arguments: &[&str]) -> (Output, String) {
+        let mut command = self.command(arguments);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        for part in [&output.stdout, &output.stderr] {
+            assert_tame(arguments, part);
+        }
+        let text = String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
+        (output, text)
+    }
+
+    /// The same of a command that shows the hostile text.
+    async fn shows(&self, arguments: &[&str]) -> Output {
+        let (output, text) = self.run(arguments).await;
+        assert!(text.contains(SHOWN), "{arguments:?} does not show the text: {text}");
+        output
+    }
+
+    /// The JSON that a command prints.
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.shows(arguments).await;
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output:?}"))
+    }
+}
+
+fn assert_tame(what: &[&str], bytes: &[u8]) {
+    let text = str::from_utf8(bytes).unwrap_or_else(|error| panic!("{what:?}: {error}"));
+    assert!(is_tame(text), "{what:?} prints what a terminal acts on: {text:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_values_of_an_etcd_are_escaped_by_kvstore() {
+    let etcd = Etcd::start().await;
+    let key = format!("n/{HOSTILE_TEXT}");
+    etcd.put(key.as_str(), HOSTILE_TEXT).await;
+    etcd.put("n/raw", [0x1b_u8, 0x9b, 0xff]).await;
+    let place = Place::new(&etcd.client_file_yaml());
+    let file = place.file();
+    for arguments in [&["get", key.as_str()][..], &["get", "--recursive", "n/"], &["list", "n/"], &["list", "--keys-only", "n/"]] {
+        place.shows(&[&["kvstore"], arguments, &["--etcd", &file]].concat()).await;
+    }
+    let found = place.json(&["kvstore", "get", &key, "-o", "json", "--etcd", &file]).await;
+    assert_eq!((found["key"].as_str(), found["value"].as_str()), (Some(&*key), Some(HOSTILE_TEXT)));
+    let found = place.json(&["kvstore", "list", "n/", "-o", "json", "--etcd", &file]).await;
+    assert_eq!((found[0]["key"].as_str(), found[1]["valueBase64"].as_str()), (Some(&*key), Some("G5v/")));
+    let keys = place.json(&["kvstore", "list", "n/", "--keys-only", "-o", "json", "--etcd", &file]).await;
+    assert_eq!(keys[0].as_str(), Some(&*key));
+    // in errors too, and in what a watch prints
+    place.shows(&["kvstore", "get", &format!("other/{HOSTILE_TEXT}"), "--etcd", &file]).await;
+    let mut watch = place.command(&["kvstore", "watch", "n/", "--etcd", &file]).stdout(Stdio::piped()).spawn().unwrap();
+    let line = BufReader::new(watch.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    assert_tame(&["kvstore", "watch"], line.as_bytes());
+    assert!(line.contains(SHOWN), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_of_an_etcd_are_escaped_by_identity() {
+    let etcd = Etcd::start().await;
+    // a semicolon ends a label
+    let value = HOSTILE_TEXT.replace(';', ",");
+    let label = format!("k8s:app={value};");
+    etcd.put("cilium/state/identities/v1/id/70000", label.as_str()).await;
+    etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
+    let place = Place::new(&etcd.client_file_yaml());
+    let file = place.file();
+    place.shows(&["identity", "list", "--etcd", &file]).await;
+    place.shows(&["identity", "get", "70000", "--etcd", &file]).await;
+    let found = place.json(&["identity", "list", "-o", "json", "--etcd", &file]).await;
+    assert_eq!(found[0]["labels"]["k8s:app"].as_str(), Some(&*value), "{found}");
+    place.shows(&["identity", "release", &format!("k8s:b={value}"), "--etcd", &file]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_doctor_reads_of_a_remote_is_escaped() {
+    let etcd = Etcd::start().await;
+    let config = serde_json::json!({ "id": 1, "capabilities": { "syncedCanaries": HOSTILE_TEXT } }).to_string();
+    etcd.put("cilium/cluster-config/paris", config).await;
+    etcd.put("cilium/.heartbeat", HOSTILE_TEXT).await;
+    let place = Place::new(&etcd.client_file_yaml());
+    let (directory, data) = (place.path("clustermesh").display().to_string(), place.path("data").display().to_string());
+    let arguments = ["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s"];
+    place.shows(&arguments).await;
+    place.json(&[&arguments[..], &["-o", "json"]].concat()).await;
+}
+
+/// Errors are the remote's own words.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_error_text_of_a_remote_is_escaped() {
+    let hostile = Hostile::start(Mode::ErrorText).await;
+    let place = Place::new(&hostile.client_file());
+    let file = place.file();
+    for arguments in [&["kvstore", "get", "n"][..], &["kvstore", "list", "n", "-o", "json"], &["identity", "list", "--timeout", "2s"]] {
+        place.run(&[arguments, &["--etcd", &file]].concat()).await;
+    }
+    let (directory, data) = (place.path("clustermesh").display().to_string(), place.path("data").display().to_string());
+    for form in ["text", "json"] {
+        place.run(&["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s", "-o", form]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_announce_finds_in_an_etcd_is_escaped_in_its_log() {
+    let etcd = Etcd::start().await;
+    etcd.put("cilium/state/identities/v1/id/70000", format!("k8s:app={HOSTILE_TEXT};")).await;
+    etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
+    etcd.put(format!("cilium/state/nodes/v1/vms/{HOSTILE_TEXT}"), HOSTILE_TEXT).await;
+    let place = Place::new(&etcd.client_file_yaml());
+    let machines = place.path("vms.yaml");
+    let workload = "workloads:\n- {namespace: legacy, name: db, labels: {app: db}, ips: [192.168.7.20]}\n";
+    fs::write(&machines, format!("cluster: {{name: vms, id: 77}}\n{workload}")).unwrap();
+    for form in ["text", "json"] {
+        let log = place.path(form);
+        let mut command = place.command(&["announce", "--to", &place.file(), "--log-level", "debug", "--log-format", form]);
+        let mut announcer = command.arg(&machines).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let is_told = || async { (said().contains("a key among identities is none") && said().contains("announced")).then_some(()) };
+        eventually("the announcer to read the etcd", is_told).await;
+        announcer.kill().unwrap();
+        announcer.wait().unwrap();
+        assert_tame(&["announce", form], said().as_bytes());
+        assert!(said().contains(SHOWN), "{}", said());
+    }
+    // what is wrong with a file quotes the file
+    fs::write(
+        &machines,
+        format!(
+            "cluster: {{name: vms, id: 77}}\nnodes:\n- {{name: \"{}\", addresses: [{{type: InternalIP, ip: 192.168.7.7}}]}}\n",
+            "a\\e[31m\\x7f\\u202e"
+        ),
+    )
+    .unwrap();
+    let (output, text) = place.run(&["announce", "--dry-run", &machines.display().to_string()]).await;
+    assert!(!output.status.success() && text.contains(SHOWN), "{text}");
+}
