@@ -1,3 +1,4 @@
 //! Attacks that `scripts/attack` runs at full size, and the tests as small ones.
 
+mod lists;
 mod strangers;

@@ -1,0 +1,175 @@
+//! Remotes that want to end everybody's lists: with keys of 20 KB, whose page tokens no request could carry, and with services whose endpoint slices
+//! no answer could decode. An honest cluster is listed whole beside them, page by page.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::etcd::Etcd;
+use crate::harness::eventually;
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::slices::write_large;
+use crate::harness::truth::Truth;
+
+const STAMP: &str = "2026-01-12T09:31:07Z";
+
+/// Length of the hostile keys: etcd accepts up to 1.5 MiB, and Cilium's own keys have below 700 bytes.
+const KEY_BYTES: usize = 20_000;
+
+/// Maximum length of a page token (docs/api.md).
+const TOKEN_MAX: usize = 512;
+
+/// The lists that a remote's keys are in.
+const LISTS: [&str; 8] = [
+    "/v1/entries?prefix=cilium/cache/",
+    "/v1/rejected",
+    "/v1/nodes",
+    "/v1/services",
+    "/v1/identities",
+    "/v1/ipcache",
+    "/v1/global-services",
+    "/v1/problems",
+];
+
+/// Decoded size of a hostile slice, in its message: five times as much is reserved for it, so that four are more than `--decoded-max-bytes` (256 MiB).
+const UNPACKED_BYTES: usize = 15 << 20;
+
+/// `few` in a test, and the number that `scripts/attack lists` wants.
+fn count(few: usize) -> usize {
+    std::env::var("MESHKEEP_ATTACK_LISTS").map_or(few, |many| many.parse().expect("MESHKEEP_ATTACK_LISTS must be a number"))
+}
+
+/// What reading a list to its end took.
+#[derive(Debug, Default)]
+struct Reading {
+    items: Vec<Value>,
+    pages: usize,
+    token_max: usize,
+    page_max: Duration,
+}
+
+async fn read(meshkeep: &Meshkeep, list: &str, limit: usize) -> Reading {
+    let (mut reading, mut token) = (Reading::default(), None::<String>);
+    loop {
+        let mark = if list.contains('?') { '&' } else { '?' };
+        let next = token.map(|token| format!("&pageToken={token}")).unwrap_or_default();
+        let started = Instant::now();
+        let (status, page) = meshkeep.ask(&format!("{list}{mark}limit={limit}{next}")).await;
+        assert_eq!(status, 200, "{list}, limit {limit}, page {}: {}", reading.pages, page["detail"]);
+        reading.page_max = reading.page_max.max(started.elapsed());
+        reading.pages += 1;
+        reading.items.extend(page["items"].as_array().unwrap().iter().cloned());
+        token = page["nextPageToken"].as_str().map(str::to_owned);
+        let Some(token) = &token else { return reading };
+        reading.token_max = reading.token_max.max(token.len());
+        assert!(token.len() <= TOKEN_MAX, "{list}: a token of {} characters", token.len());
+    }
+}
+
+/// The honest cluster, which comes behind the hostile one in every list.
+async fn with_honest(hostile: &Etcd) -> (Etcd, MeshCluster, Home) {
+    let etcd = Etcd::start().await;
+    let honest = MeshCluster::generate(2, EVERY_KIND);
+    publish(&etcd, Form::State, std::slice::from_ref(&honest), STAMP).await;
+    publish(hostile, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], STAMP).await;
+    let home = Home::new();
+    home.write_cluster("c01", &hostile.client_file_yaml());
+    home.write_cluster("c02", &etcd.client_file_yaml());
+    (etcd, honest, home)
+}
+
+#[tokio::test]
+async fn keys_of_20_kb_end_no_list() {
+    let hostile = Etcd::start().await;
+    let (_etcd, honest, mut home) = with_honest(&hostile).await;
+    let filling = "k".repeat(KEY_BYTES);
+    let count = count(20);
+    // 40 of 20 KB are below etcd's limit for a request
+    for from in (0..count).step_by(40) {
+        for kind in ["nodes/v1/c01/", "services/v1/c01/shop/", "ip/v1/default/", "identities/v1/id/", "serviceexports/v1/c01/shop/"] {
+            let key = |number| (format!("cilium/state/{kind}{number:05}{filling}"), b"{}".to_vec());
+            put_leased(&hostile, (from..count.min(from + 40)).map(key)).await;
+        }
+        // short keys with long names in their values, which findings name
+        let value = |number: usize| {
+            json!({ "IP": format!("10.1.{}.{}", number / 250, number % 250 + 1), "Mask": null, "HostIP": "172.31.0.1", "ID": 65_800,
+                "K8sNamespace": filling, "K8sPodName": filling })
+        };
+        let key = |number| {
+            (format!("cilium/state/ip/v1/default/{}", value(number)["IP"].as_str().unwrap()), value(number).to_string().into_bytes())
+        };
+        put_leased(&hostile, (from..count.min(from + 40)).map(key)).await;
+    }
+    let meshkeep = home.start().await;
+    meshkeep.reaches("c01", "live").await;
+    meshkeep.reaches("c02", "live").await;
+    let of_honest = Truth::of([&honest]).expected().objects.len();
+    let mut total = Reading::default();
+    for list in LISTS {
+        let whole = read(&meshkeep, list, 1_000).await;
+        let paged = read(&meshkeep, list, 7).await;
+        assert_eq!(paged.items.len(), whole.items.len(), "{list}");
+        total.pages += paged.pages + whole.pages;
+        total.token_max = total.token_max.max(paged.token_max).max(whole.token_max);
+        total.page_max = total.page_max.max(paged.page_max).max(whole.page_max);
+    }
+    let mut served = 0;
+    for list in ["nodes", "services", "identities", "ipcache", "service-exports", "endpoint-slices"] {
+        served += read(&meshkeep, &format!("/v1/{list}?cluster=c02"), 1_000).await.items.len();
+    }
+    assert_eq!(served, of_honest);
+    let rejected = read(&meshkeep, "/v1/rejected?cluster=c01", 1_000).await.items;
+    assert!(!rejected.is_empty() && rejected.iter().all(|item| item["key"].as_str().unwrap().len() < 600), "{rejected:?}");
+    println!(
+        "{count} keys of {KEY_BYTES} bytes of each kind: {} pages of {} lists, the longest token has {} characters, the slowest page took {:?}",
+        total.pages,
+        LISTS.len(),
+        total.token_max,
+        total.page_max
+    );
+}
+
+#[tokio::test]
+async fn services_that_are_too_large_to_decode_end_no_list() {
+    let hostile = Etcd::start().await;
+    let (_etcd, honest, mut home) = with_honest(&hostile).await;
+    let count = count(3);
+    for number in 0..count {
+        let slices = (0..4).map(|part| {
+            let (service, name) = (format!("large-{number:05}"), format!("large-{number:05}-{part}"));
+            (format!("cilium/state/endpointslices/v1/c01/a/{name}"), write_large(&service, "c01", 1, "a", &name, UNPACKED_BYTES))
+        });
+        put_leased(&hostile, slices).await;
+    }
+    let meshkeep = home.start().await;
+    let is_live = || async { (meshkeep.phase("c01").await == "live").then_some(()) };
+    crate::harness::eventually_within(Duration::from_secs(600), "the slices to be read", is_live).await;
+    meshkeep.reaches("c02", "live").await;
+    let is_large = |item: &Value| item["tooLarge"].is_object();
+    let whole = read(&meshkeep, "/v1/global-services", 1_000).await;
+    assert_eq!(whole.items.iter().filter(|item| is_large(item)).count(), count);
+    let paged = read(&meshkeep, "/v1/global-services", 7).await;
+    assert_eq!(paged.items.len(), whole.items.len());
+    // of the honest cluster nothing is missing
+    let of_honest = read(&meshkeep, "/v1/global-services?cluster=c02", 1_000).await.items;
+    assert!(!of_honest.is_empty() && !of_honest.iter().any(is_large));
+    let expected = Truth::of([&honest]).expected().objects.len();
+    let mut served = 0;
+    for list in ["nodes", "services", "identities", "ipcache", "service-exports", "endpoint-slices"] {
+        served += read(&meshkeep, &format!("/v1/{list}?cluster=c02"), 1_000).await.items.len();
+    }
+    assert_eq!(served, expected);
+    let findings = eventually("a finding for each", || async {
+        let findings = read(&meshkeep, "/v1/problems?kind=serviceTooLarge", 1_000).await.items;
+        (findings.len() == count).then_some(findings)
+    })
+    .await;
+    assert!(findings.iter().all(|finding| finding["clusters"] == json!(["c01"]) && finding["key"].is_string()));
+    let page_max = whole.page_max.max(paged.page_max);
+    println!(
+        "{count} services too large to decode: {} pages, the slowest took {page_max:?}, {} MB resident at most",
+        paged.pages,
+        meshkeep.resident_peak() / 1_000_000
+    );
+}
