@@ -31,6 +31,7 @@ mod dto;
 mod etcd_api;
 mod feed;
 mod file_watch;
+mod files;
 mod handle;
 pub mod kvstore;
 mod model;
@@ -42,6 +43,7 @@ mod store;
 mod telemetry;
 mod view;
 mod wire;
+mod yaml;
 
 pub use model::{EtcdClusterId, LeaseId, Revision};
 

@@ -136,8 +136,7 @@ struct Announcer {
 /// # Errors
 /// [`AnnounceError`]. Faults of the etcd are none: they are told, and the next try follows.
 pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Result<(), AnnounceError> {
-    let plan = Arc::new(read_files(&options.files).map_err(AnnounceError::Files)?);
-    let session = open(&options.to, options.lease_ttl)?;
+    let (plan, session) = start(options).await?;
     let (sender, plans) = watch::channel(plan);
     let announcer = Announcer { session: session.clone(), plans };
     let ended = tokio::select! {
@@ -153,8 +152,7 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
 /// # Errors
 /// [`AnnounceError`].
 pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: CancellationToken) -> Result<(), AnnounceError> {
-    let plan = Arc::new(read_files(&options.files).map_err(AnnounceError::Files)?);
-    let session = open(&options.to, options.lease_ttl)?;
+    let (plan, session) = start(options).await?;
     let (_sender, plans) = watch::channel(Arc::clone(&plan));
     let announcer = Announcer { session: session.clone(), plans };
     let work = async {
@@ -168,16 +166,30 @@ pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: Cancella
     ended
 }
 
-/// A session with the etcd of a client file.
-fn open(path: &Path, lease_ttl: Duration) -> Result<Session, AnnounceError> {
+/// What the files say, and a session with the etcd that it goes to. Large files take a while: they are read on a thread that may block.
+async fn start(options: &AnnounceOptions) -> Result<(Arc<Plan>, Session), AnnounceError> {
+    let (files, to) = (options.files.clone(), options.to.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let plan = read_files(&files).map_err(AnnounceError::Files)?;
+        Ok::<_, AnnounceError>((plan, read_client_file(&to)?))
+    });
+    let (plan, file) = reading.await??;
+    Ok((Arc::new(plan), open(file, options.lease_ttl)))
+}
+
+fn read_client_file(path: &Path) -> Result<ClientFile, AnnounceError> {
     let content = std::fs::read(path).map_err(|error| AnnounceError::ClientFile { path: path.to_owned(), reason: error.to_string() })?;
-    let file = ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })?;
+    ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })
+}
+
+/// A session with the etcd of a client file.
+fn open(file: ClientFile, lease_ttl: Duration) -> Session {
     let client = ClientOptions {
         requests_per_second_max: REQUESTS_PER_SECOND_MAX,
         bootstrap_requests_per_second_max: Some(BOOTSTRAP_REQUESTS_PER_SECOND_MAX),
         ..ClientOptions::default()
     };
-    Ok(Session::start(file, SessionOptions { client, lease_ttl, ..SessionOptions::default() }, CancellationToken::new()))
+    Session::start(file, SessionOptions { client, lease_ttl, ..SessionOptions::default() }, CancellationToken::new())
 }
 
 impl Announcer {

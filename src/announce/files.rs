@@ -1,15 +1,19 @@
 //! Reading the files, and telling what is wrong with them.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::check;
 use super::fault::{FAULTS_MAX, FileError, ReadFile};
 use super::plan::Plan;
+use crate::files::read_bounded;
+use crate::yaml::{self, Limits};
 
 /// How large a file may be: some 200 bytes for each of the 65,536 workloads that have an identity of their own in the largest range.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// What a file may stand for: one of the largest size has at most four bytes for each event, and nothing in it nests deeper than six levels.
+const LIMITS: Limits = Limits { nesting: 32, events: 4_000_000, bytes: FILE_BYTES_MAX };
 
 /// How many files there may be: a rack each, and more racks than any hall has.
 const FILES_MAX: usize = 1_024;
@@ -42,13 +46,12 @@ pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
 
 fn read(path: &Path) -> Result<ReadFile, FileError> {
     let fault = |line, reason| FileError { path: path.to_owned(), line, reason };
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| fault(None, format!("cannot be read: {error}")))?;
-    let length =
-        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| fault(None, format!("cannot be read: {error}")))?;
-    if length as u64 > FILE_BYTES_MAX {
-        return Err(fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")));
-    }
+    let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")),
+        _ => fault(None, format!("cannot be read: {error}")),
+    })?;
+    let text = String::from_utf8(bytes).map_err(|_| fault(None, "cannot be read: it is not UTF-8".to_owned()))?;
+    yaml::check(&text, &LIMITS).map_err(|error| fault(usize::try_from(error.line()).ok(), error.reason()))?;
     match serde_yaml_ng::from_str(&text) {
         Ok(yaml) => Ok(ReadFile { path: path.to_owned(), text, yaml }),
         Err(error) => {

@@ -196,8 +196,12 @@ impl ClusterTask {
     }
 
     /// One connection, from its files to the error that ends it.
-    async fn attempt(&self, content: &[u8], memory: &mut Memory) -> AttemptError {
-        let file = ClientFile::parse(content);
+    async fn attempt(&self, content: &Arc<[u8]>, memory: &mut Memory) -> AttemptError {
+        let bytes = Arc::clone(content);
+        let file = match tokio::task::spawn_blocking(move || ClientFile::parse(&bytes)).await {
+            Ok(file) => file,
+            Err(error) => return AttemptError::Cluster(format!("the file of cluster {} could not be read: {error}", self.name)),
+        };
         let slips = file.as_ref().ok().and_then(ClientFile::slips);
         self.surroundings.reporter.file_is(file.as_ref().err().map(ToString::to_string), slips);
         let file = match file {

@@ -14,7 +14,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_yaml_ng::Value;
 
 use super::UsageError;
+use crate::files::read_bounded;
 use crate::model::SettingSource;
+use crate::yaml::{self, Limits};
 
 /// What begins the name of every environment variable of ours.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
@@ -138,11 +140,9 @@ fn variable_of(long: &str) -> String {
 /// Reads the file: every key must be an option's long name.
 fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
     let refuse = |reason: String| UsageError::ConfigFile { path: path.to_owned(), reason };
-    let size = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?.len();
-    if size > CONFIG_FILE_SIZE_BYTES_MAX {
-        return Err(refuse(format!("larger than {CONFIG_FILE_SIZE_BYTES_MAX} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let bytes = read_bounded(path, CONFIG_FILE_SIZE_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".to_owned()))?;
+    yaml::check(&text, &Limits::CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
     let keys: Option<BTreeMap<String, Value>> = serde_yaml_ng::from_str(&text).map_err(|error| refuse(not_yaml(&error)))?;
     let mut layer = Layer::new();
     for (key, value) in keys.unwrap_or_default() {

@@ -173,7 +173,8 @@ async fn examine_cluster(
 ) -> ClusterReport {
     let file = options.clustermesh_config.join(&name);
     let mut report = ClusterReport { cluster: name.clone(), file, checks: Vec::new(), endpoints: Vec::new() };
-    let parsed = content.and_then(|content| ClientFile::parse(&content).map_err(|error| error.to_string()));
+    let parsing = tokio::task::spawn_blocking(move || ClientFile::parse(&content?).map_err(|error| error.to_string()));
+    let parsed = parsing.await.unwrap_or_else(|error| Err(error.to_string()));
     let (client, cluster) = match parsed.and_then(|client| Ok((client, ClusterName::parse(&name).map_err(|error| error.to_string())?))) {
         Ok(found) => found,
         Err(reason) => {

@@ -11,10 +11,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_yaml_ng::Value;
 
-use super::Endpoint;
 use super::client_keys::meant_by;
 use super::host_aliases::{self, HostAliases};
-use super::read_bounded::read_bounded;
+use super::{Endpoint, TLS_FILE_BYTES_MAX};
+use crate::files::read_bounded;
+use crate::yaml::{self, Limits, YamlError};
 
 /// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -64,6 +65,12 @@ pub enum ClientFileError {
         /// Line and column. Not the parser's words, which may quote what is there.
         place: String,
     },
+    /// It stands for more than any client file needs, or nests too deeply.
+    #[error("{reason}")]
+    TooMuch {
+        /// Which limit, and where.
+        reason: String,
+    },
     /// YAML, but not a mapping of keys to values.
     #[error("not a mapping of keys such as endpoints to values")]
     NotAMapping,
@@ -102,8 +109,17 @@ pub enum ClientFileError {
     },
 }
 
+impl From<YamlError> for ClientFileError {
+    fn from(error: YamlError) -> Self {
+        match error {
+            YamlError::Syntax { line, column } => Self::NotYaml { place: format!("look at line {line}, column {column}") },
+            YamlError::Limit { .. } => Self::TooMuch { reason: error.to_string() },
+        }
+    }
+}
+
 impl ClientFile {
-    /// Reads the text of a client file.
+    /// Reads the text of a client file: a few milliseconds for each 100 KB of it, so that an async thread leaves a foreign one to a blocking thread.
     ///
     /// # Errors
     /// [`ClientFileError`], naming the key.
@@ -117,7 +133,9 @@ impl ClientFile {
     }
 
     fn read(bytes: &[u8], slips: &mut Vec<Slip>) -> Result<Self, ClientFileError> {
-        let value: Value = serde_yaml_ng::from_slice(bytes).map_err(|error| not_yaml(&error))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| ClientFileError::NotYaml { place: "it is not UTF-8".to_owned() })?;
+        yaml::check(text, &Limits::CONFIGURATION)?;
+        let value: Value = serde_yaml_ng::from_str(text).map_err(|error| not_yaml(&error))?;
         let Value::Mapping(mapping) = value else {
             return Err(ClientFileError::NotAMapping);
         };
@@ -256,7 +274,7 @@ fn pair(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<Cli
 }
 
 fn earliest_expiry(path: &Path) -> Option<SystemTime> {
-    let pem = read_bounded(path).ok()?;
+    let pem = read_bounded(path, TLS_FILE_BYTES_MAX).ok()?;
     CertificateDer::pem_slice_iter(&pem).filter_map(|certificate| expiry(&certificate.ok()?)).min()
 }
 

@@ -23,7 +23,6 @@ pub mod keys;
 mod lease;
 mod limits;
 mod paged_list;
-mod read_bounded;
 mod session;
 pub mod store;
 mod tally;
@@ -47,6 +46,9 @@ pub use session::{
     ClusterSize, Condition, DeleteWatcher, Deleted, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session,
     SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
 };
+/// The largest certificate or key file that is read: a bundle of all public CAs has about 250 kB.
+const TLS_FILE_BYTES_MAX: u64 = 4 << 20;
+
 pub use values::{Event, KeyValue, prefix_end};
 #[cfg(test)]
 pub(crate) use watch::ScriptedWatch;

@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use super::client_file::ClientPair;
-use super::read_bounded::read_bounded;
-use super::{ClientFile, KvstoreError};
+use super::{ClientFile, KvstoreError, TLS_FILE_BYTES_MAX};
+use crate::files::read_bounded;
 
 /// What is said of what cannot be read. The reader's own words may quote a line, and a key on one line is one (rustls-pki-types,
 /// `pem::Error::IllegalSectionStart`).
@@ -72,7 +72,7 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, KvstoreError> {
-    read_bounded(path).map_err(|e| unusable(path, e))
+    read_bounded(path, TLS_FILE_BYTES_MAX).map_err(|e| unusable(path, e))
 }
 
 fn unusable(path: &Path, reason: impl ToString) -> KvstoreError {

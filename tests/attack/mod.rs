@@ -1,4 +1,5 @@
 //! Attacks that `scripts/attack` runs at full size, and the tests as small ones.
 
+mod client_files;
 mod lists;
 mod strangers;

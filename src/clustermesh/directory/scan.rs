@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::files::read_bounded;
 use crate::kvstore::meant_by;
 use crate::model::{ClusterName, in_words};
 
@@ -207,20 +208,16 @@ fn why_skipped(content: &[u8]) -> Option<String> {
 
 /// The content of a regular file, links followed; `None` for anything else.
 fn read_content(path: &Path) -> Result<Option<Vec<u8>>, String> {
-    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => "the file, or the file that it links to, does not exist".to_owned(),
-        _ => in_words(error),
-    })?;
-    if !metadata.is_file() {
-        return Ok(None);
+    match read_bounded(path, FILE_SIZE_BYTES_MAX) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) => match error.kind() {
+            // a directory, a FIFO, a device
+            io::ErrorKind::InvalidInput => Ok(None),
+            io::ErrorKind::NotFound => Err("the file, or the file that it links to, does not exist".to_owned()),
+            io::ErrorKind::FileTooLarge => Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, which no cluster file is")),
+            _ => Err(in_words(error)),
+        },
     }
-    let mut content = Vec::new();
-    let file = File::open(path).map_err(in_words)?;
-    file.take(FILE_SIZE_BYTES_MAX + 1).read_to_end(&mut content).map_err(in_words)?;
-    if content.len() as u64 > FILE_SIZE_BYTES_MAX {
-        return Err(format!("larger than {FILE_SIZE_BYTES_MAX} bytes, which no cluster file is"));
-    }
-    Ok(Some(content))
 }
 
 #[cfg(test)]

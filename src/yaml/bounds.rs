@@ -1,0 +1,323 @@
+//! The events of a text, counted.
+
+use std::collections::HashMap;
+use std::io::{BufReader, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libyaml_safer::{Event, EventData, Mark, Parser, ScalarStyle};
+
+/// How much a text may stand for, each alias counted as what it repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Lists and mappings inside each other.
+    pub(crate) nesting: usize,
+    /// Events of the parser: one for each scalar, two for each list and mapping.
+    pub(crate) events: u64,
+    /// Bytes of all scalars.
+    pub(crate) bytes: u64,
+}
+
+impl Limits {
+    /// For files that configure something: a hundred thousand events are far more than one of 1 MiB needs.
+    pub(crate) const CONFIGURATION: Self = Self { nesting: 32, events: 100_000, bytes: 1 << 20 };
+}
+
+/// Directives (`%TAG`) of one text. The parser compares each with all the others.
+const DIRECTIVES_MAX: usize = 64;
+
+/// How many bytes the parser gets at once: it keeps them as characters, of four bytes each.
+const CHUNK_BYTES: usize = 4096;
+
+/// Why a text is refused. Never quotes it: there may be a password in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum YamlError {
+    /// No YAML.
+    #[error("not YAML: look at line {line}, column {column}")]
+    Syntax {
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+    },
+    /// Over one of the limits.
+    #[error("{reason} (line {line})")]
+    Limit {
+        /// The line of the event that is over the limit, from 1.
+        line: u64,
+        /// Which limit.
+        reason: String,
+    },
+}
+
+impl YamlError {
+    /// The line, from 1.
+    pub(crate) fn line(&self) -> u64 {
+        match self {
+            Self::Syntax { line, .. } | Self::Limit { line, .. } => *line,
+        }
+    }
+
+    /// Why, for messages that name the line before it.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Syntax { column, .. } => format!("not YAML: look at column {column}"),
+            Self::Limit { reason, .. } => reason.clone(),
+        }
+    }
+
+    fn syntax(mark: Mark) -> Self {
+        Self::Syntax { line: mark.line + 1, column: mark.column + 1 }
+    }
+
+    fn limit(mark: Mark, reason: String) -> Self {
+        Self::Limit { line: mark.line + 1, reason }
+    }
+}
+
+/// Goes through all documents of a text.
+///
+/// # Errors
+/// [`YamlError`], for the first event that is over a limit and for what is no YAML.
+pub(crate) fn check(text: &str, limits: &Limits) -> Result<(), YamlError> {
+    let mut events = Events::new(text, *limits)?;
+    while !matches!(events.next()?.data, EventData::StreamEnd) {}
+    Ok(())
+}
+
+/// What a node costs wherever an alias repeats it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cost {
+    events: u64,
+    bytes: u64,
+    /// Lists and mappings inside each other in it.
+    nesting: usize,
+}
+
+/// A list or mapping that has not ended yet.
+struct Open {
+    /// Its place in [`Events::anchored`].
+    anchored: Option<usize>,
+    /// The sums when it began.
+    events: u64,
+    bytes: u64,
+    /// Of what is in it.
+    nesting: usize,
+}
+
+/// The events of a text, each checked before it is given out.
+pub(super) struct Events<'a> {
+    parser: Parser<BufReader<Box<dyn Read + 'a>>>,
+    /// The position behind the text, if a line break was added there.
+    padded_at: Option<u64>,
+    limits: Limits,
+    /// Where the last event ended.
+    last: Mark,
+    open: Vec<Open>,
+    events: u64,
+    bytes: u64,
+    /// By name, indices of `anchored`.
+    anchors: HashMap<String, usize>,
+    /// What the nodes of this document that have an anchor cost; `None` while they have not ended.
+    anchored: Vec<Option<Cost>>,
+}
+
+impl<'a> Events<'a> {
+    pub(super) fn new(text: &'a str, limits: Limits) -> Result<Self, YamlError> {
+        if let Some((line, _)) = text.lines().enumerate().filter(|(_, line)| line.starts_with('%')).nth(DIRECTIVES_MAX) {
+            return Err(YamlError::Limit { line: line as u64 + 1, reason: format!("more than {DIRECTIVES_MAX} directives") });
+        }
+        // libyaml-safer 0.3 panics where a text ends in the middle of a scalar
+        let is_padded = !text.ends_with(['\n', '\r']);
+        let pad: &[u8] = if is_padded { b"\n" } else { b"" };
+        let mut parser = Parser::new();
+        let input: Box<dyn Read + 'a> = Box::new(text.as_bytes().chain(pad));
+        parser.set_input(BufReader::with_capacity(CHUNK_BYTES, input));
+        // the parser counts from behind the byte order mark
+        let padded_at = is_padded.then_some(text.trim_start_matches('\u{feff}').len() as u64);
+        let (open, anchors, anchored) = (Vec::new(), HashMap::new(), Vec::new());
+        Ok(Self { parser, padded_at, limits, last: Mark::default(), open, events: 0, bytes: 0, anchors, anchored })
+    }
+
+    /// The next event. It and all before it are within the limits.
+    pub(super) fn next(&mut self) -> Result<Event, YamlError> {
+        let parser = &mut self.parser;
+        // libyaml-safer 0.3 panics at `[!,`; after an error nobody uses the parser again
+        let mut event = match catch_unwind(AssertUnwindSafe(|| parser.parse())) {
+            Ok(Ok(event)) => event,
+            Ok(Err(error)) => return Err(YamlError::syntax(error.problem_mark().unwrap_or(self.last))),
+            Err(_) => return Err(YamlError::syntax(self.last)),
+        };
+        self.count(&mut event)?;
+        self.last = event.end_mark;
+        Ok(event)
+    }
+
+    fn count(&mut self, event: &mut Event) -> Result<(), YamlError> {
+        let (start, end) = (event.start_mark, event.end_mark);
+        match &mut event.data {
+            EventData::StreamStart { .. } | EventData::StreamEnd | EventData::DocumentEnd { .. } => Ok(()),
+            EventData::DocumentStart { .. } => {
+                self.anchors.clear();
+                self.anchored.clear();
+                Ok(())
+            }
+            EventData::Scalar { anchor, tag, value, style, .. } => {
+                let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+                if is_block && self.padded_at.is_some_and(|padded| end.index > padded) && value.ends_with('\n') {
+                    value.pop();
+                }
+                let cost = Cost { events: 1, bytes: (value.len() + tag.as_ref().map_or(0, String::len)) as u64, nesting: 0 };
+                let anchored = self.anchor(anchor.as_deref());
+                self.settle(anchored, cost);
+                self.add(start, cost)
+            }
+            EventData::SequenceStart { anchor, .. } | EventData::MappingStart { anchor, .. } => {
+                let anchored = self.anchor(anchor.as_deref());
+                self.open.push(Open { anchored, events: self.events, bytes: self.bytes, nesting: 0 });
+                self.add(start, Cost { events: 1, bytes: 0, nesting: 0 })
+            }
+            EventData::SequenceEnd | EventData::MappingEnd => {
+                self.add(start, Cost { events: 1, bytes: 0, nesting: 0 })?;
+                let Some(Open { anchored, events, bytes, nesting }) = self.open.pop() else { return Ok(()) };
+                let nesting = nesting + 1;
+                self.settle(anchored, Cost { events: self.events - events, bytes: self.bytes - bytes, nesting });
+                if let Some(parent) = self.open.last_mut() {
+                    parent.nesting = parent.nesting.max(nesting);
+                }
+                Ok(())
+            }
+            EventData::Alias { anchor } => {
+                let cost = self.anchors.get(anchor).and_then(|place| self.anchored[*place]);
+                // of something that is not there, or that it is in itself
+                self.add(start, cost.ok_or_else(|| YamlError::syntax(start))?)
+            }
+        }
+    }
+
+    /// Remembers an anchor from the beginning of its node: a later one of the same name, also in the node itself, takes the name over.
+    fn anchor(&mut self, name: Option<&str>) -> Option<usize> {
+        let place = self.anchored.len();
+        self.anchors.insert(name?.to_owned(), place);
+        self.anchored.push(None);
+        Some(place)
+    }
+
+    fn settle(&mut self, anchored: Option<usize>, cost: Cost) {
+        if let Some(place) = anchored {
+            self.anchored[place] = Some(cost);
+        }
+    }
+
+    /// Adds what an event stands for.
+    fn add(&mut self, mark: Mark, cost: Cost) -> Result<(), YamlError> {
+        let Limits { nesting, events, bytes } = self.limits;
+        self.events = self.events.saturating_add(cost.events);
+        self.bytes = self.bytes.saturating_add(cost.bytes);
+        if let Some(parent) = self.open.last_mut() {
+            parent.nesting = parent.nesting.max(cost.nesting);
+        }
+        if self.open.len() + cost.nesting > nesting {
+            return Err(YamlError::limit(mark, format!("lists and mappings nested deeper than {nesting}")));
+        }
+        if self.events > events {
+            return Err(YamlError::limit(mark, format!("more than {events} values, with what its aliases repeat")));
+        }
+        if self.bytes > bytes {
+            return Err(YamlError::limit(mark, format!("more than {bytes} bytes of texts, with what its aliases repeat")));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const LIMITS: Limits = Limits::CONFIGURATION;
+
+    fn refused(text: &str) -> String {
+        check(text, &LIMITS).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nesting_is_bounded_with_what_aliases_add() {
+        let nested = |depth: usize| format!("{}x{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(check(&nested(32), &LIMITS), Ok(()));
+        assert_eq!(refused(&nested(33)), "lists and mappings nested deeper than 32 (line 1)");
+        assert_eq!(check(&format!("a: &a {}\nb: [*a]\n", nested(30)), &LIMITS), Ok(()));
+        assert_eq!(refused(&format!("a: &a {}\nb: [[*a]]\n", nested(30))), "lists and mappings nested deeper than 32 (line 2)");
+    }
+
+    #[test]
+    fn events_and_bytes_are_bounded_with_what_aliases_add() {
+        let list = |length: usize| format!("[{}]", "x,".repeat(length));
+        assert_eq!(check(&list(99_998), &LIMITS), Ok(()));
+        assert_eq!(refused(&list(99_999)), "more than 100000 values, with what its aliases repeat (line 1)");
+        let laughs: String =
+            ('b'..='j').zip('a'..).map(|(name, last)| format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(","))).collect();
+        assert_eq!(
+            refused(&format!("a: &a [{}]\n{laughs}", ["x"; 9].join(","))),
+            "more than 100000 values, with what its aliases repeat (line 6)"
+        );
+        let long = format!("a: &a {}\nb: [*a, *a", "x".repeat(400_000));
+        assert_eq!(refused(&format!("{long}]")), "more than 1048576 bytes of texts, with what its aliases repeat (line 2)");
+        assert_eq!(check(&long.replace(", *a", "]"), &LIMITS), Ok(()));
+    }
+
+    #[test]
+    fn aliases_of_nothing_and_of_themselves_are_refused() {
+        for text in ["*a", "&a [*a]", "a: &a {b: &a [*a]}", "a: &a x\n---\n*a\n"] {
+            assert!(refused(text).starts_with("not YAML: look at line "), "{text}");
+        }
+        assert_eq!(check("a: &a [&a x, *a]\nb: *a", &LIMITS), Ok(()));
+    }
+
+    #[test]
+    fn a_text_that_ends_anywhere_does_no_harm() {
+        let whole = "%TAG !e! x\n---\na: &a !e!f \"\\x41\\\n \\\\\"\nb: |+2\n   x\n? [!, 'c', {d: *a}]\n: !<x%C3%A9> >-\n y\n...\n";
+        for end in 0..=whole.len() {
+            let _ = check(&whole[..end], &LIMITS);
+        }
+        assert_eq!(check("a: |\n  x", &LIMITS), Ok(()));
+        assert_eq!(refused("[!,"), "not YAML: look at line 1, column 1");
+        assert_eq!(refused("a: \"\\"), "not YAML: look at line 2, column 1");
+    }
+
+    #[test]
+    fn a_long_text_of_anything_takes_a_moment() {
+        let fill = |text: &str| text.repeat(300_000 / text.len());
+        let pieces = [
+            "[",
+            "{",
+            "{a: ",
+            "[{",
+            "- ",
+            "? ",
+            "? [",
+            "&a ",
+            "!t ",
+            "x # ",
+            "x#",
+            "x\n  ",
+            "x:y ",
+            "[\n",
+            "[],",
+            "a: 1, ",
+            "---\n",
+            "%TAG !a! x\n",
+            "\n",
+            " ",
+            "\t",
+        ];
+        let texts = pieces.iter().flat_map(|piece| ["", "endpoints: ", "[", "\""].map(|before| format!("{before}{}", fill(piece))));
+        let directives = (0..60_000).map(|number| format!("%TAG !{number}! x\n")).collect();
+        for text in texts.chain([directives]) {
+            let begun = Instant::now();
+            let _ = check(&text, &LIMITS);
+            // some 0.2 s in a debug build; what is not linear takes a minute
+            assert!(begun.elapsed() < Duration::from_secs(5), "{}", &text[..20]);
+        }
+    }
+}
