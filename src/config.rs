@@ -25,7 +25,7 @@ use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, 
 /// Everything that `meshkeep serve` can be told. Names are Cilium's where Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Settings {
-    /// Read options from this YAML file too: its keys are the flags without their dashes
+    /// Read options from this YAML file too, a regular file of at most 1 MiB: its keys are the flags without their dashes
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 

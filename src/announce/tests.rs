@@ -254,6 +254,10 @@ fn what_is_wrong_is_told_by_file_line_and_reason() {
 fn files_that_cannot_be_read_are_named_and_the_first_faults_are_enough() {
     let missing = read_files(&["/nowhere/at/all.yaml".into()]).unwrap_err();
     assert_eq!(missing[0].to_string(), "/nowhere/at/all.yaml: cannot be read: No such file or directory (os error 2)");
+    let endless = read_files(&["/dev/zero".into()]).unwrap_err();
+    assert_eq!(endless[0].to_string(), "/dev/zero: cannot be read: not a regular file");
+    let deep = fault(&format!("cluster: {{name: vms, id: 7}}\nworkloads: {}", "[".repeat(900_000)));
+    assert_eq!(deep, "0.yaml:2: lists and mappings nested deeper than 32");
     let workload = |number: usize| format!("- {{namespace: a, name: n{number}, labels: {{app: x}}, ips: ['{number}']}}\n");
     let text = format!("cluster: {{name: vms, id: 7}}\nworkloads:\n{}", (0..50).map(workload).collect::<String>());
     let faults = read(&[&text]).unwrap_err();

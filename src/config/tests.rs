@@ -105,7 +105,7 @@ fn the_flag_beats_the_environment_and_both_beat_the_file() {
 #[test]
 fn a_bad_value_names_its_flag_and_where_it_stands() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
-    let cases: [Case; 10] = [
+    let cases: [Case; 13] = [
         (&["--cluster-id=x"], &[], "", &["'x'", "--cluster-id", "0 to 511"]),
         (
             &[],
@@ -119,6 +119,9 @@ fn a_bad_value_names_its_flag_and_where_it_stands() {
         (&["--config={file}"], &[], "- a list", &["config file /"]),
         (&["--config={file}"], &[], "data-dir: {a: {b: c}}", &["data-dir must be a value"]),
         (&["--config={file}"], &[], "data-dir: [a, b]", &["data-dir takes one value"]),
+        (&["--config={file}"], &[], "data-dir: [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", &["nested deeper than 32"]),
+        (&["--config={file}"], &[], "data-dir: [", &["not YAML: look at line 2, column 1"]),
+        (&["--config=/dev/zero"], &[], "", &["/dev/zero", "not a regular file"]),
         (&["--config=/does/not/exist"], &[], "", &["/does/not/exist", "No such file"]),
         (&[], &[("MESHKEEP_INSECURE", "perhaps")], "", &["MESHKEEP_INSECURE must be true or false"]),
     ];

@@ -1,4 +1,5 @@
-//! The etcd client file: the YAML that Cilium writes per remote cluster (`pkg/kvstore/etcd.go`, etcd's `clientv3/yaml`).
+//! The etcd client file: the YAML that Cilium writes per remote cluster (`pkg/kvstore/etcd.go`, etcd's `clientv3/yaml`). It is read as agents read it:
+//! `tests/clients/go-cilium/readers` compares the two.
 //!
 //! Owns: its keys and their types. Deliberately lacks: a check that an endpoint can be dialled ([`super::Connection::open`]
 //! does that: one bad endpoint must not cost the others).
@@ -11,11 +12,12 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_yaml_ng::Value;
 
+use super::client_fields::{check_other, set_flag, set_path, set_text, texts};
 use super::client_keys::meant_by;
 use super::host_aliases::{self, HostAliases};
 use super::{Endpoint, TLS_FILE_BYTES_MAX};
 use crate::files::read_bounded;
-use crate::yaml::{self, Limits, YamlError};
+use crate::yaml::{Limits, YamlError, go};
 
 /// What an etcd client file says. Keys are case-insensitive and unknown ones are ignored, as Go's decoder does.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -28,6 +30,8 @@ pub struct ClientFile {
     pub(super) user: Option<User>,
     pub(super) host_aliases: HostAliases,
     slips: Vec<Slip>,
+    /// That a certificate or a key is given without the other.
+    half_pair: Option<&'static str>,
 }
 
 /// A key that nobody reads, and the one that was probably meant.
@@ -85,14 +89,6 @@ pub enum ClientFileError {
     /// No endpoint is given.
     #[error("endpoints is missing or empty: give at least one, such as https://host:2379")]
     NoEndpoints,
-    /// One half of the client pair is given without the other.
-    #[error("{present} is set without {absent}: a client certificate needs both")]
-    HalfPair {
-        /// The key that is set.
-        present: &'static str,
-        /// The key that is missing.
-        absent: &'static str,
-    },
     /// What stands at `cilium-host-aliases` cannot be used.
     #[error("cilium-host-aliases: {reason}")]
     HostAliases {
@@ -112,8 +108,9 @@ pub enum ClientFileError {
 impl From<YamlError> for ClientFileError {
     fn from(error: YamlError) -> Self {
         match error {
-            YamlError::Syntax { line, column } => Self::NotYaml { place: format!("look at line {line}, column {column}") },
+            YamlError::Syntax { line, column, .. } => Self::NotYaml { place: format!("look at line {line}, column {column}") },
             YamlError::Limit { .. } => Self::TooMuch { reason: error.to_string() },
+            YamlError::Refused { .. } => Self::NotYaml { place: error.to_string() },
         }
     }
 }
@@ -133,37 +130,45 @@ impl ClientFile {
     }
 
     fn read(bytes: &[u8], slips: &mut Vec<Slip>) -> Result<Self, ClientFileError> {
-        let text = std::str::from_utf8(bytes).map_err(|_| ClientFileError::NotYaml { place: "it is not UTF-8".to_owned() })?;
-        yaml::check(text, &Limits::CONFIGURATION)?;
-        let value: Value = serde_yaml_ng::from_str(text).map_err(|error| not_yaml(&error))?;
-        let Value::Mapping(mapping) = value else {
+        let Value::Mapping(mapping) = go::read(bytes, &Limits::CONFIGURATION)? else {
             return Err(ClientFileError::NotAMapping);
         };
+        let mut pairs: Vec<(&str, &Value)> = mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))).collect();
+        // Go's JSON has them in this order: of keys that differ in their case alone, the last counts
+        pairs.sort_by_key(|(key, _)| *key);
         let mut file = Self::default();
         let (mut certificate, mut key_path) = (None, None);
         let (mut name, mut password) = (String::new(), String::new());
-        for (key, value) in &mapping {
-            let Some(key) = key.as_str() else { continue };
+        for (key, value) in pairs {
             match key.to_ascii_lowercase().as_str() {
                 "endpoints" => file.endpoints = texts("endpoints", value)?.into_iter().map(Endpoint::new).collect(),
-                "trusted-ca-file" => file.trusted_ca_file = path("trusted-ca-file", value)?,
-                "cert-file" => certificate = path("cert-file", value)?,
-                "key-file" => key_path = path("key-file", value)?,
-                "insecure-transport" => file.insecure_transport = flag("insecure-transport", value)?,
-                "insecure-skip-tls-verify" => file.insecure_skip_tls_verify = flag("insecure-skip-tls-verify", value)?,
-                "username" => name = text("username", value)?,
-                "password" => password = text("password", value)?,
+                "trusted-ca-file" => set_path(&mut file.trusted_ca_file, "trusted-ca-file", value)?,
+                "cert-file" => set_path(&mut certificate, "cert-file", value)?,
+                "key-file" => set_path(&mut key_path, "key-file", value)?,
+                "insecure-transport" => set_flag(&mut file.insecure_transport, "insecure-transport", value)?,
+                "insecure-skip-tls-verify" => set_flag(&mut file.insecure_skip_tls_verify, "insecure-skip-tls-verify", value)?,
+                "username" => set_text(&mut name, "username", value)?,
+                "password" => set_text(&mut password, "password", value)?,
                 host_aliases::KEY => {
                     file.host_aliases = HostAliases::read(value).map_err(|reason| ClientFileError::HostAliases { reason })?;
                 }
-                _ => slips.extend(meant_by(key).filter(|_| slips.len() < SLIP_COUNT_MAX).map(|meant| Slip { key: key.to_owned(), meant })),
+                lower => {
+                    check_other(lower, value)?;
+                    slips.extend(meant_by(key).filter(|_| slips.len() < SLIP_COUNT_MAX).map(|meant| Slip { key: key.to_owned(), meant }));
+                }
             }
         }
         if file.endpoints.is_empty() {
             return Err(ClientFileError::NoEndpoints);
         }
-        file.client_pair = pair(certificate, key_path)?;
-        // etcd's own client logs in only where both are given
+        // etcd's own client uses both or none
+        (file.client_pair, file.half_pair) = match (certificate, key_path) {
+            (Some(certificate), Some(key)) => (Some(ClientPair { certificate, key }), None),
+            (None, None) => (None, None),
+            (Some(_), None) => (None, Some("cert-file is set without key-file")),
+            (None, Some(_)) => (None, Some("key-file is set without cert-file")),
+        };
+        // and logs in only where both are given
         file.user = (!name.is_empty() && !password.is_empty()).then_some(User { name, password });
         Ok(file)
     }
@@ -177,7 +182,9 @@ impl ClientFile {
     /// What of the file is ignored and was probably meant otherwise, in words.
     #[must_use]
     pub fn slips(&self) -> Option<String> {
-        (!self.slips.is_empty()).then(|| in_words(&self.slips))
+        let half_pair = self.half_pair.map(|told| format!("{told}, so that no client certificate is shown"));
+        let slips = (!self.slips.is_empty()).then(|| in_words(&self.slips));
+        slips.into_iter().chain(half_pair).reduce(|told, more| format!("{told}; {more}"))
     }
 
     /// The files that a connection needs: CA, certificate and key, where set. None with `insecure-transport`.
@@ -219,6 +226,7 @@ impl fmt::Debug for ClientFile {
             .field("user", &self.user.as_ref().map(|_| "redacted"))
             .field("host_aliases", &self.host_aliases)
             .field("slips", &self.slips)
+            .field("half_pair", &self.half_pair)
             .finish()
     }
 }
@@ -226,51 +234,6 @@ impl fmt::Debug for ClientFile {
 fn in_words(slips: &[Slip]) -> String {
     let texts: Vec<String> = slips.iter().map(|Slip { key, meant }| format!("{key:?} where \"{meant}\" is meant")).collect();
     format!("it says {}, which etcd's client ignores", texts.join(", and "))
-}
-
-fn not_yaml(error: &serde_yaml_ng::Error) -> ClientFileError {
-    let place = error.location().map(|at| format!("look at line {}, column {}", at.line(), at.column()));
-    ClientFileError::NotYaml { place: place.unwrap_or_else(|| "it ends too early".to_owned()) }
-}
-
-fn text(key: &'static str, value: &Value) -> Result<String, ClientFileError> {
-    match value {
-        // Go's decoder leaves a field at its zero value for null
-        Value::Null => Ok(String::new()),
-        Value::String(text) => Ok(text.clone()),
-        _ => Err(ClientFileError::WrongType { key, expected: "a text (quote it if it looks like a number)" }),
-    }
-}
-
-fn path(key: &'static str, value: &Value) -> Result<Option<PathBuf>, ClientFileError> {
-    let text = text(key, value)?;
-    Ok((!text.is_empty()).then(|| text.into()))
-}
-
-fn flag(key: &'static str, value: &Value) -> Result<bool, ClientFileError> {
-    match value {
-        Value::Null => Ok(false),
-        Value::Bool(flag) => Ok(*flag),
-        _ => Err(ClientFileError::WrongType { key, expected: "true or false" }),
-    }
-}
-
-fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
-    let wrong = ClientFileError::WrongType { key, expected: "a list of texts" };
-    match value {
-        Value::Null => Ok(Vec::new()),
-        Value::Sequence(items) => items.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(|| wrong.clone())).collect(),
-        _ => Err(wrong),
-    }
-}
-
-fn pair(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<ClientPair>, ClientFileError> {
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some(ClientPair { certificate, key })),
-        (None, None) => Ok(None),
-        (Some(_), None) => Err(ClientFileError::HalfPair { present: "cert-file", absent: "key-file" }),
-        (None, Some(_)) => Err(ClientFileError::HalfPair { present: "key-file", absent: "cert-file" }),
-    }
 }
 
 fn earliest_expiry(path: &Path) -> Option<SystemTime> {
@@ -302,6 +265,7 @@ mod tests {
             user: Some(User { name: "u".into(), password: "p".into() }),
             host_aliases: HostAliases::default(),
             slips: Vec::new(),
+            half_pair: None,
         };
         assert_eq!(file, expected);
         assert_eq!(file.referenced_files(), ["/ca.crt", "/c.crt", "/c.key"].map(PathBuf::from));
@@ -318,16 +282,39 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let message = |text: &str| ClientFile::parse(text.as_bytes()).unwrap_err().to_string();
-        assert!(message("endpoints: [").starts_with("not YAML: "));
         assert_eq!(message("just text"), "not a mapping of keys such as endpoints to values");
         assert_eq!(message(""), "not a mapping of keys such as endpoints to values");
         assert_eq!(message("endpoints: []"), "endpoints is missing or empty: give at least one, such as https://host:2379");
         assert_eq!(message("endpoints: https://a:2379"), "endpoints must be a list of texts");
         assert_eq!(message("endpoints: [1]"), "endpoints must be a list of texts");
         assert_eq!(message("insecure-transport: 1"), "insecure-transport must be true or false");
-        assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number)");
+        assert_eq!(message("password: 1234"), "password must be a text (quote it if it looks like a number or a boolean)");
+        assert_eq!(message("username: yes"), "username must be a text (quote it if it looks like a number or a boolean)");
+        assert_eq!(message("endpoints: [a]\ndial-timeout: 5s"), "dial-timeout must be a whole number, in nanoseconds where it is a time");
+        assert_eq!(message("endpoints: [a]\n~: x"), "not YAML: a key must be a text (line 2)");
+        assert_eq!(message("endpoints: ["), "not YAML: look at line 2, column 1");
+        assert_eq!(message(&format!("endpoints: {}", "[".repeat(900_000))), "lists and mappings nested deeper than 32 (line 1)");
         assert_eq!(message("cilium-host-aliases: [{hostname: a}]"), "cilium-host-aliases: the entry \"a\" has no ips");
-        assert_eq!(message("endpoints: [a]\ncert-file: /c.crt"), "cert-file is set without key-file: a client certificate needs both");
+    }
+
+    #[test]
+    fn what_agents_accept_is_read_as_they_read_it() {
+        let read = |text: &str| ClientFile::parse(text.as_bytes()).unwrap();
+        let plain = read("endpoints: [https://a:2379]");
+        for text in [
+            "\u{feff}endpoints: [https://a:2379]",
+            "endpoints: [https://a:2379]\n---\n",
+            "endpoints: [https://a:2379]\n---\nendpoints: [b]\n",
+            "endpoints: [b]\nendpoints: [https://a:2379]",
+            "endpoints:\t[https://a:2379]\t\n",
+            "Endpoints: [b]\nendpoints: [https://a:2379]",
+            "x: &x [https://a:2379]\nendpoints: *x",
+            "<<: {endpoints: [https://a:2379]}\ndial-timeout: 5e9",
+        ] {
+            assert_eq!(read(text), plain, "{text:?}");
+        }
+        assert!(read("endpoints: [a]\ninsecure-transport: yes").insecure_transport);
+        assert_eq!(read("endpoints: [a]\ntrusted-ca-file: 12").trusted_ca_file, Some("12".into()));
     }
 
     #[test]
@@ -336,8 +323,12 @@ mod tests {
         let told = r#"it says "trusted_ca_file" where "trusted-ca-file" is meant, and "usernam" where "username" is meant, which etcd's client ignores"#;
         assert_eq!(file.slips().as_deref(), Some(told));
         assert_eq!(ClientFile::parse(b"endpoints: [a]\nnote: x").unwrap().slips(), None);
-        let error = ClientFile::parse(b"endpoints: [a]\ncert-fil: /c.crt\nkey-file: /c.key").unwrap_err().to_string();
-        let told = r#"key-file is set without cert-file: a client certificate needs both; it says "cert-fil" where "cert-file" is meant, which etcd's client ignores"#;
+        let half = ClientFile::parse(b"endpoints: [a]\ncert-fil: /c.crt\nkey-file: /c.key").unwrap();
+        let told = r#"it says "cert-fil" where "cert-file" is meant, which etcd's client ignores; key-file is set without cert-file, so that no client certificate is shown"#;
+        assert_eq!(half.slips().as_deref(), Some(told));
+        assert_eq!(half.client_pair, None);
+        let error = ClientFile::parse(b"endpoint: [a]\n").unwrap_err().to_string();
+        let told = r#"endpoints is missing or empty: give at least one, such as https://host:2379; it says "endpoint" where "endpoints" is meant, which etcd's client ignores"#;
         assert_eq!(error, told);
         let many: String = (0..SLIP_COUNT_MAX + 3).map(|spaces| format!("'endpoint{}': x\n", " ".repeat(spaces))).collect();
         let file = ClientFile::parse(format!("endpoints: [a]\n{many}").as_bytes()).unwrap();

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
@@ -65,7 +64,7 @@ async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream
     let Some(connector) = tls else {
         return Ok(Box::new(stream));
     };
-    let name = ServerName::try_from(address.host.clone()).map_err(|_| KvstoreError::InvalidEndpoint {
+    let name = address.server_name().map_err(|_| KvstoreError::InvalidEndpoint {
         endpoint: Endpoint::new(&authority),
         reason: "not a host name that TLS can verify",
     })?;

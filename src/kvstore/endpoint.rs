@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tonic::transport::Uri;
 
 use super::KvstoreError;
@@ -67,7 +68,7 @@ impl Address {
     pub(super) fn parse(endpoint: &Endpoint, insecure_transport: bool) -> Result<Self, KvstoreError> {
         let invalid = |reason| KvstoreError::InvalidEndpoint { endpoint: endpoint.clone(), reason };
         let (scheme, rest) = endpoint.0.split_once("://").unwrap_or(("https", &endpoint.0));
-        let secure = match scheme {
+        let secure = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => !insecure_transport,
             _ => return Err(invalid("only http:// and https:// are supported")),
@@ -86,6 +87,11 @@ impl Address {
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(Self { host, port: uri.port_u16().unwrap_or(PORT_DEFAULT), secure })
+    }
+
+    /// The name that the server's certificate has to be for: without the dot that makes a name absolute in DNS.
+    pub(super) fn server_name(&self) -> Result<ServerName<'static>, InvalidDnsNameError> {
+        ServerName::try_from(self.host.strip_suffix('.').unwrap_or(&self.host).to_owned())
     }
 
     /// `host:port`, with brackets around an IPv6 address.
@@ -107,11 +113,14 @@ mod tests {
             ("http://10.0.0.1:4001", false, address("10.0.0.1", 4001, false)),
             ("tokyo:2379", false, address("tokyo", 2379, true)),
             ("tokyo", true, address("tokyo", 2379, false)),
+            ("HTTP://tokyo:2379", false, address("tokyo", 2379, false)),
+            ("Https://tokyo.mesh.:2379", false, address("tokyo.mesh.", 2379, true)),
             ("https://[fd00::1]:2379", false, address("fd00::1", 2379, true)),
         ] {
             assert_eq!(Address::parse(&Endpoint::new(text), insecure).unwrap(), expected, "{text}");
         }
         assert_eq!(address("fd00::1", 1, true).authority(), "[fd00::1]:1");
+        assert_eq!(address("tokyo.mesh.", 1, true).server_name().unwrap().to_str(), "tokyo.mesh");
     }
 
     #[test]

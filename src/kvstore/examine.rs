@@ -136,7 +136,7 @@ async fn shake_hands(
     stream: TcpStream,
     address: &Address,
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, String> {
-    let name = ServerName::try_from(address.host.clone()).map_err(|_| "not a host name that TLS can verify".to_owned())?;
+    let name = address.server_name().map_err(|_| "not a host name that TLS can verify".to_owned())?;
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| error.to_string())
 }
 

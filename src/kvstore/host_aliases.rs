@@ -1,9 +1,11 @@
 //! The addresses that a client file gives for names itself: `cilium-host-aliases`, which Cilium writes for clusters that have addresses and no name
 //! in any DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's own client ignores it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use serde_yaml_ng::Value;
+
+use super::client_fields::text_of;
 
 /// The key of the file that they stand at.
 pub(super) const KEY: &str = "cilium-host-aliases";
@@ -26,27 +28,46 @@ impl HostAliases {
         for entry in entries {
             let field = |name: &str| -> Result<Option<&Value>, String> {
                 let fields = entry.as_mapping().ok_or_else(wrong)?;
-                let found = fields.iter().find(|(key, _)| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name)));
-                Ok(found.map(|(_, value)| value).filter(|value| !value.is_null()))
+                let is_named = |key: &Value| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
+                let found = fields.iter().filter(|(key, value)| is_named(key) && !value.is_null());
+                Ok(found.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
             };
-            let hostname = field("hostname")?.map_or(Some(""), Value::as_str).ok_or_else(wrong)?;
+            let hostname = field("hostname")?.map_or(Some(String::new()), text_of).ok_or_else(wrong)?;
             let texts = field("ips")?.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong)?;
-            let ips = texts.iter().map(|text| text.as_str()?.parse().ok()).collect::<Option<Vec<IpAddr>>>();
+            let ips = texts.iter().map(address).collect::<Option<Vec<Option<IpAddr>>>>();
             let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
             match ips {
                 _ if hostname.is_empty() => return unusable("has no hostname"),
                 None => return unusable("has something in ips that is no IP address"),
                 Some(ips) if ips.is_empty() => return unusable("has no ips"),
-                Some(_) if aliases.addresses(hostname).is_some() => return unusable("is there twice"),
-                Some(ips) => aliases.0.push((hostname.to_owned(), ips)),
+                Some(_) if aliases.0.iter().any(|(name, _)| *name == hostname) => return unusable("is there twice"),
+                Some(ips) => aliases.0.push((hostname, ips.into_iter().flatten().collect())),
             }
         }
         Ok(aliases)
     }
 
-    /// The addresses of a name, if it is one of these.
+    /// All names with their addresses, in the order of the file.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &[IpAddr])> {
+        self.0.iter().map(|(name, ips)| (name.as_str(), ips.as_slice()))
+    }
+
+    /// The addresses of a name, if it is one of these: written in the same way, else in another case.
     pub(super) fn addresses(&self, hostname: &str) -> Option<&[IpAddr]> {
-        self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(hostname)).map(|(_, ips)| ips.as_slice())
+        let same = self.0.iter().find(|(name, _)| name == hostname);
+        let entry = same.or_else(|| self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(hostname)));
+        entry.map(|(_, ips)| ips.as_slice())
+    }
+}
+
+/// An address as Go's `netip.Addr` takes it; in it `None` for what agents accept and nobody can reach: an empty one, and one with a zone.
+fn address(value: &Value) -> Option<Option<IpAddr>> {
+    let text = if value.is_null() { "" } else { value.as_str()? };
+    match text.split_once('%') {
+        _ if text.is_empty() => Some(None),
+        Some((address, zone)) => (!zone.is_empty() && address.parse::<Ipv6Addr>().is_ok()).then_some(None),
+        None => text.parse().ok().map(Some),
     }
 }
 
@@ -67,6 +88,10 @@ mod tests {
         assert_eq!(aliases.addresses("PARIS.mesh.cilium.io"), Some(&expected[..]));
         assert_eq!(aliases.addresses("rome").map(<[IpAddr]>::len), Some(1));
         assert_eq!(aliases.addresses("tokyo"), None);
+        let aliases =
+            read("- {hostname: 12, ips: ['', ~, 'fe80::1%eth0', '::1']}\n- {hostname: a, ips: ['::2']}\n- {hostname: A, ips: ['::3']}")
+                .unwrap();
+        assert_eq!(["12", "a", "A"].map(|name| aliases.addresses(name).unwrap()[0].to_string()), ["::1", "::2", "::3"]);
         assert_eq!(read("null"), Ok(HostAliases::default()));
     }
 
@@ -79,7 +104,9 @@ mod tests {
             ("[{ips: [192.0.2.1]}]", "the entry \"\" has no hostname"),
             ("[{hostname: a}]", "the entry \"a\" has no ips"),
             ("[{hostname: a, ips: [b]}]", "the entry \"a\" has something in ips that is no IP address"),
-            ("[{hostname: a, ips: ['::1']}, {hostname: A, ips: ['::1']}]", "the entry \"A\" is there twice"),
+            ("[{hostname: a, ips: [1]}]", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{hostname: a, ips: ['::1%']}]", "the entry \"a\" has something in ips that is no IP address"),
+            ("[{hostname: a, ips: ['::1']}, {hostname: a, ips: ['::1']}]", "the entry \"a\" is there twice"),
         ] {
             assert_eq!(read(text), Err(expected.to_owned()), "{text}");
         }

@@ -10,7 +10,10 @@
 //! The only room that imports `etcd-client`.
 
 mod certificates;
+mod client_fields;
 mod client_file;
+#[cfg(test)]
+mod client_file_table;
 mod client_keys;
 mod connection;
 mod dial;
@@ -46,10 +49,10 @@ pub use session::{
     ClusterSize, Condition, DeleteWatcher, Deleted, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session,
     SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
 };
-/// The largest certificate or key file that is read: a bundle of all public CAs has about 250 kB.
-const TLS_FILE_BYTES_MAX: u64 = 4 << 20;
-
 pub use values::{Event, KeyValue, prefix_end};
 #[cfg(test)]
 pub(crate) use watch::ScriptedWatch;
 pub use watch::{Watch, WatchMessage};
+
+/// The largest certificate or key file that is read: a bundle of all public CAs has about 250 kB.
+const TLS_FILE_BYTES_MAX: u64 = 4 << 20;

@@ -38,6 +38,8 @@ pub(crate) enum YamlError {
         line: u64,
         /// From 1.
         column: u64,
+        /// The parser's words, which quote nothing.
+        problem: &'static str,
     },
     /// Over one of the limits.
     #[error("{reason} (line {line})")]
@@ -47,26 +49,35 @@ pub(crate) enum YamlError {
         /// Which limit.
         reason: String,
     },
+    /// YAML that agents refuse.
+    #[error("{reason} (line {line})")]
+    Refused {
+        /// From 1.
+        line: u64,
+        /// Why.
+        reason: &'static str,
+    },
 }
 
 impl YamlError {
     /// The line, from 1.
     pub(crate) fn line(&self) -> u64 {
         match self {
-            Self::Syntax { line, .. } | Self::Limit { line, .. } => *line,
+            Self::Syntax { line, .. } | Self::Limit { line, .. } | Self::Refused { line, .. } => *line,
         }
     }
 
     /// Why, for messages that name the line before it.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::Syntax { column, .. } => format!("not YAML: look at column {column}"),
+            Self::Syntax { problem, .. } => (*problem).to_owned(),
             Self::Limit { reason, .. } => reason.clone(),
+            Self::Refused { reason, .. } => (*reason).to_owned(),
         }
     }
 
-    fn syntax(mark: Mark) -> Self {
-        Self::Syntax { line: mark.line + 1, column: mark.column + 1 }
+    fn syntax(mark: Mark, problem: &'static str) -> Self {
+        Self::Syntax { line: mark.line + 1, column: mark.column + 1, problem }
     }
 
     fn limit(mark: Mark, reason: String) -> Self {
@@ -144,8 +155,8 @@ impl<'a> Events<'a> {
         // libyaml-safer 0.3 panics at `[!,`; after an error nobody uses the parser again
         let mut event = match catch_unwind(AssertUnwindSafe(|| parser.parse())) {
             Ok(Ok(event)) => event,
-            Ok(Err(error)) => return Err(YamlError::syntax(error.problem_mark().unwrap_or(self.last))),
-            Err(_) => return Err(YamlError::syntax(self.last)),
+            Ok(Err(error)) => return Err(YamlError::syntax(error.problem_mark().unwrap_or(self.last), error.problem())),
+            Err(_) => return Err(YamlError::syntax(self.last, "a tag that ends with a comma")),
         };
         self.count(&mut event)?;
         self.last = event.end_mark;
@@ -189,7 +200,7 @@ impl<'a> Events<'a> {
             EventData::Alias { anchor } => {
                 let cost = self.anchors.get(anchor).and_then(|place| self.anchored[*place]);
                 // of something that is not there, or that it is in itself
-                self.add(start, cost.ok_or_else(|| YamlError::syntax(start))?)
+                self.add(start, cost.ok_or_else(|| YamlError::syntax(start, "an alias of nothing, or of what it is in"))?)
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::harness::scene::Scene;
 const LOOKUPS: usize = 200;
 
 /// Of each form of file, how many there are in the attack; one in a test.
-const COPIES: usize = 40;
+const COPIES: usize = 20;
 
 /// What 99 of 100 lookups may take. A thread that parses one of these files without bounds answers nobody for a minute.
 const LOOKUP_MAX: Duration = Duration::from_millis(500);

@@ -193,6 +193,25 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
 }
 
 #[tokio::test]
+async fn files_that_agents_read_are_mirrored_and_those_that_they_skip_are_named() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let file = scene.remotes[0].client_file();
+    scene.home.write_cluster("c01", &format!("\u{feff}endpoints: [nobody]\n{file}\ninsecure-transport:\tyes\n---\n]"));
+    let directory = scene.home.config_directory();
+    let utf16: Vec<u8> = "\u{feff}endpoints: [a]\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    fs::write(directory.join("utf16"), utf16).unwrap();
+    fs::write(directory.join("json"), r#"{"endpoints": ["http://127.0.0.1:1"]}"#).unwrap();
+    fs::write(directory.join("twice"), "ZW5kcG9pbnRzOiBbYV0K\n").unwrap();
+    scene.start_meshkeep().await;
+    scene.settles("a file as agents take it").await;
+    let invalid = scene.meshkeep().get("/v1/status").await["directory"]["invalidFiles"].clone();
+    for (name, cause) in [("utf16", "it is UTF-16"), ("json", "it is JSON or YAML with its keys in quotes"), ("twice", "it is base64")] {
+        assert!(invalid[name].as_str().is_some_and(|reason| reason.starts_with(cause)), "{name}: {invalid}");
+    }
+    scene.stop_meshkeep().await;
+}
+
+#[tokio::test]
 async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is_mended() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;

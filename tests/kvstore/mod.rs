@@ -1,5 +1,6 @@
 //! The kvstore room against real etcd servers.
 
+mod client_files;
 mod connection;
 mod follow;
 mod list;

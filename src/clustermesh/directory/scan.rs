@@ -11,6 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use sha2::{Digest, Sha256};
 
 use crate::files::read_bounded;
@@ -191,8 +193,11 @@ fn is_cluster_file(content: &[u8]) -> bool {
 
 /// Why a file whose name is a cluster's is none of a cluster; `None` if it is something else altogether. Quotes keys that look like ours alone.
 fn why_skipped(content: &[u8]) -> Option<String> {
-    let Ok(text) = std::str::from_utf8(content) else { return None };
     let agents = "an agent does not read it either";
+    if let Some(cause) = encoded_mark(content) {
+        return Some(format!("it is {cause}, and the bytes \"endpoints:\" are not in it: {agents}"));
+    }
+    let Ok(text) = std::str::from_utf8(content) else { return None };
     if text.trim().is_empty() {
         return Some(format!("it is empty, so that there is no cluster of this name: {agents}"));
     }
@@ -204,6 +209,26 @@ fn why_skipped(content: &[u8]) -> Option<String> {
     }
     let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(&key.replace('_', "-").as_str()));
     is_client_file.then(|| format!("it names no endpoints: {agents}"))
+}
+
+/// How the mark is in the content, where it is in it and not as it stands.
+fn encoded_mark(content: &[u8]) -> Option<&'static str> {
+    let wide = |unit: fn([u8; 2]) -> u16| {
+        let units = content.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
+        is_cluster_file(&units.flat_map(u8::try_from).collect::<Vec<u8>>())
+    };
+    if wide(u16::from_le_bytes) || wide(u16::from_be_bytes) {
+        return Some("UTF-16");
+    }
+    let packed: Vec<u8> = content.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    if BASE64.decode(packed).is_ok_and(|unpacked| is_cluster_file(&unpacked)) {
+        return Some("base64, perhaps encoded twice in a Secret's data");
+    }
+    let quoted = content.windows(9).enumerate().filter(|(_, word)| *word == b"endpoints").any(|(place, _)| match &content[place + 9..] {
+        [b'"' | b'\'', rest @ ..] => rest.trim_ascii_start().starts_with(b":"),
+        _ => false,
+    });
+    quoted.then_some("JSON or YAML with its keys in quotes")
 }
 
 /// The content of a regular file, links followed; `None` for anything else.
@@ -227,19 +252,24 @@ mod tests {
     #[test]
     fn what_looks_like_a_cluster_file_and_is_none_says_why() {
         let directory = tempfile::tempdir().unwrap();
-        let cases: [(&str, &str, Option<&str>); 12] = [
-            ("tokyo", "endpoint:\n- https://tokyo:2379\n", Some("it says \"endpoint:\" where \"endpoints:\" is meant")),
-            ("osaka", "Endpoints:\n- https://osaka:2379\n", Some("it says \"Endpoints:\"")),
-            ("kyoto", "endpoints :\n- https://kyoto:2379\n", Some("it says \"endpoints:\" where")),
-            ("nara", " \n", Some("it is empty")),
-            ("kobe", "trusted-ca-file: /ca.crt\nusername: joe\npassword: hunter2\n", Some("it names no endpoints")),
-            ("otsu", "end_points:\n- https://otsu:2379\n", Some("it says \"end_points:\" where")),
-            ("tsu", "trusted_ca_file: /ca.crt\npassword: hunter2\n", Some("it names no endpoints")),
-            ("notes", "to do: key rotation\nhint: ask paris\n", None),
-            ("paris", "endpoints:\n- https://paris:2379\n", None),
-            ("readme", "Put one file for each cluster here: see the manual.\n", None),
-            ("ca.crt", "", None),
-            ("etcd.config", "endpoint: [x]\n", None),
+        let utf16: Vec<u8> = "\u{feff}endpoints:\n- a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let cases: [(&str, &[u8], Option<&str>); 16] = [
+            ("tokyo", b"endpoint:\n- https://tokyo:2379\n", Some("it says \"endpoint:\" where \"endpoints:\" is meant")),
+            ("osaka", b"Endpoints:\n- https://osaka:2379\n", Some("it says \"Endpoints:\"")),
+            ("kyoto", b"endpoints :\n- https://kyoto:2379\n", Some("it says \"endpoints:\" where")),
+            ("nara", b" \n", Some("it is empty")),
+            ("kobe", b"trusted-ca-file: /ca.crt\nusername: joe\npassword: hunter2\n", Some("it names no endpoints")),
+            ("otsu", b"end_points:\n- https://otsu:2379\n", Some("it says \"end_points:\" where")),
+            ("tsu", b"trusted_ca_file: /ca.crt\npassword: hunter2\n", Some("it names no endpoints")),
+            ("notes", b"to do: key rotation\nhint: ask paris\n", None),
+            ("paris", b"endpoints:\n- https://paris:2379\n", None),
+            ("readme", b"Put one file for each cluster here: see the manual.\n", None),
+            ("ca.crt", b"", None),
+            ("etcd.config", b"endpoint: [x]\n", None),
+            ("fukui", &utf16, Some("it is UTF-16, and the bytes")),
+            ("gifu", b"ZW5kcG9p\nbnRzOgotIGE=\n", Some("it is base64, perhaps encoded twice")),
+            ("mito", b"{\"endpoints\": [\"https://mito:2379\"]}", Some("it is JSON or YAML with its keys in quotes")),
+            ("saga", b"\xff\xfe\x00binary", None),
         ];
         for (name, content, _) in cases {
             fs::write(directory.path().join(name), content).unwrap();
@@ -254,6 +284,16 @@ mod tests {
                 (Some(FileReading::Cluster(_)) | None, None) => {}
                 (found, expected) => panic!("{name}: {found:?}, not {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_agents_take_for_a_client_file_is_one() {
+        let table: Vec<serde_json::Value> = serde_json::from_str(include_str!("../../../tests/data/client_files.json")).unwrap();
+        for row in table {
+            let text = row.get("text").and_then(|text| Some(text.as_str()?.as_bytes().to_vec()));
+            let content = text.unwrap_or_else(|| BASE64.decode(row["bytes"].as_str().unwrap()).unwrap());
+            assert_eq!(is_cluster_file(&content), row["seen"]["isClientFile"], "{}", row["name"]);
         }
     }
 }

@@ -1,0 +1,176 @@
+//! The values that keys of a client file may have: what Go's JSON takes for each of them.
+//!
+//! `sigs.k8s.io/yaml` makes texts of numbers and booleans where a key is a text, but not for the keys of the embedded `clientv3.Config`, such as
+//! `username`.
+
+use std::path::PathBuf;
+
+use serde_yaml_ng::{Number, Value};
+
+use super::ClientFileError;
+
+/// Keys of `clientv3.Config` and its file (etcd 3.6) that mean nothing here. Agents refuse a file in which one of them has a value of another type.
+const OTHERS: [(&str, Expected); 17] = [
+    ("auto-sync-interval", Expected::Integer),
+    ("backoff-jitter-fraction", Expected::Number),
+    ("backoff-wait-between", Expected::Integer),
+    ("ca-file", Expected::Scalar),
+    ("context", Expected::Nothing),
+    ("dial-keep-alive-time", Expected::Integer),
+    ("dial-keep-alive-timeout", Expected::Integer),
+    ("dial-timeout", Expected::Integer),
+    ("dialoptions", Expected::Nulls),
+    ("logconfig", Expected::Mapping),
+    ("logger", Expected::Mapping),
+    ("max-unary-retries", Expected::Natural),
+    ("maxcallrecvmsgsize", Expected::Integer),
+    ("maxcallsendmsgsize", Expected::Integer),
+    ("permit-without-stream", Expected::Flag),
+    ("reject-old-cluster", Expected::Flag),
+    ("tls", Expected::Mapping),
+];
+
+/// What a key takes, `null` aside.
+#[derive(Clone, Copy)]
+enum Expected {
+    Flag,
+    /// Durations too, in nanoseconds: `5s` is a text.
+    Integer,
+    Natural,
+    Number,
+    Scalar,
+    Mapping,
+    Nulls,
+    Nothing,
+}
+
+impl Expected {
+    fn accepts(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::Null) => true,
+            (Self::Integer, Value::Number(number)) => number.is_i64() || whole(number).is_some_and(|number| number.abs() < 2_f64.powi(63)),
+            (Self::Natural, Value::Number(number)) => {
+                number.is_u64() || whole(number).is_some_and(|number| (0.0..2_f64.powi(64)).contains(&number))
+            }
+            (Self::Nulls, Value::Sequence(items)) => items.iter().all(Value::is_null),
+            (Self::Scalar, value) => text_of(value).is_some(),
+            (Self::Flag, Value::Bool(_)) | (Self::Number, Value::Number(_)) | (Self::Mapping, Value::Mapping(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// What an error says that it must be.
+    fn described(self) -> &'static str {
+        match self {
+            Self::Flag => FLAG,
+            Self::Integer => "a whole number, in nanoseconds where it is a time",
+            Self::Natural => "a whole number that is not negative",
+            Self::Number => "a number",
+            Self::Scalar => "a text",
+            Self::Mapping => "a mapping",
+            Self::Nulls | Self::Nothing => "left out",
+        }
+    }
+}
+
+const FLAG: &str = "true or false";
+
+/// A fraction without its fraction: Go writes it as a whole number.
+fn whole(number: &Number) -> Option<f64> {
+    number.as_f64().filter(|fraction| number.is_f64() && fraction.fract() == 0.0)
+}
+
+/// Checks the value of a key that means nothing here.
+///
+/// # Errors
+/// [`ClientFileError::WrongType`].
+pub(super) fn check_other(key: &str, value: &Value) -> Result<(), ClientFileError> {
+    match OTHERS.iter().find(|(name, _)| *name == key) {
+        Some((key, expected)) if !expected.accepts(value) => Err(ClientFileError::WrongType { key, expected: expected.described() }),
+        _ => Ok(()),
+    }
+}
+
+/// Sets a text that must be one as it stands.
+pub(super) fn set_text(field: &mut String, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
+    match value {
+        // null leaves a field as it is
+        Value::Null => {}
+        Value::String(text) => field.clone_from(text),
+        _ => return Err(ClientFileError::WrongType { key, expected: "a text (quote it if it looks like a number or a boolean)" }),
+    }
+    Ok(())
+}
+
+/// Sets a path, which may look like a number or a boolean; an empty one is none.
+pub(super) fn set_path(field: &mut Option<PathBuf>, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
+    if !value.is_null() {
+        let text = text_of(value).ok_or(ClientFileError::WrongType { key, expected: "a text" })?;
+        *field = (!text.is_empty()).then(|| text.into());
+    }
+    Ok(())
+}
+
+pub(super) fn set_flag(field: &mut bool, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
+    match value {
+        Value::Null => {}
+        Value::Bool(flag) => *field = *flag,
+        _ => return Err(ClientFileError::WrongType { key, expected: FLAG }),
+    }
+    Ok(())
+}
+
+/// A list of texts; `null` is an empty one, and in it an empty text.
+pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
+    let text = |item: &Value| if item.is_null() { Some(String::new()) } else { item.as_str().map(str::to_owned) };
+    let texts = match value {
+        Value::Null => Some(Vec::new()),
+        Value::Sequence(items) => items.iter().map(text).collect(),
+        _ => None,
+    };
+    texts.ok_or(ClientFileError::WrongType { key, expected: "a list of texts" })
+}
+
+/// A scalar as the text that `sigs.k8s.io/yaml` makes of it for a key that is one.
+pub(super) fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        Value::Number(number) if number.is_f64() => number.as_f64().map(|number| float_text(number as f32)),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// As Go's `FormatFloat` with `'g'` and the shortest digits.
+fn float_text(number: f32) -> String {
+    let text = format!("{number:e}");
+    match text.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?))) {
+        Some((digits, exponent)) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalars_are_the_texts_that_go_makes_of_them() {
+        for (value, expected) in [
+            (Value::from(123), "123"),
+            (Value::from(true), "true"),
+            (Value::from(1.5), "1.5"),
+            (Value::from(123_456.0), "123456"),
+            (Value::from(1_234_567.5), "1.2345675e+06"),
+            (Value::from(0.00001), "1e-05"),
+            (Value::from(1e21), "1e+21"),
+        ] {
+            assert_eq!(text_of(&value).as_deref(), Some(expected));
+        }
+        assert_eq!(text_of(&Value::Null), None);
+    }
+}

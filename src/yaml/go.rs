@@ -1,0 +1,243 @@
+//! YAML as Cilium's agents read it: go-yaml 2 behind `sigs.k8s.io/yaml`, where the values are made into JSON.
+//!
+//! It differs from `serde_yaml_ng`: the first document counts and nothing behind it, the last of equal keys wins, `yes` and `on` are booleans, tags
+//! of lists and mappings are ignored, and `<<` puts the keys of another mapping in at its place.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use libyaml_safer::{Event, EventData};
+use serde_yaml_ng::{Mapping, Value};
+
+use super::bounds::{Events, Limits, YamlError};
+use super::resolve::resolve;
+
+/// The tag that makes any key one that merges.
+const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
+
+/// Reads the first document of a text; `null` if there is none. The keys of mappings are texts, and no value has a tag.
+///
+/// # Errors
+/// [`YamlError`], for what is over the limits, no YAML, or refused by agents.
+pub(crate) fn read(bytes: &[u8], limits: &Limits) -> Result<Value, YamlError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
+    let mut composer = Composer { events: Events::new(text, *limits)?, anchors: HashMap::new() };
+    loop {
+        let event = composer.events.next()?;
+        match event.data {
+            EventData::DocumentStart { version_directive, .. } => {
+                if version_directive.is_some_and(|version| (version.major, version.minor) != (1, 1)) {
+                    return Err(YamlError::Refused { line: event.start_mark.line + 1, reason: "agents read YAML 1.1 alone" });
+                }
+                let root = composer.next_node()?;
+                // what ends the document has to be readable too
+                composer.events.next()?;
+                return value_of(&root);
+            }
+            EventData::StreamEnd => return Ok(Value::Null),
+            _ => {}
+        }
+    }
+}
+
+fn not_utf8(valid: &[u8]) -> YamlError {
+    let line = valid.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
+    YamlError::Refused { line, reason: "not UTF-8" }
+}
+
+/// A node at one of the places where it stands.
+struct Place {
+    node: Rc<Node>,
+    is_alias: bool,
+    /// From 1.
+    line: u64,
+}
+
+enum Node {
+    Scalar { value: Value, is_merge: bool },
+    Sequence(Vec<Place>),
+    Mapping(Vec<(Place, Place)>),
+}
+
+/// Makes nodes of events. They share what aliases repeat.
+struct Composer<'a> {
+    events: Events<'a>,
+    anchors: HashMap<String, Rc<Node>>,
+}
+
+impl Composer<'_> {
+    fn next_node(&mut self) -> Result<Place, YamlError> {
+        let event = self.events.next()?;
+        self.node(event)
+    }
+
+    /// The node that begins with an event. It calls itself as deep as the limits let nodes nest.
+    fn node(&mut self, event: Event) -> Result<Place, YamlError> {
+        let line = event.start_mark.line + 1;
+        let (anchor, node) = match event.data {
+            EventData::Alias { anchor } => {
+                let node = self.anchors.get(&anchor).cloned().ok_or(YamlError::Refused { line, reason: "an alias of nothing" })?;
+                return Ok(Place { node, is_alias: true, line });
+            }
+            EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
+                let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
+                let value = if tag.is_none() && !plain_implicit { Some(Value::String(value)) } else { resolve(tag.as_deref(), value) };
+                let value = value.ok_or(YamlError::Refused { line, reason: "a value that is not what its tag says" })?;
+                (anchor, Node::Scalar { value, is_merge })
+            }
+            EventData::SequenceStart { anchor, .. } => (anchor, Node::Sequence(self.sequence()?)),
+            EventData::MappingStart { anchor, .. } => (anchor, Node::Mapping(self.mapping()?)),
+            _ => return Err(YamlError::Refused { line, reason: "a value is missing" }),
+        };
+        let node = Rc::new(node);
+        if let Some(anchor) = anchor {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        Ok(Place { node, is_alias: false, line })
+    }
+
+    fn sequence(&mut self) -> Result<Vec<Place>, YamlError> {
+        let mut items = Vec::new();
+        loop {
+            let event = self.events.next()?;
+            if matches!(event.data, EventData::SequenceEnd) {
+                return Ok(items);
+            }
+            items.push(self.node(event)?);
+        }
+    }
+
+    fn mapping(&mut self) -> Result<Vec<(Place, Place)>, YamlError> {
+        let mut pairs = Vec::new();
+        loop {
+            let event = self.events.next()?;
+            if matches!(event.data, EventData::MappingEnd) {
+                return Ok(pairs);
+            }
+            pairs.push((self.node(event)?, self.next_node()?));
+        }
+    }
+}
+
+/// The value of a node with all that its aliases repeat, which the limits bound.
+fn value_of(place: &Place) -> Result<Value, YamlError> {
+    match &*place.node {
+        Node::Scalar { value, .. } if value.as_f64().is_some_and(|number| !number.is_finite()) => {
+            Err(YamlError::Refused { line: place.line, reason: "a number that is none in JSON" })
+        }
+        Node::Scalar { value, .. } => Ok(value.clone()),
+        Node::Sequence(items) => Ok(Value::Sequence(items.iter().map(value_of).collect::<Result<_, _>>()?)),
+        Node::Mapping(pairs) => {
+            let mut mapping = Mapping::new();
+            fill(&mut mapping, pairs)?;
+            Ok(Value::Mapping(mapping))
+        }
+    }
+}
+
+/// Puts pairs into a mapping, in their order: a later one replaces an earlier one, also those that a merge brings.
+fn fill(mapping: &mut Mapping, pairs: &[(Place, Place)]) -> Result<(), YamlError> {
+    for (key, value) in pairs {
+        if !key.is_alias && matches!(&*key.node, Node::Scalar { is_merge: true, .. }) {
+            merge(mapping, value)?;
+        } else {
+            mapping.insert(Value::String(key_of(key)?), value_of(value)?);
+        }
+    }
+    Ok(())
+}
+
+fn merge(mapping: &mut Mapping, from: &Place) -> Result<(), YamlError> {
+    match &*from.node {
+        Node::Mapping(pairs) => fill(mapping, pairs),
+        // the first of them counts most
+        Node::Sequence(items) if !from.is_alias => items.iter().rev().try_for_each(|item| match &*item.node {
+            Node::Mapping(pairs) => fill(mapping, pairs),
+            _ => Err(YamlError::Refused { line: item.line, reason: "<< takes a mapping or a list of mappings" }),
+        }),
+        _ => Err(YamlError::Refused { line: from.line, reason: "<< takes a mapping or a list of mappings" }),
+    }
+}
+
+/// A key as JSON has it.
+fn key_of(place: &Place) -> Result<String, YamlError> {
+    match &*place.node {
+        Node::Scalar { value: Value::String(text), .. } => Ok(text.clone()),
+        Node::Scalar { value: Value::Bool(flag), .. } => Ok(flag.to_string()),
+        Node::Scalar { value: Value::Number(number), .. } => Ok(number.to_string()),
+        _ => Err(YamlError::Refused { line: place.line, reason: "a key must be a text" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Value, String> {
+        super::read(text.as_bytes(), &Limits::CONFIGURATION).map_err(|error| error.to_string())
+    }
+
+    /// A value as JSON, which `serde_yaml_ng` reads as YAML 1.2.
+    fn json(text: &str) -> Result<Value, String> {
+        Ok(serde_yaml_ng::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn the_first_document_counts() {
+        for text in [
+            "a: b",
+            "\u{feff}a: b",
+            "---\na: b\n",
+            "a: b\n---\n",
+            "a: b\n---\n]: {\n",
+            "a: b\n...\n[\n",
+            "%YAML 1.1\n---\na: b\n",
+            "a:\tb\t\n",
+            "a:\r\n  b\r\n",
+        ] {
+            assert_eq!(read(text), json("{\"a\": \"b\"}"), "{text:?}");
+        }
+        for text in ["", "---\n---\na: b\n", "# a: b\n"] {
+            assert_eq!(read(text), json("null"), "{text:?}");
+        }
+        assert_eq!(read("%YAML 1.2\n---\na: b\n"), Err("agents read YAML 1.1 alone (line 1)".to_owned()));
+        assert_eq!(super::read(b"a: b\nc: \xe9\n", &Limits::CONFIGURATION).unwrap_err().to_string(), "not UTF-8 (line 2)");
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts_and_merges_come_in_their_place() {
+        for (text, expected) in [
+            ("a: 1\na: 2", "{\"a\": 2}"),
+            ("x: &x {a: 1, b: 2}\n<<: *x", "{\"x\": {\"a\": 1, \"b\": 2}, \"a\": 1, \"b\": 2}"),
+            ("a: 1\n<<: {a: 2}", "{\"a\": 2}"),
+            ("<<: {a: 2}\na: 1", "{\"a\": 1}"),
+            ("<<: [{a: 1}, {a: 2, b: 3}]", "{\"a\": 1, \"b\": 3}"),
+            ("'<<': {a: 2}", "{\"<<\": {\"a\": 2}}"),
+            ("1: a\nyes: b\n.5: c", "{\"1\": \"a\", \"true\": \"b\", \"0.5\": \"c\"}"),
+            ("a: &a [b]\nc: &a [d]\ne: *a", "{\"a\": [\"b\"], \"c\": [\"d\"], \"e\": [\"d\"]}"),
+            ("a: !!set {b, c}\nd: !x [e]", "{\"a\": {\"b\": null, \"c\": null}, \"d\": [\"e\"]}"),
+        ] {
+            assert_eq!(read(text), json(expected), "{text}");
+        }
+        for (text, reason) in [
+            ("<<: 1", "<< takes a mapping or a list of mappings (line 1)"),
+            ("x: &x [{a: 1}]\n<<: *x", "<< takes a mapping or a list of mappings (line 2)"),
+            ("<<:\n- {a: 1}\n- 2", "<< takes a mapping or a list of mappings (line 3)"),
+            ("a:\n  ~: 1", "a key must be a text (line 2)"),
+            ("[b]: 1", "a key must be a text (line 1)"),
+            ("a: .nan", "a number that is none in JSON (line 1)"),
+            ("a: !!int b", "a value that is not what its tag says (line 1)"),
+        ] {
+            assert_eq!(read(text), Err(reason.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_ends_where_the_file_does() {
+        for (text, expected) in
+            [("a: |\n  x", "x"), ("a: |\n  x\n", "x\n"), ("a: |+\n  x", "x"), ("a: |-\n  x", "x"), ("\u{feff}a: >\n  x\n  y", "x y")]
+        {
+            assert_eq!(read(text).unwrap()["a"], Value::String(expected.to_owned()), "{text:?}");
+        }
+    }
+}
