@@ -1,11 +1,13 @@
 //! What a cluster's tasks tell the outside about themselves: one watch channel for each cluster.
 
-use std::hash::{DefaultHasher, Hasher};
+mod phases;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use self::phases::{awaited_canaries, loss_of, news_since, phase_of};
 use super::failure::AttemptError;
 use crate::commit::CommandSender;
 use crate::model::{
@@ -276,25 +278,36 @@ impl Reporter {
 
     /// The phase follows from the state of all kinds.
     fn mirroring(&self) {
-        let (phase, loss) = {
+        let (before, phase, loss) = {
             let status = self.status.borrow();
             let phase = phase_of(&status);
-            (phase, (phase == Phase::SourceLost).then(|| loss_of(&status)))
+            (status.phase, phase, (phase == Phase::SourceLost).then(|| loss_of(&status)))
         };
+        if phase == Phase::WaitingForCanary {
+            // before the phase, which is announced with it
+            self.explain(|status| Some(awaited_canaries(&self.cluster, status)));
+        } else if before == Phase::WaitingForCanary {
+            self.explain(|_| None);
+        }
         if self.enter(phase) {
             self.tell(phase, loss.as_deref());
         }
-        if matches!(phase, Phase::Live | Phase::SourceLost) {
-            self.change(|status| (status.too_large, status.failed_in) = (None, None));
+        match phase {
+            Phase::Live => self.explain(|_| None),
+            Phase::SourceLost => self.explain(|status| Some(loss_of(status))),
+            _ => return,
         }
-        if phase == Phase::Live {
-            self.change(|status| status.last_error = None);
-        } else if phase == Phase::SourceLost {
-            self.change(|status| {
-                status.last_error = Some(loss_of(status));
+        self.change(|status| (status.too_large, status.failed_in) = (None, None));
+    }
+
+    /// Sets why the cluster is in its phase, or that there is nothing to say.
+    fn explain(&self, reason: impl FnOnce(&ClusterStatus) -> Option<String>) {
+        self.change(|status| {
+            status.last_error = reason(status);
+            if status.last_error.is_some() {
                 status.last_error_time = Some(SystemTime::now());
-            });
-        }
+            }
+        });
     }
 
     /// The cluster config cannot be used, or it can: `refused` are its bytes and the reason.
@@ -360,55 +373,10 @@ impl Reporter {
     }
 }
 
-/// What is to be told of a cluster's phase after what was told last, with a number of its cause. A cluster that cannot be reached is backing off until
-/// it is: that it is tried again and again is no news.
-fn news_since(told: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
-    let was_backing_off = told.is_some_and(|(phase, _)| phase == Phase::BackingOff);
-    if was_backing_off && status.phase == Phase::Connecting {
-        return None;
-    }
-    let cause = status.last_error.as_ref().filter(|_| matches!(status.phase, Phase::BackingOff | Phase::WaitingForFiles));
-    // 0 is none; that two errors have one number costs an event in some 10^19
-    let now = (status.phase, cause.map_or(0, |error| number_of(error).max(1)));
-    (told != Some(now)).then_some(now)
-}
-
-fn number_of(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(text.as_bytes());
-    hasher.finish()
-}
-
-/// The phase of a cluster whose kinds are being read.
-fn phase_of(status: &ClusterStatus) -> Phase {
-    let resources = &status.resources;
-    if resources.iter().any(|resource| resource.awaiting_canary) {
-        Phase::WaitingForCanary
-    } else if !resources.iter().all(|resource| resource.synced) {
-        Phase::Listing
-    } else if status.config_gone || resources.iter().any(|resource| resource.canary_gone || resource.held_count > 0) {
-        Phase::SourceLost
-    } else {
-        Phase::Live
-    }
-}
-
-/// What the source has lost, for people.
-fn loss_of(status: &ClusterStatus) -> String {
-    let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
-    let canary = status.resources.iter().any(|resource| resource.canary_gone);
-    let gone = match (status.config_gone, canary) {
-        (true, true) => "its cluster config and canaries are gone",
-        (true, false) => "its cluster config is gone",
-        (false, true) => "a canary of its is gone",
-        (false, false) => "leases of its have expired",
-    };
-    format!("{gone}: what it deletes is kept, marked stale, until it has been back for a while ({held} keys now)")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ClusterConfig;
 
     #[test]
     fn each_phase_is_news_once_until_the_cluster_is_read_again() {
@@ -464,6 +432,28 @@ mod tests {
         }
         reporter.phase(Phase::ReadingConfig);
         assert!(since().await > began);
+    }
+
+    #[test]
+    fn a_cluster_that_waits_for_canaries_names_their_keys_and_kinds() {
+        let (reporter, status) = Reporter::new(ClusterName::parse("paris").unwrap());
+        let reason = || status.borrow().last_error.clone();
+        reporter.change(|status| status.config = Some(ClusterConfig { cached: true, ..ClusterConfig::default() }));
+        reporter.kind_is(Kind::Ip, false, true);
+        reporter.kind_is(Kind::Service, false, true);
+        assert_eq!(status.borrow().phase, Phase::WaitingForCanary);
+        let both = reason().unwrap();
+        for part in ["cilium/synced/paris/cilium/cache/ip/v1 (ipcache)", "cilium/synced/paris/cilium/cache/services/v1 (service)"] {
+            assert!(both.contains(part), "{both}");
+        }
+        reporter.kind_is(Kind::Ip, false, false);
+        reporter.change(|status| status.config = None);
+        reporter.kind_is(Kind::Identity, true, false);
+        let one =
+            "waiting for the canary cilium/synced/paris/cilium/state/services/v1 (service): the writer has not finished its first sync";
+        assert_eq!(reason().as_deref(), Some(one));
+        reporter.kind_is(Kind::Service, false, false);
+        assert_eq!((status.borrow().phase, reason()), (Phase::Listing, None));
     }
 
     #[test]

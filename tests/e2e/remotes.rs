@@ -247,6 +247,21 @@ async fn a_config_that_cannot_be_right_is_refused_and_nothing_is_read() {
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the config being right").await;
 }
 
+#[tokio::test]
+async fn a_cluster_that_lacks_a_canary_names_its_key_and_kind_until_it_is_there() {
+    let (etcd, cluster) = filled(Etcd::builder()).await;
+    let canary = format!("cilium/synced/{}/cilium/state/services/v1", cluster.name);
+    etcd.delete(canary.as_str()).await;
+    let mut home = Home::new();
+    home.write_cluster(&cluster.name, &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    let state = meshkeep.says_of(&cluster.name, "lastError", &format!("{canary} (service)")).await;
+    assert_eq!(state["phase"], "waitingForCanary", "{state}");
+    etcd.put(canary.as_str(), "2026-01-12T09:31:07Z").await;
+    meshkeep.reaches(&cluster.name, "live").await;
+    assert_eq!(meshkeep.cluster(&cluster.name).await["lastError"], json!(null));
+}
+
 /// Cilium's documents speak of three misses; its code, and so this, gives up at the first.
 #[tokio::test]
 async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {

@@ -400,6 +400,22 @@ async fn what_is_wrong_with_a_cluster_or_with_meshkeep_itself_is_told_with_how_b
 }
 
 #[tokio::test]
+async fn a_cluster_that_waits_for_a_canary_says_for_which_in_its_finding_and_in_its_state() {
+    let fixture = mesh(Vec::new());
+    let reason = "waiting for the canary cilium/synced/paris/cilium/state/ip/v1 (ipcache)";
+    let minutes_ago = Instant::now().checked_sub(Duration::from_secs(180)).unwrap();
+    for failed_in in [None, Some(Phase::Listing)] {
+        fixture.paris_is(|status| {
+            (status.phase, status.phase_since, status.failed_in) = (Phase::WaitingForCanary, minutes_ago, failed_in);
+            status.last_error = Some(reason.to_owned());
+        });
+        let detail = fixture.json("/v1/problems").await["items"][0]["detail"].clone();
+        assert!(detail.as_str().unwrap().contains(reason), "{detail}");
+        assert_eq!(fixture.json("/v1/clusters/paris").await["lastError"], reason);
+    }
+}
+
+#[tokio::test]
 async fn no_cluster_at_all_is_critical_after_a_while_and_names_the_directory() {
     let files = |wait| ClusterFiles { directory: "/etc/clustermesh".into(), wait, ..ClusterFiles::default() };
     let (patient, fixture) = (mesh(Vec::new()), mesh(Vec::new()));

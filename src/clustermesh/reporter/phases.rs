@@ -1,0 +1,61 @@
+//! Rules about the phase of a cluster: which phase follows from its state, what it waits for or has lost, and when a phase is news. Pure.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use crate::model::{ClusterName, ClusterStatus, Kind, Phase};
+use crate::wire::keys::canary_key;
+
+/// What is to be told of a cluster's phase after what was told last, with a number of its cause. A cluster that cannot be reached is backing off until
+/// it is: that it is tried again and again is no news.
+pub(super) fn news_since(told: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
+    let was_backing_off = told.is_some_and(|(phase, _)| phase == Phase::BackingOff);
+    if was_backing_off && status.phase == Phase::Connecting {
+        return None;
+    }
+    let cause = status.last_error.as_ref().filter(|_| matches!(status.phase, Phase::BackingOff | Phase::WaitingForFiles));
+    // 0 is none; that two errors have one number costs an event in some 10^19
+    let now = (status.phase, cause.map_or(0, |error| number_of(error).max(1)));
+    (told != Some(now)).then_some(now)
+}
+
+fn number_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
+}
+
+/// The phase of a cluster whose kinds are being read.
+pub(super) fn phase_of(status: &ClusterStatus) -> Phase {
+    let resources = &status.resources;
+    if resources.iter().any(|resource| resource.awaiting_canary) {
+        Phase::WaitingForCanary
+    } else if !resources.iter().all(|resource| resource.synced) {
+        Phase::Listing
+    } else if status.config_gone || resources.iter().any(|resource| resource.canary_gone || resource.held_count > 0) {
+        Phase::SourceLost
+    } else {
+        Phase::Live
+    }
+}
+
+/// What the source has lost, for people.
+pub(super) fn loss_of(status: &ClusterStatus) -> String {
+    let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
+    let canary = status.resources.iter().any(|resource| resource.canary_gone);
+    let gone = match (status.config_gone, canary) {
+        (true, true) => "its cluster config and canaries are gone",
+        (true, false) => "its cluster config is gone",
+        (false, true) => "a canary of its is gone",
+        (false, false) => "leases of its have expired",
+    };
+    format!("{gone}: what it deletes is kept, marked stale, until it has been back for a while ({held} keys now)")
+}
+
+/// Names each canary that a cluster still lacks, with its kind, for people.
+pub(super) fn awaited_canaries(cluster: &ClusterName, status: &ClusterStatus) -> String {
+    let cached = status.config.as_ref().is_some_and(|config| config.cached);
+    let awaited = Kind::ALL.into_iter().filter(|kind| status.resource(*kind).awaiting_canary);
+    let keys: Vec<String> = awaited.map(|kind| format!("{} ({})", canary_key(kind, cluster, cached), kind.api_name())).collect();
+    let canaries = if keys.len() == 1 { "canary" } else { "canaries" };
+    format!("waiting for the {canaries} {}: the writer has not finished its first sync", keys.join(", "))
+}
