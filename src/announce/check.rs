@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::addresses::{prefix_refusal, refusal};
 use super::fault::{FAULTS_MAX, FileError, ReadFile};
 use super::locate::Way;
 use super::plan::{Plan, Workload};
@@ -139,7 +140,12 @@ impl Checked<'_> {
         }
         let mut node = Node { name: yaml.name.clone(), cluster_id: id.0, addresses, ..Node::default() };
         for (index, text) in yaml.pod_cidrs.iter().enumerate() {
-            match text.parse::<IpNet>() {
+            let parsed = text.parse::<IpNet>();
+            if let Some(reason) = parsed.as_ref().ok().and_then(|net| prefix_refusal(*net)) {
+                Place { file, way: &way.with("podCIDRs").at(index) }.fault(self.faults, reason);
+                continue;
+            }
+            match parsed {
                 Ok(net) if net == net.trunc() => match (net, node.ipv4_pod_cidr, node.ipv6_pod_cidr) {
                     (IpNet::V4(_), None, _) => node.ipv4_pod_cidr = Some(net),
                     (IpNet::V6(_), _, None) => node.ipv6_pod_cidr = Some(net),
@@ -294,8 +300,14 @@ impl Checked<'_> {
 
     fn ip(&mut self, text: &str, place: Place<'_>) -> Option<IpAddr> {
         match text.parse::<IpAddr>() {
-            // how Cilium writes them, in keys too
-            Ok(ip) => Some(ip.to_canonical()),
+            Ok(ip) => match refusal(ip) {
+                // the form in which Cilium writes them, in keys too
+                None => Some(ip.to_canonical()),
+                Some(reason) => {
+                    place.fault(self.faults, format!("{ip} {reason}"));
+                    None
+                }
+            },
             Err(_) => {
                 place.fault(self.faults, format!("{text:?} is not an address"));
                 None

@@ -5,6 +5,7 @@
 //! a file that is wrong changes nothing, and is told with its line and why; nothing is written or deleted that is another cluster's; one
 //! process announces a cluster at a time. Deliberately lacks: withdrawing anything when it ends: leases do, unless the next start is earlier.
 
+mod addresses;
 mod announcer;
 mod check;
 mod dry_run;

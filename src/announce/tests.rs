@@ -210,6 +210,28 @@ fn what_is_wrong_is_told_by_file_line_and_reason() {
         ),
         ("cluster: {name: vms, id: 77}\n", "\n", "0.yaml:2: cluster: is missing: one file must say {name: …, id: …}"),
         ("fd00:7:0::20", "fe80::1%eth0", "0.yaml:11: workloads[0].ips[1]: \"fe80::1%eth0\" is not an address"),
+        (
+            "192.168.7.21",
+            "127.0.0.1",
+            "0.yaml:17: workloads[1].ips[0]: 127.0.0.1 is a loopback address: on each reader it is the reader itself",
+        ),
+        (
+            "ips: [192.168.7.21]",
+            "ips: ['::ffff:169.254.169.254']",
+            "0.yaml:17: workloads[1].ips[0]: ::ffff:169.254.169.254 is link-local: on each reader it is another machine, or the cloud's metadata \
+             service (169.254.169.254)",
+        ),
+        ("10.96.7.20", "224.0.0.1", "0.yaml:26: services[0].frontends[0]: 224.0.0.1 is a multicast address: no single machine has it"),
+        (
+            "ip: 192.168.7.7}",
+            "ip: 255.255.255.255}",
+            "0.yaml:4: nodes[0].addresses[0].ip: 255.255.255.255 is the broadcast address: no single machine has it",
+        ),
+        (
+            "192.168.7.16/28",
+            "0.0.0.0/0",
+            "0.yaml:5: nodes[0].podCIDRs[0]: 0.0.0.0/0 cannot be a pod CIDR: 0.0.0.0 is in 0.0.0.0/8, \"this network\": no machine can be reached at it",
+        ),
         ("192.168.7.21", "192.168.7.20", "0.yaml:17: workloads[1].ips[0]: 192.168.7.20 is an address of legacy/billing-db too"),
         (
             "192.168.7.16/28",
