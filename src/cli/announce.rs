@@ -9,13 +9,12 @@ use clap::Args;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::target::{check_takeover, parse_lease_ttl};
 use super::{output, printed};
 use crate::announce::{AnnounceOptions, announce, dry_run, withdraw};
 use crate::config::{LogFormat, LogLevel, parse_duration};
+use crate::kvstore::SessionOptions;
 use crate::{runtime, telemetry};
-
-/// The lives that Cilium gives to leases (`--kvstore-lease-ttl`).
-const LEASE_TTL_S: std::ops::RangeInclusive<u64> = 25..=24 * 60 * 60;
 
 /// What to announce.
 #[derive(Debug, Args)]
@@ -35,8 +34,8 @@ pub(super) struct Options {
     /// How long readers have to see that the config is gone
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = parse_duration, requires = "retire")]
     retire_grace: Duration,
-    /// How long what is announced stays when nobody announces it any more, 25s to 24h
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
+    /// How long what is announced stays when nobody announces it any more, 60s to 24h
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_announced_ttl)]
     lease_ttl: Duration,
     /// How much is logged
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -46,10 +45,9 @@ pub(super) struct Options {
     log_format: LogFormat,
 }
 
-fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
-    let ttl = parse_duration(text)?;
-    let known = LEASE_TTL_S.contains(&ttl.as_secs()).then_some(ttl);
-    known.ok_or_else(|| format!("{text} is not from {}s to {}s", LEASE_TTL_S.start(), LEASE_TTL_S.end()))
+fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = parse_lease_ttl(text)?;
+    check_takeover(ttl, SessionOptions::default().lock_ttl).map(|()| ttl)
 }
 
 /// Announces until told to stop; or prints, or withdraws.

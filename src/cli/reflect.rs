@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 
-use super::target::parse_lease_ttl;
+use super::target::{check_takeover, parse_lease_ttl};
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
 use crate::kvstore::{ClientFile, SessionOptions};
 use crate::model::shown_path;
@@ -44,7 +44,7 @@ pub(super) struct To {
     #[arg(long = "to-opt", value_name = "KEY=VALUE", value_parser = KvstoreOption::parse)]
     to_options: Vec<KvstoreOption>,
 
-    /// How long what was written stays once no meshkeep renews it: 25s to 24h
+    /// How long what was written stays once no meshkeep renews it: 60s to 24h
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_lease_ttl)]
     to_lease_ttl: Duration,
 
@@ -63,9 +63,13 @@ pub(super) struct To {
 
 impl To {
     /// Whether it says where to: also by the environment or the config file, so that this is no matter of the arguments alone.
+    /// Also whether what was written outlives a kill.
     pub(super) fn check(self) -> Result<Self, UsageError> {
-        let missing = || UsageError::Conflict("reflect where to? Give the client file of that etcd: --to FILE".into());
-        if self.to.is_some() { Ok(self) } else { Err(missing()) }
+        if self.to.is_none() {
+            return Err(UsageError::Conflict("reflect where to? Give the client file of that etcd: --to FILE".into()));
+        }
+        let outlives = check_takeover(self.to_lease_ttl, self.to_lock_ttl);
+        outlives.map(|()| self).map_err(|reason| UsageError::Conflict(format!("--to-lease-ttl {reason}")))
     }
 
     /// Reads the client file.

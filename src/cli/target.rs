@@ -23,6 +23,12 @@ const TELLING_INTERVAL: Duration = Duration::from_millis(250);
 /// The shortest and the longest life of leases (Cilium's `--kvstore-lease-ttl`).
 const LEASE_TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(25)..=Duration::from_secs(24 * 60 * 60);
 
+/// How much longer than the lock's life the next process may wait for it: its lease ends a little later than asked for.
+const LOCK_WAIT_MARGIN: Duration = Duration::from_secs(5);
+
+/// How long the next process may take from its start until it has renewed all keys.
+const START_MAX: Duration = Duration::from_secs(5);
+
 /// Which etcd, and how it is written to.
 #[derive(Debug, Clone, Args)]
 pub(super) struct TargetOptions {
@@ -68,6 +74,19 @@ impl TargetOption {
 pub(super) fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
     let ttl = parse_duration(text)?;
     if LEASE_TTL.contains(&ttl) { Ok(ttl) } else { Err("must be from 25s to 24h".into()) }
+}
+
+/// Refuses a life of leases in which no other process can take over after a kill: all keys would end before it has the lock.
+pub(super) fn check_takeover(lease_ttl: Duration, lock_ttl: Duration) -> Result<(), String> {
+    let wait = lock_ttl + LOCK_WAIT_MARGIN;
+    let least = lock_ttl + wait + START_MAX;
+    if lease_ttl >= least {
+        return Ok(());
+    }
+    Err(format!(
+        "{lease_ttl:?} is shorter than {least:?}: the lock of a killed process lives for {lock_ttl:?}, the next process waits up to {wait:?} for it \
+         and starts within {START_MAX:?}; keys with a shorter life are withdrawn before it can renew them"
+    ))
 }
 
 impl TargetOptions {
@@ -157,6 +176,19 @@ pub(super) fn failure(error: &KvstoreError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leases_outlive_the_lock_the_wait_for_it_and_a_start() {
+        let seconds = Duration::from_secs;
+        for (lease, lock, good) in [(60, 25, true), (59, 25, false), (25, 2, true), (13, 2, false)] {
+            assert_eq!(check_takeover(seconds(lease), seconds(lock)).is_ok(), good, "{lease} {lock}");
+        }
+        assert_eq!(
+            check_takeover(seconds(30), seconds(25)).unwrap_err(),
+            "30s is shorter than 60s: the lock of a killed process lives for 25s, the next process waits up to 30s for it and starts within 5s; \
+             keys with a shorter life are withdrawn before it can renew them"
+        );
+    }
 
     #[test]
     fn options_have_ciliums_names_and_ranges() {

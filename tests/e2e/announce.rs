@@ -357,6 +357,20 @@ async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
+/// A lease that ends before another process has the lock would withdraw everything after a kill.
+#[test]
+fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
+    let sum =
+        "30s is shorter than 60s: the lock of a killed process lives for 25s, the next process waits up to 30s for it and starts within 5s";
+    for arguments in
+        [&["announce", "--to=etcd.yaml", "--lease-ttl=30s", "vms.yaml"][..], &["reflect", "--to=etcd.yaml", "--to-lease-ttl=30s"]]
+    {
+        let refused = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(arguments).output().unwrap();
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(2) && told.contains(sum), "{arguments:?}: {told}");
+    }
+}
+
 #[tokio::test]
 async fn identities_are_allocated_found_released_and_collected_by_command() {
     let etcd = Etcd::start().await;
