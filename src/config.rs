@@ -117,6 +117,10 @@ pub struct Settings {
     #[arg(long)]
     pub check_config: bool,
 
+    /// End as on SIGTERM once standard input ends: a pipe whose other end the process holds that started this one (`meshkeep demo`)
+    #[arg(long, hide = true)]
+    pub end_with_stdin: bool,
+
     /// Waits that tests cut short.
     #[command(flatten)]
     pub timing: TimingSettings,

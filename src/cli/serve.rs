@@ -1,6 +1,7 @@
 //! `meshkeep serve`: the sidecar.
 
 use anyhow::{Context, bail};
+use rustix::process::{Signal, getpid, kill_process};
 
 use super::doctor;
 use super::output::print_coloured;
@@ -21,10 +22,20 @@ pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    if settings.end_with_stdin {
+        std::thread::spawn(end_with_stdin);
+    }
     let ended = executor.block_on(runtime::run(settings, in_force, signals, &log, reflect));
     // an orderly end has waited for everything already; any other must not wait for a store that is still loading
     executor.shutdown_background();
     Ok(ended?)
+}
+
+/// Waits until standard input ends, then ends this process as SIGTERM does. The other end of the pipe is closed when the process that holds it ends,
+/// also when it is killed.
+fn end_with_stdin() {
+    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    let _ = kill_process(getpid(), Signal::TERM);
 }
 
 /// Reads everything that a start would, and says what is wrong with it.

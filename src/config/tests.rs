@@ -51,6 +51,7 @@ fn nothing_said_means_the_documented_defaults() {
         log_format: LogFormat::Text,
         log_level: LogLevel::Info,
         check_config: false,
+        end_with_stdin: false,
         timing: TimingSettings {
             legacy_wait: Duration::from_secs(180),
             legacy_quiet: Duration::from_secs(60),

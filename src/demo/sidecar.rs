@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use super::DemoError;
 use super::upstream::Upstream;
@@ -20,6 +19,8 @@ pub(super) struct Sidecar {
     directory: PathBuf,
     listen: SocketAddr,
     child: Child,
+    /// The pipe whose end ends the sidecar, so that it never outlives this process. Not left to `child`, which closes it when it is waited for.
+    lifeline: Option<ChildStdin>,
 }
 
 impl Sidecar {
@@ -31,8 +32,9 @@ impl Sidecar {
         for up in ups {
             fs::write(clusters.join(up.name()), up.client_file()).map_err(DemoError::Files)?;
         }
-        let child = spawn(&directory, listen)?;
-        Ok(Self { directory, listen, child })
+        let mut child = spawn(&directory, listen)?;
+        let lifeline = child.stdin.take();
+        Ok(Self { directory, listen, child, lifeline })
     }
 
     /// Waits until it has ended by itself.
@@ -48,15 +50,14 @@ impl Sidecar {
         // its port is free once it is gone
         self.child.kill().await.map_err(DemoError::Sidecar)?;
         self.child = spawn(&self.directory, self.listen)?;
+        self.lifeline = self.child.stdin.take();
         Ok(())
     }
 
     /// An orderly end.
     pub(super) async fn stop(mut self) {
-        let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        if id.is_some_and(|id| kill_process(id, Signal::TERM).is_ok()) {
-            drop(tokio::time::timeout(STOP_MAX, self.child.wait()).await);
-        }
+        drop(self.lifeline.take());
+        drop(tokio::time::timeout(STOP_MAX, self.child.wait()).await);
     }
 }
 
@@ -77,8 +78,8 @@ fn spawn(directory: &Path, listen: SocketAddr) -> Result<Child, DemoError> {
         .arg(format!("--data-dir={}", directory.join("data").display()))
         .arg(format!("--listen={listen}"))
         // it comes back within seconds where somebody looks on
-        .args(["--backoff-max=2s", "--log-level=warn", "--allow-no-clusters"])
-        .stdin(Stdio::null())
+        .args(["--backoff-max=2s", "--log-level=warn", "--allow-no-clusters", "--end-with-stdin"])
+        .stdin(Stdio::piped())
         .kill_on_drop(true);
     command.spawn().map_err(DemoError::Sidecar)
 }

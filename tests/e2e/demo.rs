@@ -78,9 +78,8 @@ async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
     assert!(demo.0.wait().unwrap().success());
 }
 
-/// A closed terminal ends the sidecar too, which takes that signal for a wish to read its files again.
-#[tokio::test]
-async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
+/// A demo on any free ports, and where its sidecar answers.
+fn on_free_ports() -> (Demo, String) {
     let child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
         .args(["demo", "--pods=6", "--changes=0", "--listen=127.0.0.1:0", "--control=127.0.0.1:0"])
         .stdin(Stdio::null())
@@ -91,9 +90,28 @@ async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
     let told =
         BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok).find(|line| line.ends_with("/ shows it")).unwrap();
     let address = told.split("http://").nth(1).unwrap().trim_end_matches("/ shows it").to_owned();
+    (demo, address)
+}
+
+/// A closed terminal ends the sidecar too, which takes that signal for a wish to read its files again.
+#[tokio::test]
+async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
+    let (mut demo, address) = on_free_ports();
     let status = async || get(&format!("http://{address}/v1/status")).await;
     eventually("the sidecar answers", status).await;
     assert!(Command::new("sh").args(["-c", &format!("kill -HUP {}", demo.0.id())]).status().unwrap().success());
     assert!(demo.0.wait().unwrap().success());
     eventually("the sidecar is gone", async || TcpStream::connect(&address).is_err().then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_demo_that_is_killed_leaves_no_sidecar() {
+    let (mut demo, address) = on_free_ports();
+    let status = async || get(&format!("http://{address}/v1/status")).await;
+    eventually("the sidecar answers", status).await;
+    demo.0.kill().unwrap();
+    demo.0.wait().unwrap();
+    eventually("the sidecar is gone", async || TcpStream::connect(&address).is_err().then_some(())).await;
+    // a killed process cannot remove its files
+    let _ = std::fs::remove_dir_all(std::env::temp_dir().join(format!("meshkeep-demo-{}", demo.0.id())));
 }
