@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::fault::FileError;
 use super::files::read_files;
-use super::follow::follow;
+use super::follow::{ChangeRules, FollowError, FollowReport, Follower, keep_metrics};
 use super::plan::{Plan, Resource};
 use super::publish::{PublishError, Publisher, now};
 use super::retire::retire;
@@ -68,8 +69,12 @@ pub struct AnnounceOptions {
     pub files: Vec<PathBuf>,
     /// How long keys stay without an announcer.
     pub lease_ttl: Duration,
-    /// Says that the files are to be read now.
-    pub reread: Arc<Notify>,
+    /// When changes of the files are applied.
+    pub rules: ChangeRules,
+    /// Applies all changes of the files at once.
+    pub apply_now: Arc<Notify>,
+    /// The file for the metrics.
+    pub metrics_file: Option<PathBuf>,
 }
 
 /// Why nothing is announced any more.
@@ -125,6 +130,15 @@ pub enum AnnounceError {
     Task(#[from] tokio::task::JoinError),
 }
 
+impl From<FollowError> for AnnounceError {
+    fn from(error: FollowError) -> Self {
+        match error {
+            FollowError::Files(faults) => Self::Files(faults),
+            FollowError::Task(error) => Self::Task(error),
+        }
+    }
+}
+
 /// An announcer with its session.
 struct Announcer {
     session: Session,
@@ -136,15 +150,40 @@ struct Announcer {
 /// # Errors
 /// [`AnnounceError`]. Faults of the etcd are none: they are told, and the next try follows.
 pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Result<(), AnnounceError> {
-    let (plan, session) = start(options).await?;
-    let (sender, plans) = watch::channel(plan);
-    let announcer = Announcer { session: session.clone(), plans };
+    let starting = Follower::start(&options.files, options.rules, Arc::clone(&options.apply_now));
+    let Some(follower) = stop.run_until_cancelled(starting).await else { return Ok(()) };
+    let follower = follower?;
+    let (plans, reports) = (follower.plans(), follower.reports());
+    let session = open(options).await?;
+    let announcer = Announcer { session: session.clone(), plans: plans.clone() };
+    let metrics = async {
+        match &options.metrics_file {
+            Some(path) => keep_metrics(path.clone(), plans.clone(), reports.clone()).await,
+            None => std::future::pending().await,
+        }
+    };
     let ended = tokio::select! {
-        ended = follow(options.files.clone(), sender, Arc::clone(&options.reread)) => ended.map_err(AnnounceError::from),
+        ended = follower.follow() => ended.map_err(AnnounceError::from),
+        ended = metrics => ended.map_err(AnnounceError::from),
         ended = announcer.run(&stop) => ended,
     };
+    summarize(&plans.borrow(), &reports.borrow());
     session.close().await;
     ended
+}
+
+/// Logs what was announced last, and what was not: the changes that are held back.
+fn summarize(plan: &Plan, report: &FollowReport) {
+    let (nodes, workloads, services) = (plan.nodes.len(), plan.workloads.len(), plan.services.len());
+    if report.held.is_empty() && report.faults.is_empty() {
+        tracing::info!(cluster = %plan.cluster, nodes, workloads, services, "ended: all that was announced stays until its leases end");
+        return;
+    }
+    let held: Vec<String> = report.held.iter().map(ToString::to_string).collect();
+    tracing::warn!(
+        cluster = %plan.cluster, nodes, workloads, services, held = held.join("; "), file_errors = report.faults.len(),
+        "ended: all that was announced stays until its leases end; not all files are as announced, and the next start applies them as they are"
+    );
 }
 
 /// Withdraws what was announced of a cluster, in the order of a KVStoreMesh: its config, after the grace its canaries, then the rest.
@@ -152,7 +191,10 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
 /// # Errors
 /// [`AnnounceError`].
 pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: CancellationToken) -> Result<(), AnnounceError> {
-    let (plan, session) = start(options).await?;
+    let files = options.files.clone();
+    // large files take a while
+    let plan = spawn_blocking(move || read_files(&files)).await?.map_err(AnnounceError::Files)?;
+    let (plan, session) = (Arc::new(plan), open(options).await?);
     let (_sender, plans) = watch::channel(Arc::clone(&plan));
     let announcer = Announcer { session: session.clone(), plans };
     let work = async {
@@ -166,30 +208,21 @@ pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: Cancella
     ended
 }
 
-/// What the files say, and a session with the etcd that it goes to. Large files take a while: they are read on a thread that may block.
-async fn start(options: &AnnounceOptions) -> Result<(Arc<Plan>, Session), AnnounceError> {
-    let (files, to) = (options.files.clone(), options.to.clone());
-    let reading = tokio::task::spawn_blocking(move || {
-        let plan = read_files(&files).map_err(AnnounceError::Files)?;
-        Ok::<_, AnnounceError>((plan, read_client_file(&to)?))
-    });
-    let (plan, file) = reading.await??;
-    Ok((Arc::new(plan), open(file, options.lease_ttl)))
-}
-
 fn read_client_file(path: &Path) -> Result<ClientFile, AnnounceError> {
     let content = std::fs::read(path).map_err(|error| AnnounceError::ClientFile { path: path.to_owned(), reason: error.to_string() })?;
     ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })
 }
 
-/// A session with the etcd of a client file.
-fn open(file: ClientFile, lease_ttl: Duration) -> Session {
+/// A session with the etcd of the client file.
+async fn open(options: &AnnounceOptions) -> Result<Session, AnnounceError> {
+    let (to, lease_ttl) = (options.to.clone(), options.lease_ttl);
+    let file = spawn_blocking(move || read_client_file(&to)).await??;
     let client = ClientOptions {
         requests_per_second_max: REQUESTS_PER_SECOND_MAX,
         bootstrap_requests_per_second_max: Some(BOOTSTRAP_REQUESTS_PER_SECOND_MAX),
         ..ClientOptions::default()
     };
-    Session::start(file, SessionOptions { client, lease_ttl, ..SessionOptions::default() }, CancellationToken::new())
+    Ok(Session::start(file, SessionOptions { client, lease_ttl, ..SessionOptions::default() }, CancellationToken::new()))
 }
 
 impl Announcer {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -62,7 +63,7 @@ impl Place<'_> {
 }
 
 /// The plan of the files; adds what is wrong to the faults. `None` if not even the cluster is known.
-pub(super) fn check(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<Plan> {
+pub(super) fn check(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<Plan> {
     let (cluster, id, max) = cluster(files, faults)?;
     let mut checked = Checked {
         faults,
@@ -90,7 +91,7 @@ pub(super) fn check(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<P
 }
 
 /// The one cluster of all files.
-fn cluster(files: &[ReadFile], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
+fn cluster(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
     let way = Way::member("cluster");
     let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
     let Some((file, yaml)) = named.next() else {
@@ -216,7 +217,7 @@ impl Checked<'_> {
         let frontends = list(self.ips(&yaml.frontends, Place { file, way: &way.with("frontends") }));
         let (backends, selector) = self.backends(&yaml.backends, Place { file, way: &way.with("backends") });
         let labels = self.labels(&yaml.labels, Place { file, way: &way.with("labels") });
-        let ports: std::sync::Arc<[Port]> = ports.into();
+        let ports: Arc<[Port]> = ports.into();
         let (namespace, name) = (yaml.namespace.clone(), yaml.name.clone());
         let backend = |ip| Backend { ip, ports: ports.clone(), hostname: String::new(), zone: None };
         self.services.push(Service {

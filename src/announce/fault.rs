@@ -21,6 +21,7 @@ pub struct FileError {
 }
 
 /// A file that has the right form.
+#[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) path: PathBuf,
     pub(super) text: String,
@@ -28,6 +29,16 @@ pub(super) struct ReadFile {
 }
 
 impl ReadFile {
+    /// The content of a file that was deleted.
+    pub(super) fn missing(path: PathBuf) -> Self {
+        Self { path, text: String::new(), yaml: FileYaml::default() }
+    }
+
+    /// Whether the file has no entry of any kind.
+    pub(super) fn is_empty(&self) -> bool {
+        self.yaml.nodes.is_empty() && self.yaml.workloads.is_empty() && self.yaml.services.is_empty()
+    }
+
     /// Something wrong at the end of a way.
     pub(super) fn fault(&self, way: &Way, reason: &str) -> FileError {
         FileError { path: self.path.clone(), line: Some(way.line(&self.text)), reason: format!("{way}: {reason}") }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::check;
 use super::fault::{FAULTS_MAX, FileError, ReadFile};
@@ -23,19 +24,28 @@ const FILES_MAX: usize = 1_024;
 /// # Errors
 /// [`FileError`]s; never none.
 pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
-    if paths.len() > FILES_MAX {
-        let reason = format!("{} files, at most {FILES_MAX} can be announced", paths.len());
-        return Err(vec![FileError { path: paths[FILES_MAX].clone(), line: None, reason }]);
-    }
-    let (mut files, mut faults) = (Vec::new(), Vec::new());
-    for path in paths {
-        match read(path) {
-            Ok(file) => files.push(file),
+    check_count(paths)?;
+    check_files(paths.iter().map(|path| read(path).map(Arc::new)))
+}
+
+/// Checks that the files are not too many.
+pub(super) fn check_count(paths: &[PathBuf]) -> Result<(), Vec<FileError>> {
+    let Some(path) = paths.get(FILES_MAX) else { return Ok(()) };
+    let reason = format!("{} files, at most {FILES_MAX} can be announced", paths.len());
+    Err(vec![FileError { path: path.clone(), line: None, reason }])
+}
+
+/// The plan of files that were read; or what is wrong with them, with the first twenty faults.
+pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ReadFile>, FileError>>) -> Result<Plan, Vec<FileError>> {
+    let (mut read, mut faults) = (Vec::new(), Vec::new());
+    for file in files {
+        match file {
+            Ok(file) => read.push(file),
             Err(fault) => faults.push(fault),
         }
     }
     if faults.is_empty() {
-        let plan = check::check(&files, &mut faults);
+        let plan = check::check(&read, &mut faults);
         if let Some(plan) = plan.filter(|_| faults.is_empty()) {
             return Ok(plan);
         }
@@ -44,7 +54,8 @@ pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
     Err(faults)
 }
 
-fn read(path: &Path) -> Result<ReadFile, FileError> {
+/// Reads a file and parses it. Blocks.
+pub(super) fn read(path: &Path) -> Result<ReadFile, FileError> {
     let fault = |line, reason| FileError { path: path.to_owned(), line, reason };
     let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|error| match error.kind() {
         io::ErrorKind::FileTooLarge => fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")),

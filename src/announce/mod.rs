@@ -2,7 +2,8 @@
 //! (docs/announce.md; docs/protocol.md §3.11).
 //!
 //! Owns: the files and what is wrong with them, the keys that follow from them ([`Plan`], pure), and keeping an etcd equal to those. Invariants:
-//! a file that is wrong changes nothing, and is told with its line and why; nothing is written or deleted that is another cluster's; one
+//! a file that is wrong changes nothing, and is told with its line and why; a change is applied once its file is stable, and one that withdraws
+//! many machines a minute later; nothing is written or deleted that is another cluster's; one
 //! process announces a cluster at a time. Deliberately lacks: withdrawing anything when it ends: leases do, unless the next start is earlier.
 
 mod addresses;
@@ -22,3 +23,4 @@ mod yaml;
 
 pub use announcer::{AnnounceOptions, announce, withdraw};
 pub use dry_run::dry_run;
+pub use follow::{ChangeRules, MaxWithdrawal};

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::target::{check_takeover, parse_lease_ttl};
 use super::{output, printed};
-use crate::announce::{AnnounceOptions, announce, dry_run, withdraw};
+use crate::announce::{AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
 use crate::config::{LogFormat, LogLevel, parse_duration};
 use crate::kvstore::SessionOptions;
 use crate::{runtime, telemetry};
@@ -37,6 +37,18 @@ pub(super) struct Options {
     /// How long what is announced stays when nobody announces it any more, 60s to 24h
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_announced_ttl)]
     lease_ttl: Duration,
+    /// Hold a change of a file back for a minute, or until SIGHUP, if it withdraws more than this share of the file's workloads; 100% holds nothing back
+    #[arg(long, value_name = "SHARE", default_value = "50%")]
+    max_withdrawal: MaxWithdrawal,
+    /// Write metrics into this file, in the Prometheus text format, for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+    /// How long a file must be unchanged before a change of it is applied
+    #[arg(long, hide = true, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    stable_time: Duration,
+    /// How long a file must be unchanged before a change of it is applied that withdraws more than --max-withdrawal
+    #[arg(long, hide = true, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    hold_time: Duration,
     /// How much is logged
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LogLevel,
@@ -59,7 +71,14 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
     let mut signals = executor.block_on(async { runtime::Signals::new() }).context("cannot receive signals")?;
     let _log = telemetry::init(options.log_format, options.log_level)?;
-    let asked = AnnounceOptions { to, files: options.files, lease_ttl: options.lease_ttl, reread: Arc::new(Notify::new()) };
+    let asked = AnnounceOptions {
+        to,
+        files: options.files,
+        lease_ttl: options.lease_ttl,
+        rules: ChangeRules { stable: options.stable_time, hold: options.hold_time, max_withdrawal: options.max_withdrawal },
+        apply_now: Arc::new(Notify::new()),
+        metrics_file: options.metrics_file,
+    };
     let stop = CancellationToken::new();
     let ended = executor.block_on(async {
         let work = async {
@@ -71,7 +90,7 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
                 ended = &mut work => return ended,
                 end = signals.next() => match end {
                     runtime::Asked::End => stop.cancel(),
-                    runtime::Asked::Reread => asked.reread.notify_one(),
+                    runtime::Asked::Reread => asked.apply_now.notify_one(),
                 },
             }
         }

@@ -1,5 +1,7 @@
 //! `meshkeep announce` and `meshkeep identity` on real etcds, and a second meshkeep that mirrors what is announced.
 
+mod files;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,0 +1,98 @@
+//! Metrics of an announcer as a file in the Prometheus text format, for the textfile collector of node_exporter: an announcer serves no HTTP.
+
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::sleep;
+
+use super::FollowReport;
+use super::rules::{HoldReason, Withdrawal};
+use crate::announce::plan::Plan;
+use crate::model::shown_path;
+
+/// How often the file is written although nothing changed: its time says that the announcer lives.
+const WRITE_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The collector runs as another user.
+const MODE: u32 = 0o644;
+
+/// Keeps the file at what is announced and held back, until it is dropped.
+pub(in crate::announce) async fn keep_metrics(
+    path: PathBuf,
+    mut plans: watch::Receiver<Arc<Plan>>,
+    mut reports: watch::Receiver<FollowReport>,
+) -> Result<(), JoinError> {
+    let mut is_failing = false;
+    loop {
+        let text = metrics(&plans.borrow_and_update(), &reports.borrow_and_update());
+        let target = path.clone();
+        let written = spawn_blocking(move || replace(&target, &text)).await?;
+        if let Err(error) = written.as_ref()
+            && !is_failing
+        {
+            tracing::warn!(path = %shown_path(&path), %error, "the metrics cannot be written: trying again each minute");
+        }
+        is_failing = written.is_err();
+        tokio::select! {
+            Ok(()) = plans.changed() => {}
+            Ok(()) = reports.changed() => {}
+            () = sleep(WRITE_INTERVAL) => {}
+        }
+    }
+}
+
+/// Replaces the file in one step. Blocks.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // the collector reads `*.prom` alone
+    let partial = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = fs::write(&partial, text)
+        .and_then(|()| fs::set_permissions(&partial, Permissions::from_mode(MODE)))
+        .and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+/// The metrics as text.
+pub(super) fn metrics(plan: &Plan, report: &FollowReport) -> String {
+    let mut text = String::new();
+    let mut gauge = |name: &str, help: &str, samples: &[(String, usize)]| {
+        // writing into a string does not fail
+        let _ = writeln!(text, "# HELP meshkeep_announce_{name} {help}\n# TYPE meshkeep_announce_{name} gauge");
+        for (labels, value) in samples {
+            let _ = writeln!(text, "meshkeep_announce_{name}{labels} {value}");
+        }
+    };
+    let one = |value: usize| [(format!("{{cluster=\"{}\"}}", plan.cluster), value)];
+    let withdrawn = |reason: HoldReason| match reason {
+        HoldReason::Withdrawal(Withdrawal { withdrawn, .. }) => Some(withdrawn),
+        HoldReason::KeepsChanging => None,
+    };
+    let held: Vec<_> = report
+        .held
+        .iter()
+        .filter_map(|change| {
+            let file = escaped(&change.path.to_string_lossy());
+            Some((format!("{{cluster=\"{}\",file=\"{file}\"}}", plan.cluster), withdrawn(change.reason)?))
+        })
+        .collect();
+    gauge("workloads", "Workloads that are announced.", &one(plan.workloads.len()));
+    gauge("held_files", "Files with a change that is held back.", &one(report.held.len()));
+    gauge("held_workloads", "Workloads of a file that a change would withdraw that is held back.", &held);
+    gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &one(report.faults.len()));
+    text
+}
+
+/// A label's value in the text format.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,301 @@
+//! Following the files: applies their changes by the [rules](rules), and reports what is held back and what is wrong, once for each change.
+
+mod metrics;
+mod rules;
+mod stamp;
+#[cfg(test)]
+mod tests;
+
+use std::mem::take;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+
+pub(super) use metrics::keep_metrics;
+pub use rules::{ChangeRules, MaxWithdrawal};
+use rules::{Decision, FollowedFile, HeldChange, decide, first_wait, next_decision};
+use stamp::FileStamp;
+
+use super::fault::{FileError, ReadFile};
+use super::files::{check_count, check_files, read};
+use super::plan::Plan;
+use crate::file_watch::DirectoryWatch;
+use crate::model::shown_path;
+
+/// How often the stamps of the files are read although no change was reported. The same as for the config directory.
+const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long reports of changes are gathered before the stamps are read. The same as for the config directory.
+const GATHERING: Duration = Duration::from_millis(100);
+
+/// Why the files cannot be followed.
+#[derive(Debug)]
+pub(super) enum FollowError {
+    /// They are wrong from the start.
+    Files(Vec<FileError>),
+    /// A task ended by itself.
+    Task(JoinError),
+}
+
+impl From<JoinError> for FollowError {
+    fn from(error: JoinError) -> Self {
+        Self::Task(error)
+    }
+}
+
+/// What the files have that is not announced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct FollowReport {
+    pub(super) held: Vec<HeldChange>,
+    pub(super) faults: Vec<FileError>,
+}
+
+/// The files of an announcer with what is announced of them.
+pub(super) struct Follower {
+    files: Vec<FollowedFile>,
+    rules: ChangeRules,
+    /// Applies every change at once.
+    apply_now: Arc<Notify>,
+    plans: watch::Sender<Arc<Plan>>,
+    reports: watch::Sender<FollowReport>,
+}
+
+impl Follower {
+    /// Reads the files once they are stable, or at once if `apply_now` says so.
+    ///
+    /// # Errors
+    /// [`FollowError::Files`] if they cannot be announced.
+    pub(super) async fn start(paths: &[PathBuf], rules: ChangeRules, apply_now: Arc<Notify>) -> Result<Self, FollowError> {
+        check_count(paths).map_err(FollowError::Files)?;
+        let mut seen: Vec<(FileStamp, Instant)> = Vec::new();
+        let (mut at_once, mut is_told) = (false, false);
+        loop {
+            let stamps = stamps(paths).await?;
+            let (now, wall) = (Instant::now(), SystemTime::now());
+            seen = if seen.is_empty() {
+                stamps.into_iter().map(|stamp| first_seen(stamp, rules.stable, now, wall)).collect()
+            } else {
+                seen.into_iter().zip(stamps).map(|(old, stamp)| if old.0 == stamp { old } else { (stamp, now) }).collect()
+            };
+            let wait = first_wait(&seen, &rules, now);
+            if !wait.is_zero() && !at_once {
+                if !is_told {
+                    tracing::info!(stable = ?rules.stable, "a file was changed just now: waiting until all are stable");
+                    is_told = true;
+                }
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = apply_now.notified() => at_once = true,
+                }
+                continue;
+            }
+            let all = paths.to_vec();
+            let contents: Vec<_> = spawn_blocking(move || all.iter().map(|path| read(path).map(Arc::new)).collect()).await?;
+            if !at_once && seen.iter().map(|(stamp, _)| stamp).ne(&self::stamps(paths).await?) {
+                continue;
+            }
+            return Self::with(seen, contents, rules, apply_now).await;
+        }
+    }
+
+    async fn with(
+        seen: Vec<(FileStamp, Instant)>,
+        contents: Vec<Result<Arc<ReadFile>, FileError>>,
+        rules: ChangeRules,
+        apply_now: Arc<Notify>,
+    ) -> Result<Self, FollowError> {
+        let files = seen.into_iter().zip(&contents).filter_map(|((stamp, since), content)| {
+            let content = Arc::clone(content.as_ref().ok()?);
+            Some(FollowedFile::new(stamp, content, since))
+        });
+        let files = files.collect();
+        let plan = spawn_blocking(|| check_files(contents)).await?.map_err(FollowError::Files)?;
+        let (plans, reports) = (watch::Sender::new(Arc::new(plan)), watch::Sender::default());
+        Ok(Self { files, rules, apply_now, plans, reports })
+    }
+
+    /// What the files have, as far as it is applied.
+    pub(super) fn plans(&self) -> watch::Receiver<Arc<Plan>> {
+        self.plans.subscribe()
+    }
+
+    /// What is held back, and what is wrong.
+    pub(super) fn reports(&self) -> watch::Receiver<FollowReport> {
+        self.reports.subscribe()
+    }
+
+    /// Applies changes until it is dropped. Files that are wrong, or that have another cluster than before, change nothing.
+    pub(super) async fn follow(mut self) -> Result<(), JoinError> {
+        let paths: Vec<_> = self.files.iter().map(|file| file.path().to_owned()).collect();
+        let changed = Arc::new(Notify::new());
+        let _watches: Vec<_> = directories(&paths).iter().filter_map(|directory| watch_directory(directory, &changed)).collect();
+        let mut ticks = interval(GLANCE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next: Option<Instant> = None;
+        loop {
+            let at_once = tokio::select! {
+                () = self.apply_now.notified() => true,
+                () = changed.notified() => { sleep(GATHERING).await; false }
+                _ = ticks.tick() => false,
+                () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => false,
+            };
+            if at_once {
+                tracing::info!("SIGHUP: applying all changes of the files at once");
+            }
+            let stamps = stamps(&paths).await?;
+            let now = Instant::now();
+            let mut is_due = at_once || next.is_some_and(|next| next <= now);
+            for (file, stamp) in self.files.iter_mut().zip(stamps) {
+                is_due |= file.observe(stamp, now);
+            }
+            is_due |= self.read_changes(now, at_once).await?;
+            if is_due {
+                next = self.apply_changes(now, at_once).await?;
+            }
+        }
+    }
+
+    /// Reads the changes of stable files; returns whether there were any.
+    async fn read_changes(&mut self, now: Instant, at_once: bool) -> Result<bool, JoinError> {
+        let due = self.files.iter().enumerate().filter(|(_, file)| file.is_due(&self.rules, now, at_once));
+        let due: Vec<_> = due.map(|(index, file)| (index, file.path().to_owned(), file.stamp().clone())).collect();
+        if due.is_empty() {
+            return Ok(false);
+        }
+        let read_all =
+            move || due.into_iter().map(|(index, path, stamp)| (index, content(&path, &stamp), FileStamp::of(&path))).collect::<Vec<_>>();
+        for (index, content, stamp) in spawn_blocking(read_all).await? {
+            let file = &mut self.files[index];
+            // a file that changed while it was read is not stable
+            if at_once || stamp == *file.stamp() {
+                file.loaded(content);
+            } else {
+                file.observe(stamp, now);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decides about all changes and applies them; returns when to decide anew.
+    async fn apply_changes(&mut self, now: Instant, at_once: bool) -> Result<Option<Instant>, JoinError> {
+        let (files, rules) = (take(&mut self.files), self.rules);
+        let (files, decisions, checked) = spawn_blocking(move || {
+            let decisions = decide(&files, &rules, now, at_once);
+            let is_changed = decisions.contains(&Decision::Apply);
+            let checked = is_changed.then(|| check_files(files.iter().zip(&decisions).map(|(file, decision)| file.content(decision))));
+            (files, decisions, checked)
+        })
+        .await?;
+        self.files = files;
+        let mut report = self.reports.borrow().clone();
+        match checked {
+            Some(Ok(plan)) => {
+                report.faults.clear();
+                if self.publish(plan) {
+                    let applied = self.files.iter_mut().zip(&decisions).filter(|(_, decision)| **decision == Decision::Apply);
+                    applied.for_each(|(file, _)| file.apply());
+                }
+            }
+            Some(Err(faults)) => report.faults = faults,
+            // a change that is not read yet may be wrong too
+            None if self.files.iter().any(FollowedFile::is_unread) => {}
+            None => report.faults.clear(),
+        }
+        let held = |decision: &Decision| match decision {
+            Decision::Hold(change) => Some(change.clone()),
+            Decision::Keep | Decision::Apply => None,
+        };
+        report.held = decisions.iter().filter_map(held).collect();
+        self.reports.send_if_modified(|before| {
+            log_changes(before, &report, self.rules.max_withdrawal);
+            let is_changed = *before != report;
+            *before = report;
+            is_changed
+        });
+        Ok(next_decision(&self.files, &decisions, &self.rules, now))
+    }
+
+    /// Publishes a plan, unless it is another cluster's.
+    fn publish(&self, plan: Plan) -> bool {
+        let before = Arc::clone(&self.plans.borrow());
+        if plan.cluster != before.cluster || plan.id != before.id || plan.max != before.max {
+            tracing::error!(
+                announced = %before.cluster, id = %before.id, found = %plan.cluster, found_id = %plan.id,
+                "the files speak of another cluster: what was announced stays; retire it, then announce the other"
+            );
+            return false;
+        }
+        if plan != *before {
+            tracing::info!("the files changed");
+            self.plans.send_replace(Arc::new(plan));
+        }
+        true
+    }
+}
+
+/// Logs what is wrong or held back now and was not before, and what no longer is.
+fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
+    for fault in now.faults.iter().filter(|fault| !before.faults.contains(fault)) {
+        tracing::error!(%fault, "a file is wrong: what was announced stays");
+    }
+    if now.faults.is_empty() && !before.faults.is_empty() {
+        tracing::info!("the files are right again");
+    }
+    for change in now.held.iter().filter(|change| !before.held.contains(change)) {
+        let Some(until) = change.until else {
+            tracing::warn!(%change, "a change is held back until the file is stable; SIGHUP applies it at once");
+            continue;
+        };
+        let seconds = until.saturating_duration_since(Instant::now()).as_secs();
+        tracing::warn!(
+            %change, "a change is held back: it exceeds --max-withdrawal {max}; it is applied in {seconds} s unless the file changes, or at once by SIGHUP"
+        );
+    }
+    let is_held = |path: &Path| now.held.iter().any(|change| change.path == path);
+    for change in before.held.iter().filter(|change| !is_held(&change.path)) {
+        tracing::info!(path = %shown_path(&change.path), "no change of the file is held back any more");
+    }
+}
+
+/// When a file was seen first with its stamp: at most as long ago as a stable file needs.
+fn first_seen(stamp: FileStamp, stable: Duration, now: Instant, wall: SystemTime) -> (FileStamp, Instant) {
+    let since = now.checked_sub(stamp.age(wall).min(stable)).unwrap_or(now);
+    (stamp, since)
+}
+
+/// The content of a path with this stamp: that of a deleted file is empty. Blocks.
+fn content(path: &Path, stamp: &FileStamp) -> Result<Arc<ReadFile>, FileError> {
+    match stamp {
+        FileStamp::Missing => Ok(Arc::new(ReadFile::missing(path.to_owned()))),
+        FileStamp::Unreadable(error) => Err(FileError { path: path.to_owned(), line: None, reason: format!("cannot be read: {error}") }),
+        FileStamp::Present(_) => read(path).map(Arc::new),
+    }
+}
+
+async fn stamps(paths: &[PathBuf]) -> Result<Vec<FileStamp>, JoinError> {
+    let paths = paths.to_vec();
+    spawn_blocking(move || paths.iter().map(|path| FileStamp::of(path)).collect()).await
+}
+
+fn directories(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let mut directories: Vec<_> = paths.iter().map(|path| directory_of(path)).collect();
+    directories.sort();
+    directories.dedup();
+    directories
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+fn watch_directory(directory: &Path, changed: &Arc<Notify>) -> Option<DirectoryWatch> {
+    let watch = DirectoryWatch::begin(directory, Arc::clone(changed));
+    if let Err(error) = &watch {
+        tracing::warn!(path = %directory.display(), error, "a directory cannot be watched: looking at the files every second instead");
+    }
+    watch.ok()
+}

@@ -1,0 +1,292 @@
+//! When a change of a file is applied: once the file has been unchanged for some seconds, and later if the change withdraws many workloads.
+//! Pure: times, stamps and contents are passed in.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::fault::{FileError, ReadFile};
+use super::stamp::FileStamp;
+use crate::model::shown_path;
+
+/// When changes are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeRules {
+    /// How long a file must be unchanged before a change of it is applied.
+    pub stable: Duration,
+    /// How long it must be unchanged if the change withdraws more than `max_withdrawal`.
+    pub hold: Duration,
+    /// The largest share of a file's workloads that a change withdraws without being held back.
+    pub max_withdrawal: MaxWithdrawal,
+}
+
+/// A share in percent; 100 holds nothing back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaxWithdrawal(u8);
+
+impl MaxWithdrawal {
+    /// The share at which nothing is held back.
+    const ALL: Self = Self(100);
+
+    #[cfg(test)]
+    pub(super) const fn from_percent(percent: u8) -> Self {
+        Self(percent)
+    }
+}
+
+impl FromStr for MaxWithdrawal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let percent = text.strip_suffix('%').and_then(|number| number.parse().ok()).filter(|percent| *percent <= Self::ALL.0);
+        percent.map(Self).ok_or_else(|| "must be a share from 0% to 100%, such as 50%".to_owned())
+    }
+}
+
+impl fmt::Display for MaxWithdrawal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+/// A file and how far its changes are applied.
+#[derive(Debug)]
+pub(super) struct FollowedFile {
+    path: PathBuf,
+    /// The version whose content is announced.
+    applied: (FileStamp, Arc<ReadFile>),
+    /// The newest stamp, and since when the file has had it.
+    seen: (FileStamp, Instant),
+    /// Since when the file has had a change that could not be read because it was followed by the next one.
+    restless_since: Option<Instant>,
+    read: Option<ReadChange>,
+}
+
+/// The content of a change, read once the file was stable.
+#[derive(Debug)]
+struct ReadChange {
+    stamp: FileStamp,
+    content: Result<Arc<ReadFile>, FileError>,
+    /// Since when the file has had this content.
+    since: Instant,
+}
+
+impl ReadChange {
+    fn has_content_of(&self, content: &Result<Arc<ReadFile>, FileError>) -> bool {
+        match (&self.content, content) {
+            (Ok(before), Ok(now)) => before.text == now.text,
+            (Err(before), Err(now)) => before == now,
+            (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+        }
+    }
+}
+
+impl FollowedFile {
+    /// A file whose content is announced.
+    pub(super) fn new(stamp: FileStamp, content: Arc<ReadFile>, now: Instant) -> Self {
+        let path = content.path.clone();
+        Self { path, applied: (stamp.clone(), content), seen: (stamp, now), restless_since: None, read: None }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn stamp(&self) -> &FileStamp {
+        &self.seen.0
+    }
+
+    /// Records the stamp that the file has now; returns whether it is another one.
+    pub(super) fn observe(&mut self, stamp: FileStamp, now: Instant) -> bool {
+        if stamp == self.seen.0 {
+            return false;
+        }
+        self.seen = (stamp, now);
+        if self.seen.0 == self.applied.0 {
+            (self.restless_since, self.read) = (None, None);
+        } else {
+            self.restless_since.get_or_insert(now);
+        }
+        true
+    }
+
+    /// Whether the file has a change that was not read yet.
+    pub(super) fn is_unread(&self) -> bool {
+        self.seen.0 != self.applied.0 && self.change().is_none()
+    }
+
+    /// When the file has been stable for long enough to be read.
+    fn readable_at(&self, rules: &ChangeRules) -> Option<Instant> {
+        self.is_unread().then(|| self.seen.1 + rules.stable)
+    }
+
+    /// Whether the file is to be read now.
+    pub(super) fn is_due(&self, rules: &ChangeRules, now: Instant, at_once: bool) -> bool {
+        self.readable_at(rules).is_some_and(|due| at_once || due <= now)
+    }
+
+    /// Records the content that belongs to the newest stamp. The same content as before is as old as that was, however often it is written.
+    pub(super) fn loaded(&mut self, content: Result<Arc<ReadFile>, FileError>) {
+        self.restless_since = None;
+        let before = self.read.take().filter(|before| before.has_content_of(&content));
+        let (stamp, since) = (self.seen.0.clone(), before.map_or(self.seen.1, |before| before.since));
+        match &content {
+            Ok(content) if content.text == self.applied.1.text => self.applied.0 = stamp,
+            Ok(_) | Err(_) => self.read = Some(ReadChange { stamp, content, since }),
+        }
+    }
+
+    /// The change that was read, unless the file has changed again.
+    fn change(&self) -> Option<&ReadChange> {
+        self.read.as_ref().filter(|change| change.stamp == self.seen.0)
+    }
+
+    /// The content that is announced by a decision.
+    pub(super) fn content(&self, decision: &Decision) -> Result<Arc<ReadFile>, FileError> {
+        match (decision, self.change()) {
+            (Decision::Apply, Some(change)) => change.content.clone(),
+            (Decision::Apply | Decision::Keep | Decision::Hold(_), _) => Ok(Arc::clone(&self.applied.1)),
+        }
+    }
+
+    /// The change is applied.
+    pub(super) fn apply(&mut self) {
+        if let Some(ReadChange { stamp, content: Ok(content), .. }) = self.read.take() {
+            self.applied = (stamp, content);
+        }
+    }
+}
+
+/// What is done about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It has no change that could be applied: what is announced stays.
+    Keep,
+    /// Its change is applied, if all files together are right.
+    Apply,
+    /// Its change is held back.
+    Hold(HeldChange),
+}
+
+/// A change that is held back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::announce) struct HeldChange {
+    pub(super) path: PathBuf,
+    pub(super) reason: HoldReason,
+    /// When it is applied if the file does not change; `None` where nobody knows.
+    pub(super) until: Option<Instant>,
+}
+
+/// Why a change is held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::announce) enum HoldReason {
+    /// It withdraws too many workloads.
+    Withdrawal(Withdrawal),
+    /// The file is never unchanged for long enough.
+    KeepsChanging,
+}
+
+impl fmt::Display for HeldChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            HoldReason::Withdrawal(Withdrawal { withdrawn, workloads, .. }) => {
+                write!(f, "{}: would withdraw {withdrawn} of {workloads} workloads", shown_path(&self.path))
+            }
+            HoldReason::KeepsChanging => write!(f, "{}: keeps changing", shown_path(&self.path)),
+        }
+    }
+}
+
+/// What a change of a file withdraws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::announce) struct Withdrawal {
+    /// Workloads of the file that no file has any more.
+    pub(super) withdrawn: usize,
+    /// Workloads that the file has announced.
+    pub(super) workloads: usize,
+    /// The file was deleted, or has no entry of any kind any more.
+    pub(super) is_everything: bool,
+}
+
+impl Withdrawal {
+    fn of(before: &ReadFile, after: &ReadFile, names: &HashSet<(&str, &str)>) -> Self {
+        let withdrawn = workloads(before).filter(|name| !names.contains(name)).count();
+        let is_everything = after.is_empty() && !before.is_empty();
+        Self { withdrawn, workloads: before.yaml.workloads.len(), is_everything }
+    }
+
+    fn exceeds(self, max: MaxWithdrawal) -> bool {
+        let share_exceeds = self.withdrawn * 100 > self.workloads * usize::from(max.0);
+        max != MaxWithdrawal::ALL && (share_exceeds || self.is_everything)
+    }
+}
+
+/// The names of a file's workloads.
+fn workloads(file: &ReadFile) -> impl Iterator<Item = (&str, &str)> {
+    file.yaml.workloads.iter().map(|workload| (workload.namespace.as_str(), workload.name.as_str()))
+}
+
+/// Decides about each file. A workload that moved to another file is not withdrawn, unless the change of the other file is held back.
+pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, at_once: bool) -> Vec<Decision> {
+    let restless = |file: &FollowedFile| file.is_unread() && file.restless_since.is_some_and(|since| since + rules.hold <= now);
+    let first = |file: &FollowedFile| match file.change() {
+        Some(_) => Decision::Apply,
+        None if restless(file) => Decision::Hold(HeldChange { path: file.path.clone(), reason: HoldReason::KeepsChanging, until: None }),
+        None => Decision::Keep,
+    };
+    let mut decisions: Vec<Decision> = files.iter().map(first).collect();
+    if at_once {
+        return decisions;
+    }
+    // what is held back may make another change withdraw more
+    loop {
+        let contents: Vec<_> = files.iter().zip(&decisions).filter_map(|(file, decision)| file.content(decision).ok()).collect();
+        let names: HashSet<_> = contents.iter().flat_map(|content| workloads(content)).collect();
+        let held: Vec<_> = files
+            .iter()
+            .zip(&decisions)
+            .enumerate()
+            .filter(|(_, (_, decision))| **decision == Decision::Apply)
+            .filter_map(|(index, (file, _))| Some((index, file.hold(&names, rules, now)?)))
+            .collect();
+        if held.is_empty() {
+            return decisions;
+        }
+        for (index, change) in held {
+            decisions[index] = Decision::Hold(change);
+        }
+    }
+}
+
+impl FollowedFile {
+    /// The change of the file as one that is held back, if it is.
+    fn hold(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldChange> {
+        let change = self.change()?;
+        let withdrawal = Withdrawal::of(&self.applied.1, change.content.as_ref().ok()?, names);
+        let until = change.since + rules.hold;
+        let held = withdrawal.exceeds(rules.max_withdrawal) && now < until;
+        held.then(|| HeldChange { path: self.path.clone(), reason: HoldReason::Withdrawal(withdrawal), until: Some(until) })
+    }
+}
+
+/// When something may be decided differently although no file changes.
+pub(super) fn next_decision(files: &[FollowedFile], decisions: &[Decision], rules: &ChangeRules, now: Instant) -> Option<Instant> {
+    let readable = files.iter().filter_map(|file| file.readable_at(rules));
+    let restless = files.iter().filter_map(|file| Some(file.restless_since? + rules.hold));
+    let held = decisions.iter().filter_map(|decision| match decision {
+        Decision::Hold(change) => change.until,
+        Decision::Keep | Decision::Apply => None,
+    });
+    readable.chain(restless).chain(held).filter(|time| *time > now).min()
+}
+
+/// How long a start waits until files that were changed lately are stable. A missing file is an error at once.
+pub(super) fn first_wait(seen: &[(FileStamp, Instant)], rules: &ChangeRules, now: Instant) -> Duration {
+    if seen.iter().any(|(stamp, _)| !matches!(stamp, FileStamp::Present(_))) {
+        return Duration::ZERO;
+    }
+    seen.iter().map(|(_, since)| (*since + rules.stable).saturating_duration_since(now)).max().unwrap_or_default()
+}
