@@ -63,6 +63,11 @@ pub struct Settings {
     #[arg(long, value_name = "FILE")]
     pub local_etcd: Option<PathBuf>,
 
+    /// Read these clusters although they have no cluster config, as old releases of Cilium write none. Any other cluster without one is not read: its
+    /// client file may name another cluster's etcd; repeatable, or separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_cluster_name)]
+    pub legacy_clusters: Vec<ClusterName>,
+
     /// Start before any cluster exists: without this, a config directory that has no usable client file is a problem, and neither synced nor healthy
     #[arg(long)]
     pub allow_no_clusters: bool,
@@ -173,8 +178,8 @@ pub struct SecuritySettings {
 /// three minutes is not run.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TimingSettings {
-    /// How long a cluster that never had a cluster config is waited for before it is read as one from before there were any: Cilium
-    /// gives up on the config after 3 minutes (`pkg/clustermesh/common/remote_cluster.go`)
+    /// How long a cluster config is waited for, before a cluster of --legacy-clusters is read without one: Cilium gives up on the config after
+    /// 3 minutes (`pkg/clustermesh/common/remote_cluster.go`)
     #[arg(long, hide = true, value_name = "TIME", default_value = "180s", value_parser = parse_duration)]
     pub legacy_wait: Duration,
 
@@ -464,13 +469,13 @@ fn parse_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number above zero".to_owned())
 }
 
-fn parse_cluster_id(text: &str) -> Result<ClusterId, String> {
+pub(crate) fn parse_cluster_id(text: &str) -> Result<ClusterId, String> {
     let id_max = MaxConnectedClusters::Clusters511.id_max();
     let id = text.parse().ok().filter(|id| *id <= id_max);
     id.map(ClusterId).ok_or_else(|| format!("must be a number from 0 to {id_max}"))
 }
 
-fn parse_max_connected_clusters(text: &str) -> Result<MaxConnectedClusters, String> {
+pub(crate) fn parse_max_connected_clusters(text: &str) -> Result<MaxConnectedClusters, String> {
     text.parse().ok().and_then(MaxConnectedClusters::from_number).ok_or_else(|| "must be 255 or 511".to_owned())
 }
 

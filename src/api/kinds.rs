@@ -4,9 +4,10 @@ use crate::model::{Severity, ToldFinding};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 31] = [
+pub(crate) const KINDS: [(&str, Severity); 32] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
+    ("clusterConfigMissing", Severity::Critical),
     ("clusterConfigRefused", Severity::Critical),
     ("clusterFileInvalid", Severity::Critical),
     ("clusterFileMisspelt", Severity::Warning),

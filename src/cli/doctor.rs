@@ -10,9 +10,9 @@ use serde_json::json;
 use super::failure::{Failure, Verdict};
 use super::output::{Colour, coloured, one_line, print_coloured, print_json};
 use super::progress::Progress;
-use crate::config::{parse_cluster_name, parse_duration};
+use crate::config::{parse_cluster_id, parse_cluster_name, parse_duration, parse_max_connected_clusters};
 use crate::doctor::{Check, DoctorOptions, Outcome, Report, examine};
-use crate::model::ClusterName;
+use crate::model::{ClusterId, ClusterName, MaxConnectedClusters};
 
 /// What to look at, and how to print it.
 #[derive(Debug, Args)]
@@ -29,6 +29,15 @@ pub(super) struct Options {
     /// Accept a directory without any client file: the first cluster comes later
     #[arg(long, env = "MESHKEEP_ALLOW_NO_CLUSTERS")]
     allow_no_clusters: bool,
+    /// Read these clusters although they have no cluster config; repeatable, or separated by commas
+    #[arg(long, value_name = "NAME", env = "MESHKEEP_LEGACY_CLUSTERS", value_delimiter = ',', value_parser = parse_cluster_name)]
+    legacy_clusters: Vec<ClusterName>,
+    /// The own cluster's id; 0 is "not known"
+    #[arg(long, value_name = "ID", env = "MESHKEEP_CLUSTER_ID", default_value = "0", value_parser = parse_cluster_id)]
+    cluster_id: ClusterId,
+    /// How many clusters the mesh can have: 255 or 511; what each cluster config says if not given
+    #[arg(long, value_name = "COUNT", env = "MESHKEEP_MAX_CONNECTED_CLUSTERS", value_parser = parse_max_connected_clusters)]
+    max_connected_clusters: Option<MaxConnectedClusters>,
     /// Where meshkeep keeps what it mirrors
     #[arg(long, value_name = "DIR", env = "MESHKEEP_DATA_DIR", default_value = "/var/lib/meshkeep")]
     data_dir: PathBuf,
@@ -55,6 +64,9 @@ pub(super) async fn run(options: &Options) -> Result<Verdict, Failure> {
         clustermesh_config: options.clustermesh_config.clone(),
         own_cluster: options.cluster_name.clone(),
         allow_no_clusters: options.allow_no_clusters,
+        legacy_clusters: options.legacy_clusters.clone(),
+        own_id: options.cluster_id,
+        max_connected_clusters: options.max_connected_clusters,
         data_dir: options.data_dir.clone(),
         clusters: options.clusters.clone(),
         step_max: options.timeout,

@@ -6,6 +6,7 @@
 
 mod attempt;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,6 +32,8 @@ pub struct MeshOptions {
     pub own_id: ClusterId,
     /// The own cluster, where it is mirrored too (`--local-etcd`): the config directory says nothing of it.
     pub local: Option<ClusterName>,
+    /// The clusters that are read although they have no cluster config (`--legacy-clusters`).
+    pub legacy_clusters: Arc<BTreeSet<ClusterName>>,
     /// How many clusters the mesh can have.
     pub max_connected_clusters: MaxConnectedClusters,
     /// Bounds of each connection.
@@ -129,6 +132,7 @@ impl ClusterTask {
                 }
                 End::FileChanged { is_open: true } => {
                     tracing::info!(cluster = %self.name, "the cluster's file changed: connecting anew");
+                    self.surroundings.reporter.forget_missing_config();
                     memory.untried.clear();
                     backoff.reset(&self.options.timing);
                     continue;
@@ -145,7 +149,13 @@ impl ClusterTask {
             if error.is_going_back() {
                 self.surroundings.reporter.went_back(&error);
             }
-            self.surroundings.reporter.failure(&error.to_string(), wait);
+            if matches!(error, AttemptError::ConfigMissing) {
+                // no failure of the connection: the next one follows soon, in case the address leads to another etcd by then
+                backoff.reset(&self.options.timing);
+                wait = self.options.timing.backoff_min;
+            } else {
+                self.surroundings.reporter.failure(&error.to_string(), wait);
+            }
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.away_too_long(&away) => {
@@ -209,7 +219,7 @@ impl ClusterTask {
             Err(error) => return AttemptError::Cluster(format!("the file of cluster {} cannot be used: {error}", self.name)),
         };
         self.await_files(&file).await;
-        self.surroundings.reporter.phase(Phase::Connecting);
+        self.surroundings.reporter.connecting();
         let endpoint = match memory.next_endpoint(&file) {
             Some(endpoint) => endpoint,
             None => return AttemptError::Cluster(format!("the file of cluster {} names no endpoint", self.name)),

@@ -13,6 +13,9 @@ pub(super) enum AttemptError {
     /// The cluster has more than it may have.
     #[error("{0}")]
     TooLarge(#[from] Excess),
+    /// The etcd has no config of the cluster that the user may read, which is reported already.
+    #[error("its cluster config is missing")]
+    ConfigMissing,
     #[error("meshkeep is stopping")]
     Stopping,
 }

@@ -1,5 +1,6 @@
 //! What a cluster's tasks tell the outside about themselves: one watch channel for each cluster.
 
+mod config;
 mod phases;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,6 @@ use crate::commit::CommandSender;
 use crate::model::{
     Causes, ClusterName, ClusterStatus, Command, Due, Heartbeat, Kind, Phase, RefusedKey, ResourceStatus, UnknownPrefix, WentBack, in_words,
 };
-use crate::wire::keys::cluster_config_key;
 
 /// Phases, failures, waits and unknown prefixes that were logged lately, of all clusters.
 static PHASES: Causes = Causes::new();
@@ -310,12 +310,6 @@ impl Reporter {
         });
     }
 
-    /// The cluster config cannot be used, or it can: `refused` are its bytes and the reason.
-    pub(super) fn config_refused(&self, refused: Option<(&[u8], &str)>) {
-        let key = cluster_config_key(&self.cluster);
-        self.refused(Kind::Cluster, refused.map(|(value, reason)| (key.as_bytes(), value, reason)));
-    }
-
     /// What of a kind cannot be used beside its entries: key, bytes and reason of each.
     pub(super) fn refused<'a>(&self, kind: Kind, refused: impl IntoIterator<Item = (&'a [u8], &'a [u8], &'a str)>) {
         let now = SystemTime::now();
@@ -376,7 +370,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ClusterConfig;
+    use crate::model::{ClusterConfig, MissingConfig};
 
     #[test]
     fn each_phase_is_news_once_until_the_cluster_is_read_again() {
@@ -454,6 +448,25 @@ mod tests {
         assert_eq!(reason().as_deref(), Some(one));
         reporter.kind_is(Kind::Service, false, false);
         assert_eq!((status.borrow().phase, reason()), (Phase::Listing, None));
+    }
+
+    #[test]
+    fn a_cluster_without_a_config_stays_in_its_phase_over_connections_until_one_fails_or_its_file_changes() {
+        let (reporter, status) = Reporter::new(ClusterName::parse("rome").unwrap());
+        let missing = MissingConfig { others: vec![ClusterName::parse("paris").unwrap()], ..MissingConfig::default() };
+        reporter.phase(Phase::ReadingConfig);
+        reporter.config_missing(missing.clone());
+        let since = status.borrow().missing_config.as_ref().unwrap().since;
+        assert_eq!(status.borrow().last_error.as_deref(), Some("this etcd describes paris, not rome"));
+        reporter.connecting();
+        assert_eq!(status.borrow().phase, Phase::ReadingConfig);
+        reporter.config_missing(missing);
+        assert_eq!(status.borrow().missing_config.as_ref().unwrap().since, since);
+        reporter.failure("no heartbeat", Duration::from_millis(1));
+        assert!(status.borrow().missing_config.is_some(), "a failure says nothing of whose etcd it is");
+        reporter.forget_missing_config();
+        reporter.connecting();
+        assert_eq!((status.borrow().phase, status.borrow().missing_config.is_none()), (Phase::Connecting, true));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use crate::model::{REMINDER_INTERVAL, SilenceLimits};
 /// Times of a remote cluster's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a cluster that never had a cluster config is waited for before it is read without (docs/invariants.md, 3: 3
-    /// minutes, Cilium's own limit for reading it, `pkg/clustermesh/common/remote_cluster.go`).
+    /// How long a cluster config is waited for over one connection (3 minutes, Cilium's own limit for reading it,
+    /// `pkg/clustermesh/common/remote_cluster.go`), and how long another cluster's config must have been in its place before what was stored without
+    /// one is removed. A cluster of `--legacy-clusters` is read without one then (docs/invariants.md, 3).
     pub legacy_wait: Duration,
     /// How long no still-restored key may be put before what such a cluster's list did not confirm is pruned (invariant 3: 60 s).
     pub legacy_quiet: Duration,

@@ -38,6 +38,7 @@ fn nothing_said_means_the_documented_defaults() {
         cluster_name: None,
         cluster_id: ClusterId(0),
         local_etcd: None,
+        legacy_clusters: vec![],
         allow_no_clusters: false,
         max_connected_clusters: MaxConnectedClusters::Clusters255,
         allowed_hosts: vec![],

@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::kvstore::{ClientFile, ClientOptions, Connection};
-use crate::model::{ClusterName, EtcdClusterId, in_words};
+use crate::model::{ClusterId, ClusterName, EtcdClusterId, MaxConnectedClusters, in_words};
 
 /// How a step went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -119,6 +119,12 @@ pub struct DoctorOptions {
     pub own_cluster: Option<ClusterName>,
     /// Whether a directory without any client file is all right.
     pub allow_no_clusters: bool,
+    /// The clusters that are read although they have no cluster config.
+    pub legacy_clusters: Vec<ClusterName>,
+    /// The own cluster's id; 0 if it is not known.
+    pub own_id: ClusterId,
+    /// How many clusters the mesh can have; `None` if it is not known, then each cluster config is checked by the size that it names.
+    pub max_connected_clusters: Option<MaxConnectedClusters>,
     /// Where a sidecar keeps what it mirrors.
     pub data_dir: PathBuf,
     /// These clusters only; all, if empty.
@@ -194,7 +200,7 @@ async fn examine_cluster(
         if checks.iter().all(|check| check.outcome != Outcome::Failed) {
             let limits = ClientOptions { connect_timeout: options.step_max, request_timeout: options.step_max, ..ClientOptions::default() };
             match Connection::open(&client, endpoint, &limits).await {
-                Ok(connection) => checks.extend(source::checks(&connection, &cluster, client.user_name(), known).await),
+                Ok(connection) => checks.extend(source::checks(&connection, &cluster, client.user_name(), known, &options).await),
                 Err(error) => checks.push(source::refused(&error)),
             }
         }

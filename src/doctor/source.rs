@@ -1,10 +1,11 @@
 //! What a reader needs to find in a cluster's etcd: rights, cluster config, canaries, heartbeat, and the history that it knew.
 
-use super::Check;
 use super::local::seconds_now;
+use super::{Check, DoctorOptions};
+use crate::clustermesh::find_owner;
 use crate::kvstore::{Connection, KvstoreError, prefix_end};
-use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind};
-use crate::wire::cluster_config::{Reading, parse_cluster_config, reading_of};
+use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind, MaxConnectedClusters};
+use crate::wire::cluster_config::{Reading, parse_cluster_config, reading_of, validate_cluster_config};
 use crate::wire::keys;
 
 /// A heartbeat is written each minute, and readers give up after two (`pkg/kvstore/heartbeat`, `etcd.go`).
@@ -24,29 +25,23 @@ pub(super) fn refused(error: &KvstoreError) -> Check {
 }
 
 /// Everything that is asked over a connection that is open.
-pub(super) async fn checks(connection: &Connection, cluster: &ClusterName, user: Option<&str>, known: Option<EtcdClusterId>) -> Vec<Check> {
+pub(super) async fn checks(
+    connection: &Connection,
+    cluster: &ClusterName,
+    user: Option<&str>,
+    known: Option<EtcdClusterId>,
+    options: &DoctorOptions,
+) -> Vec<Check> {
     let mut checks =
         vec![Check::ok("login", user.map_or_else(|| "as the certificate's user, or anybody".to_owned(), |user| format!("as {user}")))];
     checks.push(same_etcd(connection.etcd_cluster_id(), known));
     checks.extend(errors(connection).await);
-    let config_key = keys::cluster_config_key(cluster);
-    let config = match connection.get(config_key.as_bytes(), None).await {
-        Err(error) => {
-            checks.push(unreadable("cluster config", &error));
+    let config = match cluster_config(connection, cluster, options).await {
+        Ok(config) => config,
+        Err(check) => {
+            checks.push(check);
             return checks;
         }
-        Ok((None, _)) => {
-            let advice = "is the file named after the cluster as that cluster calls itself (cluster.name)? Without it it is read only after 3 minutes, as an old cluster";
-            checks.push(Check::failed("cluster config", format!("{config_key} does not exist"), advice));
-            return checks;
-        }
-        Ok((Some(found), _)) => match parse_cluster_config(&found.value) {
-            Err(reason) => {
-                checks.push(Check::failed("cluster config", reason, "who wrote it? Only Cilium should"));
-                return checks;
-            }
-            Ok(config) => config,
-        },
     };
     checks.push(Check::ok("cluster config", shown(&config)));
     for kind in Kind::ALL {
@@ -54,6 +49,37 @@ pub(super) async fn checks(connection: &Connection, cluster: &ClusterName, user:
     }
     checks.push(heartbeat(connection).await);
     checks
+}
+
+/// Reads the cluster config as a sidecar does: one that an agent refuses is refused, and where there is none, it says whose etcd this is.
+async fn cluster_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions) -> Result<ClusterConfig, Check> {
+    let step = "cluster config";
+    let found = match connection.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
+        Ok((Some(found), _)) => found,
+        Ok((None, _)) => return Err(missing_config(connection, cluster, options, false).await),
+        Err(KvstoreError::PermissionDenied { .. }) => return Err(missing_config(connection, cluster, options, true).await),
+        Err(error) => return Err(unreadable(step, &error)),
+    };
+    let config = parse_cluster_config(&found.value);
+    let accepted = config.and_then(|config| {
+        let named = MaxConnectedClusters::from_number(config.max_connected_clusters).unwrap_or_default();
+        validate_cluster_config(&config, options.own_id, options.max_connected_clusters.unwrap_or(named))?;
+        Ok(config)
+    });
+    accepted.map_err(|reason| {
+        Check::failed(step, reason, format!("correct it in cluster {cluster}: agents refuse it too, and only Cilium should write it"))
+    })
+}
+
+async fn missing_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions, denied: bool) -> Check {
+    let step = "cluster config";
+    match find_owner(connection, cluster, denied).await {
+        Ok(missing) if options.legacy_clusters.contains(cluster) && !denied => {
+            Check::warning(step, missing.describe(cluster), "it is read without one after 3 minutes, as --legacy-clusters says")
+        }
+        Ok(missing) => Check::failed(step, missing.describe(cluster), missing.advice(cluster)),
+        Err(error) => unreadable(step, &error),
+    }
 }
 
 /// Whether it is the etcd whose revisions are stored here.

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
-use super::{Kind, RawRecord, Revision, WriterStatus};
+use super::{Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
 
 /// The longest cluster name that Cilium accepts, in bytes (`pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -242,6 +242,8 @@ pub struct ClusterStatus {
     pub config_retrieved: bool,
     /// Whether the source was without the configuration that it once had when it was asked last.
     pub config_gone: bool,
+    /// What the etcd has instead of a configuration that may be read, until one is read or there is no connection to it.
+    pub missing_config: Option<MissingConfigState>,
     /// Whether the present connection has a usable configuration, or is one to a cluster that never had any: what is mirrored is its own.
     pub connected: bool,
     /// The etcd behind the present or last connection.
@@ -381,6 +383,7 @@ impl ClusterStatus {
             claimed_id: None,
             config_retrieved: false,
             config_gone: false,
+            missing_config: None,
             connected: false,
             etcd_cluster_id: None,
             endpoint: None,

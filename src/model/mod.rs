@@ -17,6 +17,7 @@ mod in_words;
 mod key;
 mod listen;
 mod log_tail;
+mod missing_config;
 mod nearest;
 mod numeric_identity;
 mod object;
@@ -49,6 +50,7 @@ pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use listen::{ETCD_VERSION, ListenAddress};
 pub use log_tail::LogTail;
+pub use missing_config::{MissingConfig, MissingConfigState};
 pub use nearest::nearest;
 pub use numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
 pub use object::{

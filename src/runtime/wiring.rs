@@ -81,6 +81,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
     MeshOptions {
         own_id: settings.cluster_id,
         local: local_etcd(settings).map(|local| local.cluster),
+        legacy_clusters: Arc::new(settings.legacy_clusters.iter().cloned().collect()),
         max_connected_clusters: settings.max_connected_clusters,
         client: ClientOptions { progress_interval: settings.timing.progress_interval, ..client_options(&settings.kvstore()) },
         decoded,

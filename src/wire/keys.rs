@@ -14,10 +14,13 @@ const KNOWN_CACHED: [&str; 6] = ["endpointslices/v1/", "identities/v1/", "ip/v1/
 const KNOWN_STATE: [&str; 7] =
     ["endpointslices/v1/", "identities/v1/", "ip/v1/", "noderegister/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
 
+/// What all cluster configs are below.
+pub const CLUSTER_CONFIGS: &str = "cilium/cluster-config/";
+
 /// Where a cluster says what it is: `cilium/cluster-config/<cluster>`.
 #[must_use]
 pub fn cluster_config_key(cluster: &ClusterName) -> String {
-    format!("cilium/cluster-config/{cluster}")
+    format!("{CLUSTER_CONFIGS}{cluster}")
 }
 
 /// What to list and watch, with the trailing slash that keeps `eu` apart from `eu-west`. Where the keys of a kind name no cluster

@@ -71,8 +71,14 @@ async fn a_legacy_cluster_that_is_there_loses_nothing() {
     let cluster = MeshCluster::generate(1, SMALL);
     put_heartbeat(&etcd).await;
     put_entries(&etcd, Form::State, &cluster).await;
-    let mut home =
-        Home::new().with_flags(&["--legacy-wait=2s", "--legacy-quiet=1s", "--cache-ttl=1s", "--backoff-min=50ms", "--backoff-max=200ms"]);
+    let mut home = Home::new().with_flags(&[
+        "--legacy-clusters=c01",
+        "--legacy-wait=2s",
+        "--legacy-quiet=1s",
+        "--cache-ttl=1s",
+        "--backoff-min=50ms",
+        "--backoff-max=200ms",
+    ]);
     home.write_cluster("c01", &etcd.client_file_yaml());
     // without a config nobody knows the cluster's id
     let truth = |cluster: &MeshCluster| {

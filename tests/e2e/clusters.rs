@@ -200,12 +200,12 @@ async fn a_config_that_vanishes_stays_in_force_and_is_told() {
     finding(scene.meshkeep(), "sourceLost").await;
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    let told = scene.meshkeep().says_of("c01", "lastError", "waiting for cilium/cluster-config/c01").await;
+    let told = scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
     assert_eq!(told["config"], before, "{told}");
     finding(scene.meshkeep(), "clusterConfigLost").await;
     // nor does a new connection forget it
     scene.home.write_cluster("c01", &format!("{}# again\n", scene.remotes[0].client_file()));
-    scene.meshkeep().says_of("c01", "lastError", "waiting for cilium/cluster-config/c01").await;
+    scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
     finding(scene.meshkeep(), "clusterConfigLost").await;
     put_config(&scene.remotes[0].etcd, Form::Cache, &scene.remotes[0].clusters[0]).await;
     scene.settles("the return of the config").await;

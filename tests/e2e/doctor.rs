@@ -229,3 +229,31 @@ async fn what_is_missing_in_the_etcd_is_named() {
     let (_, report) = place.report(&[]).await;
     assert!(!report.to_string().contains("sesame"), "{report:#}");
 }
+
+/// As a sidecar says it, and as a sidecar and Cilium's agents refuse it.
+#[tokio::test]
+async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
+    let place = Place::new();
+    let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
+    furnish(&etcd, "paris").await;
+    place.write("rome", &etcd.client_file_yaml());
+    place.complains("cluster config", "this etcd describes paris, not rome").await;
+    let config = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true}}"#;
+    etcd.put("cilium/cluster-config/oslo", config).await;
+    place.complains("cluster config", "no config of rome; it has oslo, paris").await;
+    let (_, report) = place.report(&["--legacy-clusters", "rome"]).await;
+    let checks = report["clusters"][0]["endpoints"][0]["checks"].as_array().unwrap().clone();
+    assert_eq!(checks.last().unwrap()["outcome"], "warning", "{report:#}");
+    for (config, reason) in [
+        (r#"{"id":0}"#, "id is 0, which is reserved: expected 1 to 255"),
+        (r#"{"id":256}"#, "id is 256, expected 1 to 255"),
+        (r#"{"id":3,"capabilities":{"endpointSlicesExportMode":"services-only"}}"#, "endpointSlicesExportMode is \"services-only\""),
+    ] {
+        etcd.put("cilium/cluster-config/rome", config).await;
+        place.complains("cluster config", reason).await;
+    }
+    etcd.delete("cilium/cluster-config/rome").await;
+    etcd.enable_cilium_users("paris").await;
+    place.write("rome", &etcd.client_file_of("remote"));
+    place.complains("cluster config", "this etcd describes paris, not rome (permission denied on cilium/cluster-config/rome)").await;
+}

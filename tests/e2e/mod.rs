@@ -24,6 +24,7 @@ mod interrupted;
 mod kvstore_command;
 mod local_etcd;
 mod losses;
+mod missing_config;
 mod namespaces;
 mod on_problem;
 mod output;

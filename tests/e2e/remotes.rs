@@ -17,7 +17,7 @@ use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
 /// The waits before a cluster without a config is read, and before what it did not confirm is pruned, shortened for tests.
-const QUICK_LEGACY: [&str; 2] = ["--legacy-wait=1s", "--legacy-quiet=1s"];
+const QUICK_LEGACY: [&str; 3] = ["--legacy-clusters=c01", "--legacy-wait=1s", "--legacy-quiet=1s"];
 
 /// An etcd with one cluster in it.
 async fn filled(builder: EtcdBuilder) -> (Etcd, MeshCluster) {

@@ -4,6 +4,7 @@
 //! (default: `target/tools/etcd-3.5/etcd` and the like).
 
 mod members;
+mod users;
 
 use std::collections::HashSet;
 use std::fs;
@@ -412,12 +413,7 @@ impl Etcd {
         let mut client = self.client().await;
         let prefix = RoleRevokePermissionOptions::new().with_prefix();
         client.role_revoke_permission("mesh", "cilium/", Some(prefix)).await.unwrap();
-        for permission in [
-            Permission::read("cilium/.heartbeat").with_prefix(),
-            Permission::read("cilium/state/").with_prefix(),
-            Permission::read(format!("cilium/cluster-config/{cluster}")),
-            Permission::read(format!("cilium/synced/{cluster}/")).with_prefix(),
-        ] {
+        for permission in users::remote_permissions(cluster) {
             client.role_grant_permission("mesh", permission).await.unwrap();
         }
     }

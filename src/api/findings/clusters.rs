@@ -9,7 +9,7 @@ use super::listed;
 use super::writer::silent_writer;
 use crate::api::dto::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
-use crate::model::{ClusterName, ClusterStatus, Kind, Phase, ToldFinding, WentBack};
+use crate::model::{ClusterName, ClusterStatus, Kind, MissingConfigState, Phase, ToldFinding, WentBack};
 
 /// How long a cluster may be in a phase on its way to what is read: agents go on without it after a minute (`clustermesh-sync-timeout`).
 pub(super) const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -70,6 +70,9 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> 
         let detail = format!("the file of {name} cannot be used: {error}");
         return Some(finding("clusterFileInvalid", name.as_str(), [name], detail, "correct the file: it is read anew when it changes"));
     }
+    if let Some(state) = &status.missing_config {
+        return missing_config(name, status, state);
+    }
     // what has a finding of its own is not told twice
     let is_told = status.too_large.is_some() || status.refused.iter().any(|refused| refused.kind == Kind::Cluster);
     if is_told || matches!(status.phase, Phase::Live | Phase::SourceLost) {
@@ -102,6 +105,20 @@ fn way_to_it(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> 
     Some(ToldFinding { since: since(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
 }
 
+/// Reports whose etcd the file of a cluster leads to. At once if there is evidence that it is another cluster's, or the user may not read the config. A
+/// cluster that had a config is given a minute: a KVStoreMesh that starts anew writes the configs of its clusters one after another.
+fn missing_config(name: &ClusterName, status: &ClusterStatus, state: &MissingConfigState) -> Option<ToldFinding> {
+    let MissingConfigState { since: missing_since, missing } = state;
+    let is_certain = !status.config_gone && (missing.denied || !missing.others.is_empty());
+    if !is_certain && missing_since.elapsed() < PHASE_TIME_MAX {
+        return None;
+    }
+    let rest = if status.config_gone { "; what is held of it stays as it is" } else { "" };
+    let detail = format!("{name} is not read: {}{rest}", missing.describe(name));
+    let finding = finding("clusterConfigMissing", name.as_str(), [name], detail, missing.advice(name));
+    Some(ToldFinding { since: since(*missing_since), ..finding })
+}
+
 /// The first of its certificates that ends.
 fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
     let what = format!("the client certificate or the CA for {name}");
@@ -112,7 +129,8 @@ fn expiry(name: &ClusterName, status: &ClusterStatus) -> Option<ToldFinding> {
 /// What a cluster says of itself and how much it says.
 fn what_it_says(name: &ClusterName, status: &ClusterStatus) -> Vec<ToldFinding> {
     let mut found = Vec::new();
-    if status.config_gone {
+    let is_told = status.missing_config.as_ref().is_some_and(|state| missing_config(name, status, state).is_some());
+    if status.config_gone && !is_told {
         let detail = format!("the cluster config of {name} is gone from its etcd, and the last one stays in use");
         let advice = "see whether its clustermesh-apiserver or KVStoreMesh is alive";
         found.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));

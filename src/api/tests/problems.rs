@@ -9,8 +9,8 @@ use super::fixture::{Fixture, cluster, identity, key, node, pod, put};
 use crate::commit::PersistState;
 use crate::handle::{ClusterFiles, Look};
 use crate::model::{
-    Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, Node, Object, ObjectPrefix,
-    Phase, Revision, Scope, Sequence, Service, WentBack,
+    Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, MissingConfig,
+    MissingConfigState, Node, Object, ObjectPrefix, Phase, Revision, Scope, Sequence, Service, WentBack,
 };
 use crate::view::View;
 
@@ -413,6 +413,32 @@ async fn a_cluster_that_waits_for_a_canary_says_for_which_in_its_finding_and_in_
         assert!(detail.as_str().unwrap().contains(reason), "{detail}");
         assert_eq!(fixture.json("/v1/clusters/paris").await["lastError"], reason);
     }
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_config_names_whose_etcd_it_is_and_one_that_had_a_config_is_given_a_minute() {
+    let fixture = mesh(Vec::new());
+    let told = async |seconds: u64, had_config: bool, denied: bool, others: &[&str]| {
+        let others = others.iter().map(|other| cluster(other)).collect();
+        let since = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        let missing = MissingConfig { denied, others, ..MissingConfig::default() };
+        fixture.paris_is(|status| {
+            // a connection that failed in between changes nothing
+            (status.phase, status.failed_in, status.config_gone) = (Phase::BackingOff, Some(Phase::ReadingConfig), had_config);
+            status.missing_config = Some(MissingConfigState { since, missing });
+        });
+        found(&fixture).await
+    };
+    let missing = [("clusterConfigMissing/paris".to_owned(), "critical".to_owned())];
+    let lost = [("clusterConfigLost/paris".to_owned(), "warning".to_owned())];
+    assert_eq!(told(0, false, false, &["rome"]).await, missing);
+    assert_eq!(told(0, false, true, &[]).await, missing);
+    assert_eq!(told(0, false, false, &[]).await, []);
+    assert_eq!(told(61, false, false, &[]).await, missing);
+    assert_eq!(told(0, true, false, &["rome"]).await, lost);
+    assert_eq!(told(61, true, false, &["rome"]).await, missing);
+    let finding = fixture.json("/v1/problems").await["items"][0].clone();
+    assert_eq!(finding["detail"], "paris is not read: this etcd describes rome, not paris; what is held of it stays as it is");
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! One connection to one remote cluster, from the first byte to the error that ends it.
 
+mod config;
+mod missing;
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Instant;
@@ -8,17 +11,17 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
-use tokio::time::{interval, sleep, sleep_until};
+use tokio::time::{interval, sleep};
 
+use self::config::ReadConfig;
 use super::{ClusterTask, Memory};
 use crate::clustermesh::failure::AttemptError;
 use crate::clustermesh::resync::Source;
 use crate::clustermesh::scope::{Link, ScopeTask};
 use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
 use crate::clustermesh::unknown::look_for_unknown_prefixes;
-use crate::kvstore::{ClientFile, Connection, Endpoint, Event, Follow, KeyValue, prefix_end};
-use crate::model::{ClusterConfig, Command, DeleteReason, Heartbeat, Kind, Phase, Scope};
-use crate::wire::cluster_config::{validate_cluster_config, validate_own_config};
+use crate::kvstore::{ClientFile, Connection, Endpoint, Event, KeyValue, prefix_end};
+use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
 use crate::wire::{cluster_config, keys};
 
 /// One connection attempt.
@@ -27,13 +30,6 @@ pub(super) struct Attempt<'a> {
     pub(super) task: &'a ClusterTask,
     pub(super) file: &'a ClientFile,
     pub(super) endpoint: &'a Endpoint,
-}
-
-/// The cluster config as it was read, and how its key goes on.
-struct ReadConfig {
-    /// `None`: the cluster has none and is read as legacy.
-    config: Option<(ClusterConfig, KeyValue)>,
-    follow: Follow,
 }
 
 impl Attempt<'_> {
@@ -46,14 +42,18 @@ impl Attempt<'_> {
             status.certificate_expiry = self.file.certificate_expiry();
         });
         // boxed, as it takes more room than all that follows
-        let connection = Box::pin(Connection::open(self.file, self.endpoint, &self.task.options.client)).await?;
+        let opened = Box::pin(Connection::open(self.file, self.endpoint, &self.task.options.client)).await;
+        let connection = opened.inspect_err(|_| {
+            reporter.forget_missing_config();
+            reporter.connecting();
+        })?;
         reporter.contact();
         reporter.change(|status| status.etcd_cluster_id = Some(connection.etcd_cluster_id()));
         reporter.phase(Phase::ReadingConfig);
         let (heartbeat_sender, heartbeat) = watch::channel(None);
         let heartbeat_task = self.watch_heartbeat(&connection, heartbeat_sender);
         let main = async {
-            let read = self.read_config(&connection, memory.record.config.is_some()).await?;
+            let read = self.read_config(&connection, memory).await?;
             self.accept(read.config.as_ref(), memory).await?;
             self.mirror(&connection, read, heartbeat, memory).await
         };
@@ -107,111 +107,12 @@ impl Attempt<'_> {
         }
     }
 
-    /// Waits for a usable cluster config. A cluster that never had one is read without after a while (invariant 3).
-    async fn read_config(&self, connection: &Connection, had_config: bool) -> Result<ReadConfig, AttemptError> {
-        let reporter = &self.task.surroundings.reporter;
-        let key = keys::cluster_config_key(&self.task.name);
-        let (found, mut follow) = connection.follow(key.as_bytes(), None).await?;
-        // one that cannot be used is one all the same: such a cluster is not a legacy one
-        let mut is_there = !found.is_empty();
-        if let Some(config) = found.into_iter().next().and_then(|found| self.parse_config(found)) {
-            return Ok(ReadConfig { config: Some(config), follow });
-        }
-        let wait = self.task.options.timing.legacy_wait;
-        if !is_there {
-            reporter.config_refused(None);
-            let reason =
-                if had_config { "its data is kept as it is until then" } else { "without one it is read as a legacy cluster in a while" };
-            reporter.waiting(Phase::ReadingConfig, &format!("waiting for {key}: {reason}"));
-            reporter.change(|status| {
-                status.config_gone = had_config;
-                status.connected = !had_config;
-            });
-        }
-        let deadline = Instant::now() + wait;
-        loop {
-            tokio::select! {
-                events = follow.next() => {
-                    let events = events?;
-                    is_there = events.last().map_or(is_there, |event| matches!(event, Event::Put(_)));
-                    let newest = events.into_iter().filter_map(|event| match event {
-                        Event::Put(put) => self.parse_config(put),
-                        Event::Delete { .. } => {
-                            reporter.config_refused(None);
-                            None
-                        }
-                    });
-                    if let Some(config) = newest.last() {
-                        return Ok(ReadConfig { config: Some(config), follow });
-                    }
-                }
-                () = sleep_until(deadline.into()) => {
-                    if had_config || is_there {
-                        let problem = if is_there { "could not be used for" } else { "did not come within" };
-                        return Err(AttemptError::Cluster(format!("{key} {problem} {wait:?}: what is held of the cluster stays as it is")));
-                    }
-                    return Ok(ReadConfig { config: None, follow });
-                }
-            }
-        }
-    }
-
-    fn parse_config(&self, found: KeyValue) -> Option<(ClusterConfig, KeyValue)> {
-        match cluster_config::parse_cluster_config(&found.value) {
-            Ok(config) => Some((config, found)),
-            Err(reason) => {
-                let key = keys::cluster_config_key(&self.task.name);
-                self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
-                self.task.surroundings.reporter.config_refused(Some((&found.value, &reason)));
-                None
-            }
-        }
-    }
-
-    /// Validates the cluster config, takes its id, and drains what was held under another id (§3.3, step 6).
-    async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, memory: &mut Memory) -> Result<(), AttemptError> {
-        let reporter = &self.task.surroundings.reporter;
-        if let Some((config, found)) = read {
-            let refuse = |reason: String| {
-                reporter.config_refused(Some((&found.value, &reason)));
-                reason
-            };
-            let options = &self.task.options;
-            reporter.change(|status| {
-                status.claimed_id = Some(config.id);
-                status.config_gone = false;
-            });
-            let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
-            validate(config, options.own_id, options.max_connected_clusters)
-                .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {}", self.task.name, refuse(reason))))?;
-            let old_id = memory.record.config.as_ref().map(|config| config.id);
-            if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
-                tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the cluster id changed: removing what was held");
-                reporter.phase(Phase::Draining);
-                self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
-                memory.forget();
-                Kind::ALL.into_iter().for_each(|kind| reporter.holds(kind, 0));
-                self.task.ids.release(&self.task.name);
-                memory.record.config = None;
-            }
-            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| AttemptError::Cluster(refuse(error.to_string())))?;
-            memory.record.config = Some(config.clone());
-        }
-        reporter.change(|status| {
-            status.config.clone_from(&memory.record.config);
-            status.config_retrieved = read.is_some();
-            status.connected = true;
-        });
-        reporter.config_refused(None);
-        self.store_record(memory).await
-    }
-
-    async fn store_record(&self, memory: &mut Memory) -> Result<(), AttemptError> {
+    pub(super) async fn store_record(&self, memory: &mut Memory) -> Result<(), AttemptError> {
         memory.record.last_contact = self.task.surroundings.reporter.last_contact_time();
         self.send(Command::Remember { cluster: self.task.name.clone(), record: memory.record.clone() }).await
     }
 
-    async fn send(&self, command: Command) -> Result<(), AttemptError> {
+    pub(super) async fn send(&self, command: Command) -> Result<(), AttemptError> {
         self.task.surroundings.commands.send(command).await.map_err(|_| AttemptError::Stopping)
     }
 
@@ -289,29 +190,6 @@ impl Attempt<'_> {
                             reporter.sign(Some(kind), true);
                         }
                     }
-                }
-            }
-        }
-    }
-
-    /// Any change of the cluster config means a new connection (`clustercfg.go`). Its deletion ends nothing; deletes are not believed
-    /// any more (invariant 4).
-    async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
-        let reporter = &self.task.surroundings.reporter;
-        loop {
-            for event in read.follow.next().await? {
-                let Event::Put(put) = event else {
-                    reporter.sign(None, read.config.is_some());
-                    reporter.config_refused(None);
-                    continue;
-                };
-                reporter.sign(None, false);
-                let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
-                match cluster_config::parse_cluster_config(&put.value) {
-                    Ok(_) if known => reporter.config_refused(None),
-                    Ok(_) => return Err(AttemptError::Cluster("the cluster config changed".to_owned())),
-                    // one that cannot be read changes nothing (`clustercfg.go`), and is told
-                    Err(reason) => reporter.config_refused(Some((&put.value, &reason))),
                 }
             }
         }

@@ -105,6 +105,9 @@ env:
 {{- if .Values.clustermesh.allowNone }}
 - {name: MESHKEEP_ALLOW_NO_CLUSTERS, value: "true"}
 {{- end }}
+{{- with .Values.clustermesh.legacyClusters }}
+- {name: MESHKEEP_LEGACY_CLUSTERS, value: {{ join "," . | quote }}}
+{{- end }}
 {{- with .Values.clustermesh.clusterName }}
 - {name: MESHKEEP_CLUSTER_NAME, value: {{ . | quote }}}
 {{- end }}

@@ -1,0 +1,203 @@
+//! The cluster config over one connection: waiting for it, validating it, and following it while the cluster is mirrored.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+
+use super::super::Memory;
+use super::Attempt;
+use super::missing::MissingConfigCheck;
+use crate::clustermesh::failure::AttemptError;
+use crate::kvstore::{Connection, Event, Follow, KeyValue, KvstoreError};
+use crate::model::{ClusterConfig, Command, DeleteReason, Kind, Phase};
+use crate::wire::cluster_config::{parse_cluster_config, validate_cluster_config, validate_own_config};
+use crate::wire::keys;
+
+/// The cluster config as it was read, and how its key goes on.
+pub(super) struct ReadConfig {
+    /// `None`: the cluster has none and is read as legacy.
+    pub(super) config: Option<(ClusterConfig, KeyValue)>,
+    follow: Follow,
+}
+
+impl Attempt<'_> {
+    /// Waits for a usable cluster config. A cluster without one is read only if `--legacy-clusters` names it and it never had one, and after a while
+    /// (docs/invariants.md, 3).
+    pub(super) async fn read_config(&self, connection: &Connection, memory: &mut Memory) -> Result<ReadConfig, AttemptError> {
+        let key = keys::cluster_config_key(&self.task.name);
+        let mut missing = MissingConfigCheck::new(self, connection);
+        let started = Instant::now();
+        loop {
+            match connection.follow(key.as_bytes(), None).await {
+                Ok((found, follow)) => return self.await_config(found, follow, missing, memory).await,
+                Err(KvstoreError::PermissionDenied { .. }) => self.report_missing_config(memory),
+                Err(error) => return Err(error.into()),
+            }
+            missing.check(true, memory).await?;
+            if started.elapsed() >= self.missing_limit(&missing) {
+                return Err(AttemptError::ConfigMissing);
+            }
+            sleep(missing.interval()).await;
+        }
+    }
+
+    async fn await_config(
+        &self,
+        found: Vec<KeyValue>,
+        mut follow: Follow,
+        mut missing: MissingConfigCheck<'_>,
+        memory: &mut Memory,
+    ) -> Result<ReadConfig, AttemptError> {
+        let started = Instant::now();
+        // one that cannot be used is one all the same: such a cluster is not a legacy one
+        let mut is_there = !found.is_empty();
+        if let Some(config) = found.into_iter().next().and_then(|found| self.parse_config(found)) {
+            return Ok(ReadConfig { config: Some(config), follow });
+        }
+        if !is_there {
+            self.report_missing_config(memory);
+        }
+        let is_legacy = self.is_legacy(memory);
+        let mut tick = interval(missing.interval());
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let deadline = started + self.missing_limit(&missing);
+            tokio::select! {
+                events = follow.next() => {
+                    let events = events?;
+                    is_there = events.last().map_or(is_there, |event| matches!(event, Event::Put(_)));
+                    if let Some(config) = self.newest_config(events) {
+                        return Ok(ReadConfig { config: Some(config), follow });
+                    }
+                }
+                _ = tick.tick(), if !is_there && !is_legacy => missing.check(false, memory).await?,
+                () = sleep_until(deadline.into()) => {
+                    if is_there {
+                        let (key, wait) = (keys::cluster_config_key(&self.task.name), self.task.options.timing.legacy_wait);
+                        let text = format!("{key} could not be used for {wait:?}: what is held of the cluster stays as it is");
+                        return Err(AttemptError::Cluster(text));
+                    }
+                    return if is_legacy { Ok(ReadConfig { config: None, follow }) } else { Err(AttemptError::ConfigMissing) };
+                }
+            }
+        }
+    }
+
+    /// Returns whether the cluster is read without a config.
+    fn is_legacy(&self, memory: &Memory) -> bool {
+        memory.record.config.is_none() && self.task.options.legacy_clusters.contains(&self.task.name)
+    }
+
+    /// Returns how long a config is waited for over one connection. Then another connection is made, as the address may lead elsewhere by now.
+    fn missing_limit(&self, missing: &MissingConfigCheck<'_>) -> Duration {
+        let wait = self.task.options.timing.legacy_wait;
+        if missing.awaits_removal() { wait * 2 } else { wait }
+    }
+
+    fn report_missing_config(&self, memory: &Memory) {
+        let reporter = &self.task.surroundings.reporter;
+        let (had_config, is_legacy) = (memory.record.config.is_some(), self.is_legacy(memory));
+        reporter.config_refused(None);
+        reporter.change(|status| {
+            status.config_gone = had_config;
+            status.connected = is_legacy;
+        });
+        if is_legacy {
+            let key = keys::cluster_config_key(&self.task.name);
+            let reason = format!("waiting for {key}: without one it is read as a legacy cluster in a while, as --legacy-clusters says");
+            reporter.waiting(Phase::ReadingConfig, &reason);
+        }
+    }
+
+    fn newest_config(&self, events: Vec<Event>) -> Option<(ClusterConfig, KeyValue)> {
+        let newest = events.into_iter().filter_map(|event| match event {
+            Event::Put(put) => self.parse_config(put),
+            Event::Delete { .. } => {
+                self.task.surroundings.reporter.config_refused(None);
+                None
+            }
+        });
+        newest.last()
+    }
+
+    fn parse_config(&self, found: KeyValue) -> Option<(ClusterConfig, KeyValue)> {
+        match parse_cluster_config(&found.value) {
+            Ok(config) => Some((config, found)),
+            Err(reason) => {
+                let key = keys::cluster_config_key(&self.task.name);
+                self.task.surroundings.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
+                self.task.surroundings.reporter.config_refused(Some((&found.value, &reason)));
+                None
+            }
+        }
+    }
+
+    /// Validates the cluster config, takes its id, and drains what was held under another id (§3.3, step 6).
+    pub(super) async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, memory: &mut Memory) -> Result<(), AttemptError> {
+        let reporter = &self.task.surroundings.reporter;
+        if let Some((config, found)) = read {
+            let refuse = |reason: String| {
+                reporter.config_refused(Some((&found.value, &reason)));
+                reason
+            };
+            let options = &self.task.options;
+            reporter.change(|status| {
+                status.claimed_id = Some(config.id);
+                status.config_gone = false;
+            });
+            let validate = if options.local.as_ref() == Some(&self.task.name) { validate_own_config } else { validate_cluster_config };
+            validate(config, options.own_id, options.max_connected_clusters)
+                .map_err(|reason| AttemptError::Cluster(format!("cluster config of {} refused: {}", self.task.name, refuse(reason))))?;
+            let old_id = memory.record.config.as_ref().map(|config| config.id);
+            if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
+                tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the cluster id changed: removing what was held");
+                reporter.phase(Phase::Draining);
+                self.remove_stored(memory).await?;
+                self.task.ids.release(&self.task.name);
+                memory.record.config = None;
+            }
+            self.task.ids.reserve(config.id, &self.task.name).map_err(|error| AttemptError::Cluster(refuse(error.to_string())))?;
+            memory.record.config = Some(config.clone());
+        }
+        reporter.change(|status| {
+            status.config.clone_from(&memory.record.config);
+            status.config_retrieved = read.is_some();
+            status.connected = true;
+        });
+        reporter.config_refused(None);
+        reporter.forget_missing_config();
+        self.store_record(memory).await
+    }
+
+    /// Removes all that is held of the cluster, which stays a cluster of the mesh.
+    pub(super) async fn remove_stored(&self, memory: &mut Memory) -> Result<(), AttemptError> {
+        self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
+        memory.forget();
+        Kind::ALL.into_iter().for_each(|kind| self.task.surroundings.reporter.holds(kind, 0));
+        Ok(())
+    }
+
+    /// Any change of the cluster config means a new connection (`clustercfg.go`). Its deletion ends nothing; deletes are not believed
+    /// any more (invariant 4).
+    pub(super) async fn watch_config(&self, mut read: ReadConfig) -> Result<Infallible, AttemptError> {
+        let reporter = &self.task.surroundings.reporter;
+        loop {
+            for event in read.follow.next().await? {
+                let Event::Put(put) = event else {
+                    reporter.sign(None, read.config.is_some());
+                    reporter.config_refused(None);
+                    continue;
+                };
+                reporter.sign(None, false);
+                let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
+                match parse_cluster_config(&put.value) {
+                    Ok(_) if known => reporter.config_refused(None),
+                    Ok(_) => return Err(AttemptError::Cluster("the cluster config changed".to_owned())),
+                    // one that cannot be read changes nothing (`clustercfg.go`), and is told
+                    Err(reason) => reporter.config_refused(Some((&put.value, &reason))),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Whose etcd a connection leads to, where it has no config of the cluster that its client file is named after.
+//!
+//! A KVStoreMesh's users may list all cluster configs. The role `remote` of a cluster's own etcd may read that cluster's config alone, and the
+//! nodes, whose keys name the cluster (docs/protocol.md §7.6).
+
+use crate::kvstore::{Connection, KvstoreError, prefix_end};
+use crate::model::{ClusterName, Kind, MissingConfig};
+use crate::wire::keys;
+
+/// Maximum number of other clusters that are named: a line for people. A KVStoreMesh's etcd has up to 511.
+const CLUSTERS_NAMED_MAX: usize = 16;
+
+/// Number of config keys that are asked for: those that are named, the cluster's own, and one that says that there are more.
+const CONFIGS_READ_MAX: u32 = 18;
+
+/// Finds out which clusters an etcd describes, as far as its user may see, in at most two small reads. `denied`: the user may not read the config of
+/// `cluster`.
+///
+/// # Errors
+/// [`KvstoreError`], other than that the user may not see something.
+pub async fn find_owner(connection: &Connection, cluster: &ClusterName, denied: bool) -> Result<MissingConfig, KvstoreError> {
+    let mut others = clusters_with_config(connection).await?;
+    others.retain(|other| other != cluster);
+    let has_more = others.len() > CLUSTERS_NAMED_MAX;
+    others.truncate(CLUSTERS_NAMED_MAX);
+    let mut has_own_nodes = false;
+    if others.is_empty() {
+        let of_nodes = cluster_of_nodes(connection).await?;
+        has_own_nodes = of_nodes.as_ref() == Some(cluster);
+        others.extend(of_nodes.filter(|other| other != cluster));
+    }
+    Ok(MissingConfig { denied, others, has_more, has_own_nodes })
+}
+
+/// The clusters whose config the user may list.
+async fn clusters_with_config(connection: &Connection) -> Result<Vec<ClusterName>, KvstoreError> {
+    let prefix = keys::CLUSTER_CONFIGS.as_bytes();
+    let found = permitted(connection.first_keys(prefix, &prefix_end(prefix), CONFIGS_READ_MAX).await)?;
+    Ok(found.iter().filter_map(|key| cluster_name(key.strip_prefix(prefix)?)).collect())
+}
+
+/// The cluster in the first key of a node.
+async fn cluster_of_nodes(connection: &Connection) -> Result<Option<ClusterName>, KvstoreError> {
+    let prefix = format!("{}{}/", keys::root(false), Kind::Node.base()).into_bytes();
+    let found = permitted(connection.first_keys(&prefix, &prefix_end(&prefix), 1).await)?;
+    let name = |key: &[u8]| cluster_name(key.strip_prefix(prefix.as_slice())?.split(|byte| *byte == b'/').next()?);
+    Ok(found.first().and_then(|key| name(key)))
+}
+
+fn cluster_name(bytes: &[u8]) -> Option<ClusterName> {
+    ClusterName::parse(str::from_utf8(bytes).ok()?).ok()
+}
+
+/// Takes what the user may not see for nothing.
+fn permitted(found: Result<Vec<Vec<u8>>, KvstoreError>) -> Result<Vec<Vec<u8>>, KvstoreError> {
+    match found {
+        Err(KvstoreError::PermissionDenied { .. }) => Ok(Vec::new()),
+        found => found,
+    }
+}

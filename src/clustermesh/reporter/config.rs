@@ -1,0 +1,44 @@
+//! What is reported of a cluster config: that it is missing, cannot be used, or was read.
+
+use std::time::Instant;
+
+use super::Reporter;
+use crate::model::{ClusterStatus, Kind, MissingConfig, MissingConfigState, Phase};
+use crate::wire::keys::cluster_config_key;
+
+impl Reporter {
+    /// Enters the phase of a new connection. A cluster without a config stays where it is, as the next connection probably leads to the same etcd.
+    pub(in crate::clustermesh) fn connecting(&self) {
+        let stays = |status: &ClusterStatus| status.missing_config.is_some() && status.phase == Phase::ReadingConfig;
+        if !stays(&self.status.borrow()) {
+            self.phase(Phase::Connecting);
+        }
+    }
+
+    /// The next connection may lead to another etcd, or there is none.
+    pub(in crate::clustermesh) fn forget_missing_config(&self) {
+        self.status.send_if_modified(|status| status.missing_config.take().is_some());
+    }
+
+    /// Reports that the etcd has no config of the cluster that the user may read, and whose etcd it is.
+    pub(in crate::clustermesh) fn config_missing(&self, missing: MissingConfig) {
+        let reason = missing.describe(&self.cluster);
+        self.status.send_if_modified(|status| {
+            let since = status.missing_config.as_ref().map_or_else(Instant::now, |known| known.since);
+            let state = Some(MissingConfigState { since, missing });
+            let changed = status.missing_config != state;
+            status.missing_config = state;
+            changed
+        });
+        self.waiting(Phase::ReadingConfig, &reason);
+    }
+
+    /// The cluster config cannot be used, or it can: `refused` are its bytes and the reason.
+    pub(in crate::clustermesh) fn config_refused(&self, refused: Option<(&[u8], &str)>) {
+        if refused.is_some() {
+            self.forget_missing_config();
+        }
+        let key = cluster_config_key(&self.cluster);
+        self.refused(Kind::Cluster, refused.map(|(value, reason)| (key.as_bytes(), value, reason)));
+    }
+}

@@ -1,0 +1,210 @@
+//! Etcds without a config of the cluster that a client file is named after: another cluster's, a KVStoreMesh's, an old release's.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::etcd::{Etcd, Tls};
+use crate::harness::eventually;
+use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::scene::{serves, settles};
+use crate::harness::truth::Truth;
+
+/// The waits, shortened for tests.
+const QUICK: [&str; 4] = ["--legacy-wait=1s", "--legacy-quiet=1s", "--backoff-min=50ms", "--backoff-max=100ms"];
+
+const STAMP: &str = "2026-01-12T09:31:07Z";
+
+fn cluster(name: &str, id: u32) -> MeshCluster {
+    MeshCluster::generate_named(name, id, SMALL)
+}
+
+/// A cluster's own etcd.
+async fn etcd_of(cluster: &MeshCluster) -> Etcd {
+    let etcd = Etcd::start().await;
+    publish(&etcd, Form::State, std::slice::from_ref(cluster), STAMP).await;
+    etcd
+}
+
+/// A sidecar whose file for `name` is this.
+async fn reading(name: &str, file: &str) -> (Home, Meshkeep) {
+    let mut home = Home::new().with_flags(&QUICK);
+    home.write_cluster(name, file);
+    let meshkeep = home.start().await;
+    (home, meshkeep)
+}
+
+/// Waits until the finding about a cluster without a config says this.
+async fn finds(meshkeep: &Meshkeep, name: &str, text: &str) -> Value {
+    eventually(&format!("a finding about {name} that says {text:?}"), || async {
+        let found = meshkeep.get(&format!("/v1/problems?kind=clusterConfigMissing&cluster={name}")).await["items"][0].clone();
+        found["detail"].as_str().is_some_and(|detail| detail.contains(text)).then_some(found)
+    })
+    .await
+}
+
+/// Waits until a cluster has been in `readingConfig` without a break for longer than two connections last.
+async fn stays_without_config(meshkeep: &Meshkeep, name: &str) {
+    let outlasts = || async {
+        let found = meshkeep.cluster(name).await;
+        (found["phase"] == "readingConfig" && found["phaseSeconds"].as_f64() > Some(2.5)).then_some(())
+    };
+    eventually("twice the time after which a legacy cluster is read", outlasts).await;
+}
+
+async fn has_no_entries(meshkeep: &Meshkeep) {
+    assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
+}
+
+#[tokio::test]
+async fn an_etcd_of_another_cluster_is_not_served_under_the_name_of_the_file() {
+    let (paris, rome) = (cluster("paris", 1), cluster("rome", 2));
+    let (wrong, right) = (etcd_of(&paris).await, etcd_of(&rome).await);
+    let (home, meshkeep) = reading("rome", &wrong.client_file_yaml()).await;
+    let found = finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
+    assert_eq!((&found["severity"], &found["clusters"]), (&json!("critical"), &json!(["rome"])), "{found}");
+    stays_without_config(&meshkeep, "rome").await;
+    has_no_entries(&meshkeep).await;
+    let state = meshkeep.cluster("rome").await;
+    assert_eq!((&state["lastError"], &state["failures"]), (&json!("this etcd describes paris, not rome"), &json!(0)), "{state}");
+    home.write_cluster("rome", &right.client_file_yaml());
+    settles(&meshkeep, &Truth::of([&rome]).expected(), "the correction of the file").await;
+    meshkeep.reaches("rome", "live").await;
+    assert_eq!(meshkeep.get("/v1/problems?kind=clusterConfigMissing").await["items"], json!([]));
+}
+
+#[tokio::test]
+async fn an_etcd_of_a_kvstoremesh_names_the_clusters_that_it_has_until_the_config_comes() {
+    let etcd = Etcd::start().await;
+    publish(&etcd, Form::Cache, &[cluster("paris", 1), cluster("oslo", 3)], STAMP).await;
+    let (_home, meshkeep) = reading("rome", &etcd.client_file_yaml()).await;
+    finds(&meshkeep, "rome", "no config of rome; it has oslo, paris").await;
+    stays_without_config(&meshkeep, "rome").await;
+    has_no_entries(&meshkeep).await;
+    let rome = cluster("rome", 2);
+    publish(&etcd, Form::Cache, std::slice::from_ref(&rome), STAMP).await;
+    settles(&meshkeep, &Truth::of([&rome]).expected(), "the config of rome").await;
+    meshkeep.reaches("rome", "live").await;
+    let state = meshkeep.cluster("rome").await;
+    assert_eq!((&state["failures"], &state["lastError"]), (&json!(0), &json!(null)), "{state}");
+}
+
+/// The role `remote` may read one config alone, and the nodes. The role `local` may list all configs.
+#[tokio::test]
+async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_is() {
+    let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
+    let paris = cluster("paris", 1);
+    publish(&etcd, Form::State, std::slice::from_ref(&paris), STAMP).await;
+    publish(&etcd, Form::Cache, &[cluster("oslo", 3)], STAMP).await;
+    etcd.enable_cilium_users("paris").await;
+    let mut home = Home::new().with_flags(&QUICK);
+    home.write_cluster("rome", &etcd.client_file_of("remote"));
+    home.write_cluster("bonn", &etcd.client_file_of("local-paris"));
+    home.write_cluster("paris", &etcd.client_file_of("remote"));
+    let meshkeep = home.start().await;
+    settles(&meshkeep, &Truth::of([&paris]).expected(), "loading as a remote").await;
+    finds(&meshkeep, "rome", "this etcd describes paris, not rome (permission denied on cilium/cluster-config/rome)").await;
+    finds(&meshkeep, "bonn", "no config of bonn; it has oslo, paris").await;
+    for name in ["rome", "bonn"] {
+        stays_without_config(&meshkeep, name).await;
+    }
+    serves(&meshkeep, &Truth::of([&paris]).expected(), "beside two clusters that are not there").await;
+}
+
+#[tokio::test]
+async fn a_config_that_may_not_be_read_is_read_as_soon_as_it_may() {
+    let paris = cluster("paris", 1);
+    let mut etcd = etcd_of(&paris).await;
+    etcd.enable_auth("mesh", "mesh-password").await;
+    etcd.restrict_to_remote("rome").await;
+    let (_home, meshkeep) = reading("paris", &etcd.client_file_yaml()).await;
+    let found = finds(&meshkeep, "paris", "permission denied on cilium/cluster-config/paris").await;
+    assert_eq!(found["severity"], "critical", "{found}");
+    stays_without_config(&meshkeep, "paris").await;
+    has_no_entries(&meshkeep).await;
+    etcd.restrict_to_remote("paris").await;
+    settles(&meshkeep, &Truth::of([&paris]).expected(), "the right to read the config").await;
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_config_is_read_if_a_setting_names_it() {
+    let etcd = Etcd::start().await;
+    let paris = cluster("paris", 1);
+    put_heartbeat(&etcd).await;
+    put_entries(&etcd, Form::State, &paris).await;
+    let mut home = Home::new().with_flags(&QUICK);
+    home.write_cluster("paris", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    meshkeep.says_of("paris", "lastError", "although this etcd has nodes of paris").await;
+    stays_without_config(&meshkeep, "paris").await;
+    has_no_entries(&meshkeep).await;
+    meshkeep.stop().await;
+    let mut home = home.with_flags(&["--legacy-clusters=oslo,paris"]);
+    let meshkeep = home.start().await;
+    meshkeep.reaches("paris", "live").await;
+    let mut truth = Truth::of([&paris]);
+    truth.name_cluster("paris", 0);
+    settles(&meshkeep, &truth.expected(), "the wait for a config").await;
+}
+
+/// An address of paris, which an earlier start stored as one of rome.
+async fn stored_as_rome(meshkeep: &Meshkeep) -> bool {
+    meshkeep.get("/v1/ipcache?cluster=rome&limit=1").await["items"] != json!([])
+}
+
+#[tokio::test]
+async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_stood_for_the_whole_wait() {
+    const WAIT: Duration = Duration::from_secs(8);
+    let paris = cluster("paris", 1);
+    let etcd = etcd_of(&paris).await;
+    let mut earlier = Home::new().with_flags(&QUICK).with_flags(&["--legacy-clusters=rome"]);
+    earlier.write_cluster("rome", &etcd.client_file_yaml());
+    let meshkeep = earlier.start().await;
+    meshkeep.reaches("rome", "live").await;
+    assert!(stored_as_rome(&meshkeep).await);
+    meshkeep.stop().await;
+    let data_directory = format!("--data-dir={}", earlier.data_directory().display());
+    let mut home = Home::new().with_flags(&[&data_directory, "--legacy-wait=8s"]);
+    home.write_cluster("rome", &etcd.client_file_yaml());
+    let meshkeep = home.start().await;
+    finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
+    tokio::time::sleep(WAIT / 4).await;
+    // an interruption: the wait begins anew
+    etcd.delete("cilium/cluster-config/paris").await;
+    put_config(&etcd, Form::State, &paris).await;
+    let written = Instant::now();
+    assert!(stored_as_rome(&meshkeep).await, "it was removed before the wait was over");
+    eventually("the removal", || async { (!stored_as_rome(&meshkeep).await).then_some(()) }).await;
+    assert!(written.elapsed() >= WAIT, "removed {:?} after the config was written", written.elapsed());
+    assert_eq!(meshkeep.phase("rome").await, "readingConfig");
+    meshkeep.stop().await;
+    let meshkeep = home.start().await;
+    finds(&meshkeep, "rome", "this etcd describes paris, not rome").await;
+    has_no_entries(&meshkeep).await;
+}
+
+/// A KVStoreMesh that starts anew writes the configs of its clusters one after another.
+#[tokio::test]
+async fn what_was_read_under_a_config_stays_in_an_etcd_that_comes_back_with_another_clusters_config_first() {
+    let mut etcd = Etcd::start().await;
+    let (paris, rome) = (cluster("paris", 1), cluster("rome", 2));
+    publish(&etcd, Form::Cache, &[paris.clone(), rome.clone()], STAMP).await;
+    let (mut home, meshkeep) = reading("rome", &etcd.client_file_yaml()).await;
+    let expected = Truth::of([&rome]).expected();
+    settles(&meshkeep, &expected, "the first loading").await;
+    meshkeep.reaches("rome", "live").await;
+    etcd.wipe();
+    etcd.restart().await;
+    publish(&etcd, Form::Cache, std::slice::from_ref(&paris), STAMP).await;
+    meshkeep.says_of("rome", "lastError", "this etcd describes paris, not rome").await;
+    stays_without_config(&meshkeep, "rome").await;
+    serves(&meshkeep, &expected, "while the etcd has paris's config alone").await;
+    meshkeep.kill();
+    let meshkeep = home.start().await;
+    stays_without_config(&meshkeep, "rome").await;
+    serves(&meshkeep, &expected, "after a restart, while the etcd has paris's config alone").await;
+    publish(&etcd, Form::Cache, std::slice::from_ref(&rome), STAMP).await;
+    meshkeep.reaches("rome", "live").await;
+    serves(&meshkeep, &expected, "the return of rome's config").await;
+}

@@ -1,0 +1,47 @@
+//! Users and roles as Cilium's clustermesh-apiserver makes them.
+
+use etcd_client::{Permission, UserAddOptions};
+
+use super::Etcd;
+
+/// What the role `remote` may read in the etcd of a cluster (`clustermesh-apiserver/etcdinit`).
+pub(super) fn remote_permissions(cluster: &str) -> [Permission; 4] {
+    [
+        Permission::read("cilium/.heartbeat").with_prefix(),
+        Permission::read("cilium/state/").with_prefix(),
+        Permission::read(format!("cilium/cluster-config/{cluster}")),
+        Permission::read(format!("cilium/synced/{cluster}/")).with_prefix(),
+    ]
+}
+
+/// What the role `local` may read there: the copies that a KVStoreMesh makes.
+fn local_permissions() -> [Permission; 4] {
+    ["cilium/.heartbeat", "cilium/cache/", "cilium/cluster-config/", "cilium/synced/"].map(|prefix| Permission::read(prefix).with_prefix())
+}
+
+impl Etcd {
+    /// Turns authentication on with the users `remote` and `local-<cluster>` and their roles. They have no password and log in by the common name of
+    /// their certificate, so the etcd must ask for one. The harness's own certificate becomes an administrator's.
+    pub(crate) async fn enable_cilium_users(&self, cluster: &str) {
+        let mut client = self.client().await;
+        for role in ["root", "remote", "local"] {
+            client.role_add(role).await.unwrap();
+        }
+        let permissions = remote_permissions(cluster).map(|permission| ("remote", permission));
+        for (role, permission) in permissions.into_iter().chain(local_permissions().map(|permission| ("local", permission))) {
+            client.role_grant_permission(role, permission).await.unwrap();
+        }
+        let local = format!("local-{cluster}");
+        for (user, role) in [("root", "root"), ("meshkeep", "root"), ("remote", "remote"), (local.as_str(), "local")] {
+            client.user_add(user, "", Some(UserAddOptions::new().with_no_pwd())).await.unwrap();
+            client.user_grant_role(user, role).await.unwrap();
+        }
+        client.auth_enable().await.unwrap();
+    }
+
+    /// The client file of a user whose certificate has this common name.
+    pub(crate) fn client_file_of(&self, user: &str) -> String {
+        self.authority().client(user);
+        self.client_file_yaml().replace("client-meshkeep", &format!("client-{user}"))
+    }
+}
