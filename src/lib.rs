@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod admission;
 pub mod allocator;
 mod announce;
 mod api;

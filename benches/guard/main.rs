@@ -47,7 +47,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Scans run on half of the cores, one at least (`api/scans.rs`).
+/// Scans run on half of the cores, one at least (`admission/scans.rs`).
 fn scans_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }

@@ -19,10 +19,10 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::accept::Form;
-use super::client::Client;
 use super::problem::Problem;
 use super::state::ApiState;
 use super::tagging::Tagging;
+use crate::admission::Client;
 
 /// What says of an answer only when it was made, or how long ago something was: no part of its tag.
 const OF_THE_MOMENT: [&str; 10] = [

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use super::accept::Form;
 use super::making::Making;
 use super::problem::{Code, Problem};
-use super::scans::Scanner;
+use super::scanner;
+use crate::admission::Scanner;
 
 /// How long an answer may take: its snapshot keeps what has changed since. A million ipcache entries, 430 MB, take that long at 6 Mbit/s.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -54,7 +55,7 @@ impl Lines {
     /// The next lines.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let Some(mut making) = self.making.take() else { return Ok(None) };
-        let held = self.scanner.hold().await?;
+        let held = scanner::hold(&self.scanner).await?;
         loop {
             if Instant::now() >= self.deadline {
                 let detail = format!("the list was not read within {} s: ask for a part of it, with a filter", ANSWER_MAX.as_secs());

@@ -13,13 +13,13 @@ use tokio::sync::Notify;
 
 use super::ApiOptions;
 use super::bind_error::BindError;
-use super::client::Client;
 use super::etcd::EtcdService;
 use super::guard::{Guard, Hosts, Token};
 use super::kept::{Kept, KeptFiles, Look};
 use super::posts::Poster;
 use super::seats::ConnectionLimits;
 use super::tls::{self, Serving};
+use crate::admission::Client;
 use crate::model::ListenAddress;
 
 /// The mode of a unix socket: its owner and group may connect.

@@ -13,7 +13,7 @@ use super::one_line::append_line;
 use super::paging::{Listing, PAGE_BYTES_MAX};
 use super::problem::Problem;
 use super::query::{ListQuery, Parameters};
-use super::scans::Pace;
+use crate::admission::Pace;
 use crate::dto::meta::ListMeta;
 use crate::handle::{NoDecodedRoom, Reading, Slice, Spent};
 

@@ -5,7 +5,6 @@
 
 mod accept;
 mod bind_error;
-mod client;
 mod conditional;
 mod dto;
 mod etcd;
@@ -34,7 +33,7 @@ mod query;
 mod render;
 mod request_times;
 mod routes;
-mod scans;
+mod scanner;
 mod seats;
 mod serve;
 mod stall;

@@ -15,8 +15,9 @@ pub(crate) use super::making::{Beginning, Rows, Step};
 use super::paging::{Listing, checked_limit};
 use super::problem::Problem;
 use super::query::{ListQuery, Parameters};
-use super::scans::Scanner;
+use super::scanner;
 use super::state::ApiState;
+use crate::admission::Scanner;
 use crate::handle::{Reading, Scanned};
 use crate::model::{Kind, Record};
 
@@ -46,7 +47,7 @@ where
     if query.form == Form::Lines {
         return lines::answer(scanner, move || Making::begin(reading, complete, &query, begin)).await;
     }
-    let held = scanner.hold().await?;
+    let held = scanner::hold(&scanner).await?;
     let (mut start, mut making) = (Some((reading, query, begin)), None);
     let pace = scanner.pace();
     let made = scanner.run(move |slice| {
@@ -73,7 +74,7 @@ pub(crate) async fn one<T: Serialize>(
     scanner: &Scanner,
     make: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
-    let held = scanner.hold().await?;
+    let held = scanner::hold(scanner).await?;
     let made = scanner
         .once(move || serde_json::to_vec(&make()?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}"))));
     Ok(json(Body::from(held.with(made.await?))))

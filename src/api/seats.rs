@@ -14,9 +14,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::client::Client;
-use super::events::STREAM_COUNT_MAX;
 use super::stall::STALL_MAX;
+use crate::admission::{Client, STREAM_COUNT_MAX};
 
 /// How many connections may be open: one for each stream, and some for everything else.
 const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;

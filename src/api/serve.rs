@@ -26,7 +26,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::client::Client;
 use super::guard::Transport;
 use super::kept::Kept;
 use super::listen::{Bound, Listener, Socket};
@@ -37,6 +36,7 @@ use super::stall::Stallable;
 use super::state::ApiState;
 use super::tls::Serving;
 use super::visit::{Answer, Visit};
+use crate::admission::Client;
 use crate::handle::Handle;
 use crate::model::{Causes, Due};
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 use tokio_util::sync::CancellationToken;
 
-use super::events::{Hub, Patience, Places, StreamMeters, Streams};
+use super::events::{Hub, Patience, StreamMeters, Streams};
 use super::kept::{Kept, KeptFiles};
 use super::ledger::Ledger;
 use super::posts::Posts;
 use super::request_times::RequestTimes;
-use super::scans::{Pace, Scans};
 use super::seats::{ConnectionLimits, Seats};
 use super::surveyor::Surveyor;
 use super::tls::Serving;
+use crate::admission::{Pace, Places, Scans};
 use crate::handle::Handle;
 
 /// Shared by all requests. One pointer: each layer and handler that a request passes has a copy.

@@ -17,13 +17,14 @@ use tokio::time::Instant;
 
 use super::encode::{reset_reason, sync_mode};
 use super::{SHORT, StreamMeters, Streams, check_stream_age, expired, place as take_place, position, start};
-use crate::api::client::Client;
+use crate::admission::Client;
+use crate::admission::{Held, Scanner};
 use crate::api::dto::objects::ClusterIds;
 use crate::api::page_starts::PAGE_STARTS;
 use crate::api::paging::{PAGE_BYTES_MAX, checked_limit};
 use crate::api::problem::Problem;
 use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
-use crate::api::scans::{Held, Scanner};
+use crate::api::scanner;
 use crate::dto::events::{Changes, WatchEvent};
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
@@ -157,7 +158,7 @@ impl Poll {
             Some(long) => long,
             none => {
                 let scanner = self.streams.scans.enter(self.client)?;
-                let held = scanner.hold().await?;
+                let held = scanner::hold(&scanner).await?;
                 none.insert((scanner, held))
             }
         };

@@ -1,5 +1,5 @@
 //! What a stream that is behind does: one look at the newest snapshot, on the spot where it lacks little, else when it is its client's turn
-//! among [scans](crate::api::scans).
+//! among [scans](crate::admission).
 //!
 //! Owns: when a stream waits and when it looks. A stream that is closed meanwhile gets no turn, and a look that works then is its last. Deliberately lacks: what
 //! becomes of the bytes (`reader`).

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::encode::{Encoding, reset_reason};
-use crate::api::client::Client;
+use crate::admission::Client;
 use crate::handle::{Item, LOOKED_AT_MAX, LookBounds, ResetReason};
 use crate::model::Sequence;
 
@@ -218,7 +218,7 @@ impl Meter {
 
 impl Room {
     /// How much one look may give now; `None` where there is no room for any. A client may have as much as is free, as with
-    /// answers that are made (`api/scans/held.rs`): alone it gets half of all, of two each a third, and one that comes finds some.
+    /// answers that are made (`admission/budget.rs`): alone it gets half of all, of two each a third, and one that comes finds some.
     pub(super) fn look_bounds(&self) -> Option<LookBounds> {
         let waiting = self.meters.shared.waiting.load(Ordering::Relaxed);
         let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.of_client.load(Ordering::Relaxed));

@@ -2,7 +2,7 @@
 //!
 //! What a reader lacks is decided by [`crate::handle::Subscription`] until it is current; from then on by its [`group`], which encodes
 //! once for all readers of the same filter. [`hub`] has the groups and the tick, [`reader`] pulls, [`looking`] waits for turns, [`encode`] writes,
-//! [`places`] counts, [`wave`] merges what readers that are late have not seen yet.
+//! [`wave`] merges what readers that are late have not seen yet.
 //! Deliberately lacks: a queue for each reader. The body is pulled by the socket, so a slow reader slows only itself.
 
 pub(crate) mod changes;
@@ -11,7 +11,6 @@ mod group;
 mod hub;
 mod looking;
 mod meter;
-mod places;
 mod reader;
 mod wave;
 
@@ -24,11 +23,10 @@ use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 
 use super::accept::Form;
-use super::client::Client;
 use super::dto::meta::Terms;
 use super::problem::{Code, Problem};
 use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
-use super::scans::Scans;
+use crate::admission::{Client, Places, Scans, StreamPermit};
 use crate::dto::problem::ProblemDocument;
 use crate::handle::{Filter, Handle, LookBounds, Reading, ResetReason, Start, Subscription};
 use crate::model::{Kind, ReaderPosition};
@@ -37,10 +35,9 @@ pub(crate) use encode::Encoding;
 use group::GroupKey;
 pub(crate) use hub::{Hub, Patience};
 pub(crate) use meter::StreamMeters;
-pub(crate) use places::{Places, STREAM_COUNT_MAX};
 use reader::Reader;
 
-/// What a reader is told on the spot, without waiting for a turn among [scans](crate::api::scans): below a millisecond, at some 4 µs for each change.
+/// What a reader is told on the spot, without waiting for a turn among [scans](crate::admission): below a millisecond, at some 4 µs for each change.
 /// An entry's takes some 0.6 KB with what it was before, so the bytes are those of a hundred of them, or of one service of 400 backends.
 const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
 
@@ -134,7 +131,7 @@ fn start(after: Option<ReaderPosition>, snapshot: bool) -> Start {
 }
 
 /// A place among the streams.
-fn place(streams: &Streams, client: Client) -> Result<places::StreamPermit, Problem> {
+fn place(streams: &Streams, client: Client) -> Result<StreamPermit, Problem> {
     streams.places.take(client).map_err(|none| Problem::new(Code::TooManyStreams, none.to_string()))
 }
 

@@ -14,12 +14,13 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
 use super::used::Used;
+use crate::admission::{Held, Scanner};
 use crate::api::BODY_BYTES_MAX;
 use crate::api::dto::meta::Terms;
 use crate::api::pages::json;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters};
-use crate::api::scans::{Held, Scanner};
+use crate::api::scanner;
 use crate::api::state::ApiState;
 use crate::api::visit::BodyOverdue;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
@@ -71,7 +72,7 @@ pub(crate) async fn lookup_ips(
     }
     let terms = query.values.terms()?;
     let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
-    let held = scanner.hold().await?;
+    let held = scanner::hold(&scanner).await?;
     let batch = || Batch { reading: reading.clone(), ips: Arc::clone(&ips), next: 0, used: Used::default(), terms, age_of_none: None };
     if terms.has_age() {
         // which sources it uses is known once all is found, and a refusal has to come before the first byte

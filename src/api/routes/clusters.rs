@@ -8,11 +8,11 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::{bad_path, cluster_in_path};
+use crate::admission::Scanner;
 use crate::api::dto::status::readings;
 use crate::api::pages::{Rows, Step, one, page};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::dto::ClusterList;
 use crate::dto::meta::ItemMeta;

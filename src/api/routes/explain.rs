@@ -9,13 +9,13 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::bad_path;
+use crate::admission::Scanner;
 use crate::api::dto::meta::{Terms, origin_name};
 use crate::api::findings::{about, namespace_and_name};
 use crate::api::hints::{hints as of_miss, is_for, of_rejected};
 use crate::api::pages::one;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
 use crate::dto::meta::ItemMeta;

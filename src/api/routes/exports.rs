@@ -6,10 +6,10 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
+use crate::admission::Scanner;
 use crate::api::pages::{one, page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::dto::exports::{EndpointSlice, ServiceExport};
 use crate::dto::{EndpointSliceList, ServiceExportList};

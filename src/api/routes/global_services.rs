@@ -6,11 +6,11 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::bad_path;
+use crate::admission::Scanner;
 use crate::api::dto::global_services::{Chooser, sources};
 use crate::api::pages::{Rows, one, page, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, affinity, conflict};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::dto::GlobalServiceList;
 use crate::dto::global_services::{ANY_CONFLICT, GlobalService};

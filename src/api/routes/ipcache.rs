@@ -9,10 +9,10 @@ use axum::response::Response;
 
 use super::bad_path;
 use super::used::{IPCACHE_KINDS, Used};
+use crate::admission::Scanner;
 use crate::api::pages::{page, records};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, clusters, network};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;

@@ -16,9 +16,9 @@ use axum::response::IntoResponse;
 
 use self::clusters::timestamp;
 use self::page::Page;
+use crate::admission::Scanner;
 use crate::api::dto::status::{readings, store_state};
 use crate::api::findings::counts;
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::handle::{ClusterReading, Handle, Reading};
 

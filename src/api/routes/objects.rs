@@ -6,11 +6,11 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, single};
+use crate::admission::Scanner;
 use crate::api::dto::objects::ClusterIds;
 use crate::api::pages::{Rows, page, records, stepped};
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, clusters};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{Identity, IdentityAnswer, IpcacheEntry, Node, Service};

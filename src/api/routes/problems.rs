@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use axum::extract::State;
 use axum::response::Response;
 
+use crate::admission::Scanner;
 use crate::api::findings::{KINDS, UnreadNodes, standing, told};
 use crate::api::pages::{Rows, Step, page_of};
 use crate::api::paging::{Listing, checked_limit};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
-use crate::api::scans::Scanner;
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyed;
 use crate::dto::problems::{Finding, FindingList};

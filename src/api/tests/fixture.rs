@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::admission::{Pace, Scans};
 use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
 use crate::api::lookout;
 use crate::api::router;
-use crate::api::scans::{Pace, Scans};
 use crate::api::state::ApiState;
 use crate::api::surveyor::Surveyor;
 use crate::commit::{

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::fixture::{Answer, Fixture, cluster, key, put};
-use crate::api::scans::Pace;
+use crate::admission::Pace;
 use crate::handle::Allowance;
 use crate::model::*;
 use crate::view::View;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::fixture::{Answer, Fixture, cluster, key, node, pod, put};
+use crate::admission::Pace;
 use crate::api::paging::PAGE_BYTES_MAX;
-use crate::api::scans::Pace;
 use crate::handle::Allowance;
 use crate::model::{Change, Command, EntryKey, Kind, Scope, Sequence, SourceStamp};
 use crate::view::View;

@@ -276,7 +276,7 @@ async fn more_streams_than_there_are_places_are_told_to_come_back() {
     let fixture = Fixture::new();
     let state = crate::api::state::ApiState::new(fixture.handle.clone(), fixture.stop.clone());
     let places = state.places.clone();
-    let mut taken: Vec<_> = std::iter::from_fn(|| places.take(crate::api::client::Client::Local).ok()).collect();
+    let mut taken: Vec<_> = std::iter::from_fn(|| places.take(crate::admission::Client::Local).ok()).collect();
     assert_eq!(taken.len(), 1_000);
     taken.pop();
     let guard = crate::api::guard::Guard::new(crate::api::guard::Hosts::new(&[], &[]), None);

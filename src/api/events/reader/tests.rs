@@ -7,8 +7,8 @@ use axum::extract::FromRef;
 use futures_util::{FutureExt, StreamExt};
 
 use super::*;
-use crate::api::client::Client;
-use crate::api::scans::{Pace, Scanner, Scans};
+use crate::admission::Client;
+use crate::admission::{Pace, Scanner, Scans};
 use crate::api::state::ApiState;
 use crate::api::tests::fixture::{Fixture, key, pod, put};
 use crate::handle::{Filter, Start};

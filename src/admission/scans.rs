@@ -1,12 +1,9 @@
 //! Where requests and streams do what takes longer than a millisecond: on few blocking threads, in slices, by turns of the clients.
 //!
-//! Owns: which work runs when. A piece of work is called once for each slice and holds a [`turn`](turns) meanwhile, of which there are as many as
+//! Owns: which work runs when. A piece of work is called once for each slice and holds a [`turn`](super::turns) meanwhile, of which there are as many as
 //! threads; between two slices it waits behind the slices of others. So a small question waits for a slice of each client, however much one of
 //! them asks for, and a request whose client goes gets no further turn: its future is dropped, and the slice that runs is its last. Deliberately
 //! lacks: what the work is.
-
-mod held;
-mod turns;
 
 use std::num::NonZero;
 use std::ops::ControlFlow;
@@ -15,16 +12,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use axum::extract::{FromRef, FromRequestParts};
-use axum::http::request::Parts;
-
+use super::budget::{Budget, Held, Share};
 use super::client::Client;
-use super::problem::{Code, Problem};
+use super::turns::{Admission, NoTurn, Turns};
 use crate::handle::{Allowance, Slice, Spent};
-
-use held::Answers;
-pub(super) use held::Held;
-use turns::{Admission, NoTurn, Turns};
 
 /// How long a slice is. What is quick waits for the end of one where the kernel has put its thread on the same core: with 4 ms `/livez` beside twenty
 /// scans took 3.6 ms (p99), with 1 ms 1.9 (`just bench guard`). Passing a turn on takes some 30 µs (two wake-ups of threads), a thirtieth of it; and
@@ -34,11 +25,19 @@ const SLICE: Allowance = Allowance::Time(Duration::from_millis(1));
 /// How long a page looks for items where no index serves its filter (docs/api.md), waiting for its turns left out.
 const PAGE: Allowance = Allowance::Time(Duration::from_secs(5));
 
+/// How many bytes all answers over HTTP may take together: 64 of the largest pages (docs/api.md).
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// How long a request waits for room: longer than readers take that read at all, 4 MiB at 10 Mbit/s being 3.4 s.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// How long slices and pages are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    pub(crate) slice: Allowance,
-    pub(crate) page: Allowance,
+pub struct Pace {
+    /// A slice.
+    pub slice: Allowance,
+    /// A page.
+    pub page: Allowance,
 }
 
 impl Default for Pace {
@@ -49,10 +48,10 @@ impl Default for Pace {
 
 /// The threads for long work, and the queue for them. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Scans {
+pub struct Scans {
     pace: Pace,
     turns: Arc<Turns>,
-    answers: Arc<Answers>,
+    answers: Arc<Budget>,
 }
 
 /// One request among those that do long work; its place is free again when this is dropped.
@@ -63,49 +62,52 @@ pub(crate) struct Scanner {
     place: Admission,
 }
 
+impl Default for Scans {
+    fn default() -> Self {
+        Self::new(Pace::default())
+    }
+}
+
 impl Scans {
-    pub(crate) fn new(pace: Pace) -> Self {
+    /// Scans at this pace, none of which runs.
+    #[must_use]
+    pub fn new(pace: Pace) -> Self {
         // half of the cores, so that the other half answers what is quick
         let threads = thread::available_parallelism().map_or(1, NonZero::get) / 2;
-        Self { pace, turns: Turns::new(threads.max(1)), answers: Arc::default() }
+        Self { pace, turns: Turns::new(threads.max(1)), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
     }
 
     /// Scans on this many threads.
     #[cfg(test)]
-    pub(crate) fn on_threads(pace: Pace, threads: usize) -> Self {
-        Self { pace, turns: Turns::new(threads), answers: Arc::default() }
+    pub fn on_threads(pace: Pace, threads: usize) -> Self {
+        Self { pace, turns: Turns::new(threads), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
     }
 
     /// A place among those that do long work.
-    pub(crate) fn enter(&self, client: Client) -> Result<Scanner, Problem> {
-        let place = Turns::enter(&self.turns, client).map_err(refused)?;
+    ///
+    /// # Errors
+    /// [`NoTurn`] where there is none.
+    pub(crate) fn enter(&self, client: Client) -> Result<Scanner, NoTurn> {
+        let place = Turns::enter(&self.turns, client)?;
         Ok(Scanner { scans: self.clone(), client, place })
     }
 
     /// A place for a stream, which has one among the streams already.
+    #[must_use]
     pub(crate) fn enter_stream(&self, client: Client) -> Scanner {
         Scanner { scans: self.clone(), client, place: Turns::enter_stream(&self.turns, client) }
     }
 
     /// What all slices took that ended by now.
-    pub(crate) fn spent(&self) -> Spent {
+    #[must_use]
+    pub fn spent(&self) -> Spent {
         self.turns.spent()
     }
 
     /// How many requests have a place.
-    pub(crate) fn count(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.turns.count()
-    }
-}
-
-impl<S: Sync> FromRequestParts<S> for Scanner
-where
-    Scans: FromRef<S>,
-{
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        Scans::from_ref(state).enter(parts.extensions.get().copied().unwrap_or(Client::Local))
     }
 }
 
@@ -115,14 +117,9 @@ impl Scanner {
         self.scans.pace
     }
 
-    /// Waits for room for an answer that is made and sent.
-    pub(crate) async fn hold(&self) -> Result<Held, Problem> {
-        Answers::hold(&self.scans.answers, self.client).await.ok_or_else(|| {
-            Problem::new(
-                Code::TooBusy,
-                "too many answers are being made or wait to be read: read those that you asked for, or ask again in a moment",
-            )
-        })
+    /// Waits for room for an answer that is made and sent; `None` where there is none for too long.
+    pub(crate) async fn hold(&self, bytes: usize) -> Option<Held> {
+        tokio::time::timeout(ROOM_WAIT_MAX, Budget::wait(&self.scans.answers, self.client, bytes)).await.ok()
     }
 
     /// Calls some work once for each slice until it breaks.
@@ -172,10 +169,3 @@ impl Scanner {
         }
     }
 }
-
-fn refused(none: NoTurn) -> Problem {
-    Problem::new(Code::TooBusy, none.to_string())
-}
-
-#[cfg(test)]
-mod tests;

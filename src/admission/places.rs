@@ -6,25 +6,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::client::Client;
+use super::client::Client;
 
 /// How many streams may be open at once: at 12 KiB each (docs/http.md §5.2) they take 120 MB.
-pub(crate) const STREAM_COUNT_MAX: usize = 10_000;
+pub const STREAM_COUNT_MAX: usize = 10_000;
 
 /// How many of them one client may have: a tenth, so that nine others find places beside one that leaks them. An ingress in front of
 /// many readers still has room.
-pub(crate) const STREAMS_PER_CLIENT_MAX: usize = STREAM_COUNT_MAX / 10;
+const STREAMS_PER_CLIENT_MAX: usize = STREAM_COUNT_MAX / 10;
 
 /// The places of one face. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
+pub struct Places {
     all: Arc<Semaphore>,
     taken: Arc<Mutex<HashMap<Client, usize>>>,
 }
 
 /// A place that is taken; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct StreamPermit {
+pub struct StreamPermit {
     places: Places,
     client: Client,
     _permit: OwnedSemaphorePermit,
@@ -32,15 +32,19 @@ pub(crate) struct StreamPermit {
 
 /// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoPlace {
+pub enum NoPlace {
+    /// As many as there may be are open.
     #[error("too many streams are open: close some, or ask again later")]
     InAll,
+    /// As many as one client may have.
     #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or ask again later")]
     OfClient,
 }
 
 impl Places {
-    pub(crate) fn new() -> Self {
+    /// All are free.
+    #[must_use]
+    pub fn new() -> Self {
         Self { all: Arc::new(Semaphore::new(STREAM_COUNT_MAX)), taken: Arc::default() }
     }
 
@@ -48,7 +52,7 @@ impl Places {
     ///
     /// # Errors
     /// [`NoPlace`] where there is none.
-    pub(crate) fn take(&self, client: Client) -> Result<StreamPermit, NoPlace> {
+    pub fn take(&self, client: Client) -> Result<StreamPermit, NoPlace> {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::InAll)?;
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(client).or_default();
@@ -62,7 +66,8 @@ impl Places {
 
 impl StreamPermit {
     /// Whose it is.
-    pub(super) const fn client(&self) -> Client {
+    #[must_use]
+    pub const fn client(&self) -> Client {
         self.client
     }
 }

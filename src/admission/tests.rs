@@ -1,12 +1,15 @@
 //! Long work of many requests: others are not held up, and it ends with its client.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use futures_util::FutureExt;
 
 use super::*;
+use crate::handle::{Allowance, Slice};
 
 /// One row a slice.
 const SHORT: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };

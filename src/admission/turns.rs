@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::api::client::Client;
+use super::client::Client;
 use crate::handle::Spent;
 
 /// How many requests may have a place at once. With a slice of 4 ms for each, the last of them begins after 4 s on one thread; a waiting one takes
@@ -55,9 +55,11 @@ pub(super) struct Turn(Option<Arc<Turns>>);
 
 /// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoTurn {
+pub enum NoTurn {
+    /// As many as there may be.
     #[error("{PLACES_MAX} requests that take long are being answered, which is the limit: ask again in a moment")]
     InAll,
+    /// As many as one client may have.
     #[error("{PLACES_PER_CLIENT_MAX} requests of this client that take long are being answered, which is the limit: ask again in a moment")]
     OfClient,
 }
@@ -87,7 +89,7 @@ impl Turns {
         Ok(Admission { turns: Arc::clone(turns), waiting: Waiting::Requests(client) })
     }
 
-    /// A place for a stream, of which there are as many as there may be streams (`api/events/places.rs`): it is counted there.
+    /// A place for a stream, of which there are as many as there may be streams ([`super::Places`]): it is counted there.
     pub(super) fn enter_stream(turns: &Arc<Self>, client: Client) -> Admission {
         Admission { turns: Arc::clone(turns), waiting: Waiting::Streams(client) }
     }

@@ -1,0 +1,19 @@
+//! Fairness between clients, for every face that is served: who counts as one, whose turn it is where something takes long, and how much memory and how many
+//! streams each may have. One client gets its share, whatever it asks for, and leaves the others theirs.
+//!
+//! Owns: the bounds and who is next. Deliberately lacks: any protocol. What a client that gets nothing is told is said by the face (`api`, `etcd_api`).
+
+mod budget;
+mod client;
+mod places;
+mod scans;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+pub use budget::Held;
+pub use client::Client;
+pub use places::{Places, STREAM_COUNT_MAX, StreamPermit};
+pub(crate) use scans::Scanner;
+pub use scans::{Pace, Scans};
+pub use turns::NoTurn;
