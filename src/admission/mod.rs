@@ -11,7 +11,7 @@ mod scans;
 mod tests;
 mod turns;
 
-pub use budget::Held;
+pub use budget::{Budget, Held, NoRoom, Share};
 pub use client::Client;
 pub use places::{Places, STREAM_COUNT_MAX, StreamPermit};
 pub(crate) use scans::Scanner;

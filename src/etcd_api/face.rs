@@ -7,7 +7,7 @@ use std::thread;
 
 use etcd_client::proto::PbResponseHeader;
 use tokio::sync::Semaphore;
-use tonic::Status;
+use tonic::{Request, Status};
 
 use super::EtcdOptions;
 use super::answers::Answers;
@@ -15,6 +15,7 @@ use super::pins::Pins;
 use super::refusal;
 use super::revisions::revision;
 use super::window::Window;
+use crate::admission::{Budget, Client, Share};
 use crate::handle::{Handle, Reading};
 use crate::model::{EntryKey, Question, RangeOutcome};
 
@@ -24,6 +25,13 @@ pub(super) const MEMBER_ID: u64 = 1;
 /// There are no elections.
 pub(super) const RAFT_TERM: u64 = 1;
 
+/// How many bytes the watches of all clients may take with their keys.
+const WATCHED_BYTES_MAX: usize = 64 << 20;
+
+/// How many of them those of one client may take: a fourth. Six watches for each of 511 clusters, which is what an agent has at most, take less than
+/// 1 MiB.
+const WATCHED_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
+
 /// One face.
 #[derive(Debug)]
 pub(super) struct Face {
@@ -32,6 +40,8 @@ pub(super) struct Face {
     pub(super) pins: Pins,
     pub(super) window: Window,
     pub(super) answers: Answers,
+    /// The keys of all watches.
+    pub(super) watched: Arc<Budget>,
     threads: Arc<Semaphore>,
 }
 
@@ -54,6 +64,11 @@ impl Drop for GiveUp {
     }
 }
 
+/// Who asks, told apart as over HTTP.
+pub(super) fn client_of<T>(request: &Request<T>) -> Client {
+    request.extensions().get().copied().unwrap_or(Client::Local)
+}
+
 /// What stands at the head of every answer.
 pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
     PbResponseHeader { cluster_id: reading.lineage(), member_id: MEMBER_ID, revision, raft_term: RAFT_TERM }
@@ -69,6 +84,7 @@ impl Face {
             pins: Pins::default(),
             window: Window::default(),
             answers: Answers::default(),
+            watched: Budget::new(WATCHED_BYTES_MAX, Share::Bytes(WATCHED_BYTES_PER_CLIENT_MAX)),
             threads: Arc::new(Semaphore::new(threads)),
         }
     }

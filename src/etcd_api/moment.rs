@@ -49,6 +49,9 @@ impl Moment {
         if span.is_empty() {
             return 0;
         }
+        if span.is_single {
+            return usize::from(str::from_utf8(&span.start).is_ok_and(|key| self.get(key).is_some()));
+        }
         let mut count = self.reading.raw_count(&span.start, span.end.as_deref());
         for (key, then) in self.past.iter().flatten().filter(|(key, _)| span.holds(key.as_bytes())) {
             count += usize::from(then.is_some());

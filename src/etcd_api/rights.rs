@@ -16,8 +16,7 @@ const READABLE: [(&[u8], &[u8]); 4] = [
 ];
 
 fn is_readable(span: &Span) -> bool {
-    let within = |(from, to): (&[u8], &[u8])| span.start.as_slice() >= from && span.end.as_ref().is_some_and(|end| end.as_slice() <= to);
-    READABLE.into_iter().any(within)
+    READABLE.into_iter().any(|(from, to)| span.is_within(from, to))
 }
 
 impl Face {

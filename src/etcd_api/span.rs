@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: Vec<u8>,
-    /// `None` is all that follow.
+    /// `None` is all that follow, where it is not one key.
     pub(super) end: Option<Vec<u8>>,
-    /// It is one key.
+    /// It is one key, the first.
     pub(super) is_single: bool,
 }
 
@@ -15,7 +15,7 @@ impl Span {
     pub(super) fn new(key: &[u8], range_end: &[u8]) -> Self {
         let start = key.to_vec();
         let (end, is_single) = match range_end {
-            [] => (Some([key, &[0]].concat()), true),
+            [] => (None, true),
             [0] => (None, false),
             end => (Some(end.to_vec()), false),
         };
@@ -28,7 +28,19 @@ impl Span {
 
     /// Whether a key is below the end.
     pub(super) fn is_not_behind(&self, key: &[u8]) -> bool {
-        self.end.as_ref().is_none_or(|end| key < end.as_slice())
+        match &self.end {
+            Some(end) => key < end.as_slice(),
+            None => !self.is_single || key <= self.start.as_slice(),
+        }
+    }
+
+    /// Whether all of it is from one key on and below another.
+    pub(super) fn is_within(&self, from: &[u8], to: &[u8]) -> bool {
+        let ends_before = match &self.end {
+            Some(end) => end.as_slice() <= to,
+            None => self.is_single && self.start.as_slice() < to,
+        };
+        self.start.as_slice() >= from && ends_before
     }
 
     /// Whether both ends are text, as all keys are: how many keys lie between others is not known without going through them.

@@ -18,9 +18,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::answers::Messages;
-use super::face::{Face, header};
+use super::face::{Face, client_of, header};
 use super::refusal;
 use super::revisions::revision;
+use super::span::Span;
+use crate::admission::{Budget, Client, Held, NoRoom};
 use crate::handle::Reading;
 use crate::model::Sequence;
 use watcher::{Refused, Told, Watcher};
@@ -30,6 +32,9 @@ const ANSWERS_WAITING_MAX: usize = 2;
 
 /// How many watches a stream may have: an agent has six for each of 511 clusters at most.
 const WATCHES_MAX: usize = 8_192;
+
+/// How many bytes `key` and `range_end` of a watch may have together: what etcd takes as a request (`--max-request-bytes`).
+const KEY_BYTES_MAX: usize = 3 << 19;
 
 /// How often a watch that asked for it is told how far it is while nothing happens: as often as the heartbeat beats.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
@@ -57,6 +62,7 @@ struct Gone;
 /// One stream of watches.
 struct WatchStream {
     face: Arc<Face>,
+    client: Client,
     answers: Answers,
     watchers: BTreeMap<i64, Watcher>,
     next_id: i64,
@@ -75,12 +81,13 @@ impl PbWatchService for Watches {
     async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
         let signal = self.0.handle.signal().await.map_err(|_| refusal::loading())?;
         let (answers, receiver) = mpsc::channel(ANSWERS_WAITING_MAX);
-        let face = Arc::clone(&self.0);
+        let (face, client) = (Arc::clone(&self.0), client_of(&request));
         let mut task = JoinSet::new();
         task.spawn(async move {
             let counted = face.handle.etcd_counts().watch_streams.open();
             let stop = face.options.stop.clone();
-            let stream = WatchStream { face, answers: answers.clone(), watchers: BTreeMap::new(), next_id: 0, owes_progress: false };
+            let stream =
+                WatchStream { face, client, answers: answers.clone(), watchers: BTreeMap::new(), next_id: 0, owes_progress: false };
             if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
                 // a client that reads no more is not waited for
                 drop(answers.try_send(Err(refusal::stopping())));
@@ -160,8 +167,11 @@ impl WatchStream {
                 let watcher = if self.watchers.len() >= WATCHES_MAX {
                     Err(Refused("this stream has as many watches as it may".to_owned()))
                 } else {
-                    let open = self.face.handle.etcd_counts().watchers.open();
-                    Watcher::new(&request, reading.position().sequence, open, |span| self.face.may_read(span).is_ok())
+                    self.room_for(create.key.len() + create.range_end.len()).and_then(|room| {
+                        let open = self.face.handle.etcd_counts().watchers.open();
+                        let may_read = |span: &Span| self.face.may_read(span).is_ok();
+                        Watcher::new(&request, reading.position().sequence, (open, room), may_read)
+                    })
                 };
                 self.create(create.watch_id, watcher).await
             }
@@ -176,6 +186,28 @@ impl WatchStream {
                 Ok(())
             }
         }
+    }
+
+    /// Takes the room of a watch: of its keys, and of what is kept beside them.
+    fn room_for(&self, key_bytes: usize) -> Result<Held, Refused> {
+        if key_bytes > KEY_BYTES_MAX {
+            return Err(Refused(format!(
+                "etcdserver: request is too large: key and range_end of a watch have {key_bytes} bytes together, and may have {KEY_BYTES_MAX}"
+            )));
+        }
+        Budget::take(&self.face.watched, self.client, key_bytes + size_of::<Watcher>()).map_err(|none| {
+            Refused(
+                match none {
+                    NoRoom::OfClient => {
+                        "etcdserver: too many requests: the keys of this client's watches have as many bytes as they may: cancel some"
+                    }
+                    NoRoom::InAll => {
+                        "etcdserver: too many requests: the keys of all watches have as many bytes as they may: try again later"
+                    }
+                }
+                .to_owned(),
+            )
+        })
     }
 
     async fn create(&mut self, wanted_id: i64, watcher: Result<Watcher, Refused>) -> Result<(), Gone> {

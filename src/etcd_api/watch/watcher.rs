@@ -7,6 +7,7 @@ use super::super::range::key_value;
 use super::super::revisions::{revision, sequence};
 use super::super::span::Span;
 use super::super::window::Window;
+use crate::admission::Held;
 use crate::handle::{RawChange, Reading};
 use crate::model::{Announcement, OpenOne, Sequence};
 
@@ -37,7 +38,7 @@ pub(super) struct Watcher {
     was_told: bool,
     /// Everything up to here was told; above the head where it begins later.
     sent: Sequence,
-    _open: OpenOne,
+    _open: (OpenOne, Held),
 }
 
 /// Why there is no watch.
@@ -56,7 +57,7 @@ impl Watcher {
     pub(super) fn new(
         request: &PbWatchRequestUnion,
         head: Sequence,
-        open: OpenOne,
+        open: (OpenOne, Held),
         may_read: impl Fn(&Span) -> bool,
     ) -> Result<Self, Refused> {
         let PbWatchRequestUnion::CreateRequest(create) = request else { return Err(Refused("no watch is asked for".to_owned())) };
