@@ -11,10 +11,10 @@ use super::client::Client;
 /// How much of a budget one client may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// So many times what is free. With one a client alone gets half of all, of two each gets a third, and whoever comes finds some (Choudhury and
+    /// A multiple of what is free. With one a client alone gets half of all, of two each gets a third, and whoever comes finds some (Choudhury and
     /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). With two it is two thirds, and two fifths each.
     TimesFree(usize),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(usize),
 }
 
@@ -63,7 +63,7 @@ impl AsRef<[u8]> for Owned {
 }
 
 impl Budget {
-    /// So many bytes, of which a client gets a share.
+    /// A budget of a number of bytes, of which a client gets a share.
     #[must_use]
     pub fn new(bytes_max: usize, share: Share) -> Arc<Self> {
         Arc::new(Self { bytes_max, share, state: Mutex::default(), freed: Notify::new() })
@@ -76,6 +76,12 @@ impl Budget {
     pub fn take(budget: &Arc<Self>, client: Client, bytes: usize) -> Result<Held, NoRoom> {
         budget.add(client, bytes)?;
         Ok(Held { budget: Arc::clone(budget), client, bytes })
+    }
+
+    /// Nothing yet.
+    #[must_use]
+    pub fn none(budget: &Arc<Self>, client: Client) -> Held {
+        Held { budget: Arc::clone(budget), client, bytes: 0 }
     }
 
     /// Waits until there are so many bytes for this client. Whoever waits should hold none, so that nobody waits for another who waits.
@@ -174,9 +180,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.budget.resize(self.client, self.bytes, 0);
-        }
+        self.budget.resize(self.client, self.bytes, 0);
     }
 }
 

@@ -98,6 +98,12 @@ impl Scans {
         Scanner { scans: self.clone(), client, place: Turns::enter_stream(&self.turns, client) }
     }
 
+    /// How long slices and pages are.
+    #[must_use]
+    pub const fn pace(&self) -> Pace {
+        self.pace
+    }
+
     /// What all slices took that ended by now.
     #[must_use]
     pub fn spent(&self) -> Spent {
@@ -144,6 +150,15 @@ impl Scanner {
             work()
         };
         self.slice((), work).await.0
+    }
+
+    /// Does some work in one slice on this thread, which is for what is as short as a slice and as a rule much shorter: waking another thread would take longer.
+    pub(crate) async fn here<T>(&self, work: impl FnOnce(&mut Slice) -> T) -> T {
+        let turn = self.place.turn().await;
+        let mut slice = Slice::begin(self.scans.pace.slice);
+        let outcome = work(&mut slice);
+        turn.end(slice.spent());
+        outcome
     }
 
     /// Lets a state get on for one slice, and gives it back.

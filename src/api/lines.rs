@@ -1,6 +1,6 @@
 //! A list as lines: one JSON object each, all of it without pages, and `meta` last.
 //!
-//! Owns: how the lines leave. They are made of one snapshot, some hundred KiB at a time, by turns like pages (`super::scans`), and only when the
+//! Owns: how the lines leave. They are made of one snapshot, some hundred KiB at a time, by turns like pages (`admission::scans`), and only when the
 //! connection asks for more: a client that reads slowly slows its own list, and one that goes ends it with the slice that runs. An answer that
 //! cannot go on is broken off, so that the connection says so, and lacks its last line in any case. Deliberately lacks: what the lines are
 //! ([`Making`]).

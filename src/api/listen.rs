@@ -19,7 +19,7 @@ use super::kept::{Kept, KeptFiles, Look};
 use super::posts::Poster;
 use super::seats::ConnectionLimits;
 use super::tls::{self, Serving};
-use crate::admission::Client;
+use crate::admission::{Client, Scans};
 use crate::model::ListenAddress;
 
 /// The mode of a unix socket: its owner and group may connect.
@@ -41,6 +41,8 @@ pub struct Bound {
     /// Where the mirror is served as an etcd, and what answers there.
     pub(super) etcd: Option<Listener>,
     pub(super) etcd_service: Option<EtcdService>,
+    /// Where both do what takes long.
+    pub(super) scans: Scans,
     pub(super) guard: Guard,
     pub(super) health_guard: Guard,
     pub(super) etcd_guard: Guard,
@@ -135,7 +137,8 @@ impl Bound {
         let guard = Guard::new(Hosts::new(&bound, &options.allowed_hosts), token);
         let (files, reread) = (KeptFiles::new(kept.into_iter().flatten()), Arc::clone(&options.reread));
         let limits = options.limits;
-        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service: None, tls, files, reread, limits, poster })
+        let (etcd_service, scans) = (None, Scans::default());
+        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reread, limits, poster })
     }
 
     /// What was bound, as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS, `unix:///path`.
@@ -150,6 +153,12 @@ impl Bound {
     pub fn etcd_address(&self) -> Option<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.etcd.as_ref().map(|listener| listener.url(scheme))
+    }
+
+    /// Where it does what takes long, for another face to share.
+    #[must_use]
+    pub fn scans(&self) -> Scans {
+        self.scans.clone()
     }
 
     /// The bound face, with what answers where the mirror is served as an etcd.

@@ -18,7 +18,7 @@ use crate::dto::meta::ListMeta;
 use crate::handle::{NoDecodedRoom, Reading, Slice, Spent};
 
 /// How much of a list as lines is made before it is sent: some 1,200 ipcache entries, about a millisecond of work, so that what passing a turn on takes (30 µs,
-/// `super::scans`) is a thirtieth; and a reader takes no more memory than this and what its connection buffers.
+/// `admission::scans`) is a thirtieth; and a reader takes no more memory than this and what its connection buffers.
 pub(super) const LINES_BYTES: usize = 512 * 1024;
 
 /// The items of a page, or some lines of a list, encoded.

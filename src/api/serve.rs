@@ -53,6 +53,11 @@ const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 /// How long a connection that did nothing for too long has to end what it would like to, such as telling that it goes (HTTP/2).
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 
+/// How much of a request an HTTP/2 client may send before it is read, and of all requests of its connection: so much is in memory of each connection whose
+/// requests wait. Of a body of 1 MiB the rest follows as it is read.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+
 /// Where a request may send as long as it stands: some years.
 const NO_BODY_MAX: Duration = Duration::from_secs(1 << 28);
 
@@ -96,7 +101,8 @@ impl Bound {
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let seats = Seats::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())
-            .with(|shared| (shared.files, shared.seats, shared.certificate) = (self.files.clone(), seats.clone(), self.tls.clone()));
+            .with(|shared| (shared.files, shared.seats, shared.certificate) = (self.files.clone(), seats.clone(), self.tls.clone()))
+            .with(|shared| shared.scans = self.scans);
         // ends with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
@@ -223,6 +229,7 @@ impl Server {
         let mut builder = auto::Builder::new(Tracked::new(self.tasks.clone(), self.seats.limits().stall));
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.seats.limits().idle).max_buf_size(HTTP1_BUFFER_BYTES);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
+        builder.http2().initial_stream_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         let (seat, stop) = (Arc::clone(&caller.2), self.stop.clone());
         let service = hyper::service::service_fn(requests(self.router, self.body_max, caller));
         let connection = builder.serve_connection(TokioIo::new(Stallable::new(stream, seat.unread())), service).into_owned();

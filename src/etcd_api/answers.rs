@@ -1,135 +1,168 @@
-//! The room that answers take while they are made and sent: a list of a million keys without a limit is one answer of 330 MB.
+//! The room that answers take while they are made and sent, by client, and how they are sent.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures_util::Stream;
-use http::Response;
+use futures_util::{Stream, stream};
+use http::{HeaderMap, HeaderValue, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::body::Body;
 
 use super::refusal;
+use super::writing::Writing;
+use crate::admission::{Budget, Client, Held};
 
-/// What all answers together may take: one list of the largest mesh that there is (1,000,000 keys), and half as much again for others.
-const ANSWER_BYTES_MAX: usize = 512 << 20;
+/// What all answers together may take. A client alone gets two thirds of it: one list of the largest mesh that there is (1,000,000 keys, 330 MB).
+pub(super) const ANSWER_BYTES_MAX: usize = 512 << 20;
 
-/// Room is taken in pieces of so many bytes: small answers take one.
-const PIECE_BYTES: usize = 64 << 10;
+/// What the answers about one key, and pages of so few, may take of all clients together. They have room of their own, so that a client whose lists wait to be
+/// read can still ask for a key: some 200,000 answers.
+pub(super) const QUICK_BYTES_MAX: usize = 64 << 20;
+
+/// An answer that grows takes room in steps as large as it is, up to this.
+const STEP_BYTES_MAX: usize = 64 << 10;
 
 /// Messages of a stream, or its end.
 pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// The room of all answers.
-#[derive(Debug)]
-pub(super) struct Answers(Arc<Semaphore>);
-
 /// The room of one answer, taken as it grows.
 #[derive(Debug)]
 pub(super) struct Room {
-    all: Arc<Semaphore>,
-    permit: Option<OwnedSemaphorePermit>,
-    bytes: usize,
+    held: Held,
+    used: usize,
 }
 
-/// Room that is free again once the last of these is gone.
-#[derive(Debug, Clone)]
-pub(super) struct Held(#[expect(dead_code, reason = "it is held, not read")] Arc<OwnedSemaphorePermit>);
+/// What goes in the extensions of an answer, in place of its body.
+#[derive(Clone)]
+struct Written(Arc<Mutex<Option<Messages<Bytes>>>>);
 
-/// An answer's body with the room that it takes.
-#[derive(Debug)]
-pub struct HeldBody {
-    body: Body,
-    _held: Option<Held>,
-}
+/// An answer's body: as tonic makes it, or written here, piece by piece.
+pub struct AnswerBody(Kind);
 
-impl Default for Answers {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(ANSWER_BYTES_MAX / PIECE_BYTES)))
-    }
-}
-
-impl Answers {
-    pub(super) fn room(&self) -> Room {
-        Room { all: Arc::clone(&self.0), permit: None, bytes: 0 }
-    }
+enum Kind {
+    Tonic(Body),
+    Written(Messages<Bytes>),
+    Over,
 }
 
 impl Room {
+    /// No room yet, for an answer to a request that keeps so many bytes meanwhile.
+    pub(super) fn new(budget: &Arc<Budget>, client: Client, request_bytes: usize) -> Result<Self, Status> {
+        let held = Budget::take(budget, client, request_bytes).map_err(refusal::no_room)?;
+        Ok(Self { held, used: request_bytes })
+    }
+
     /// Takes so many bytes more.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Status> {
-        self.bytes += bytes;
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let lacking = self.bytes.div_ceil(PIECE_BYTES).saturating_sub(held);
+        self.used += bytes;
+        let lacking = self.used.saturating_sub(self.held.bytes());
         if lacking == 0 {
             return Ok(());
         }
-        let more = u32::try_from(lacking).map_err(|_| refusal::too_many_requests())?;
-        let more = Arc::clone(&self.all).try_acquire_many_owned(more).map_err(|_| refusal::too_many_requests())?;
-        match &mut self.permit {
-            Some(permit) => permit.merge(more),
-            None => self.permit = Some(more),
-        }
-        Ok(())
+        let step = lacking.max(self.used.min(STEP_BYTES_MAX));
+        self.held.grow(step).or_else(|_| self.held.grow(lacking)).map_err(refusal::no_room)
     }
 
-    /// Room for another answer.
-    pub(super) fn another(&self) -> Self {
-        Self { all: Arc::clone(&self.all), permit: None, bytes: 0 }
+    /// Gives so many back.
+    pub(super) const fn give(&mut self, bytes: usize) {
+        self.used = self.used.saturating_sub(bytes);
     }
 
-    /// Keeps what was taken for as long as the answer is sent.
-    pub(super) fn hold<T>(self, answer: T) -> tonic::Response<T> {
-        let mut response = tonic::Response::new(answer);
-        if let Some(permit) = self.permit {
-            response.extensions_mut().insert(Held(Arc::new(permit)));
-        }
-        response
+    /// What was written, each piece with its room until it is sent.
+    pub(super) fn pieces(mut self, written: Writing) -> Vec<Bytes> {
+        let framed = written.framed().into_iter();
+        framed.map(|piece| self.held.split(piece.capacity()).with(piece)).collect()
     }
 }
 
-impl HeldBody {
-    /// The answer, with the room that its extensions hold.
+/// An answer that was written here: what tonic makes of the message is left out.
+pub(super) fn written<T: Default>(pieces: Vec<Bytes>) -> tonic::Response<T> {
+    streamed(T::default(), Box::pin(stream::iter(pieces.into_iter().map(Ok))))
+}
+
+/// Messages that are written here, as one run of pieces.
+pub(super) fn streamed<T>(message: T, pieces: Messages<Bytes>) -> tonic::Response<T> {
+    let mut response = tonic::Response::new(message);
+    response.extensions_mut().insert(Written(Arc::new(Mutex::new(Some(pieces)))));
+    response
+}
+
+impl AnswerBody {
+    /// The answer, or what its extensions have in its place.
     pub(super) fn of(mut response: Response<Body>) -> Response<Self> {
-        let held = response.extensions_mut().remove::<Held>();
-        response.map(|body| Self { body, _held: held })
+        let written = response.extensions_mut().remove::<Written>();
+        let written = written.and_then(|written| written.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        response.map(|body| Self(written.map_or(Kind::Tonic(body), Kind::Written)))
     }
 }
 
-impl HttpBody for HeldBody {
+/// How an answer ends.
+fn trailers(end: Result<(), Status>) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    match end {
+        Ok(()) => drop(trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"))),
+        Err(status) => drop(status.add_header(&mut trailers)),
+    }
+    trailers
+}
+
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let next = match &mut self.0 {
+            Kind::Tonic(body) => return Pin::new(body).poll_frame(context),
+            Kind::Written(pieces) => ready!(pieces.as_mut().poll_next(context)),
+            Kind::Over => return Poll::Ready(None),
+        };
+        let end = match next {
+            Some(Ok(piece)) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+            Some(Err(status)) => Err(status),
+            None => Ok(()),
+        };
+        self.0 = Kind::Over;
+        Poll::Ready(Some(Ok(Frame::trailers(trailers(end)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.0 {
+            Kind::Tonic(body) => body.is_end_stream(),
+            Kind::Written(_) => false,
+            Kind::Over => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.0 {
+            Kind::Tonic(body) => body.size_hint(),
+            Kind::Written(_) | Kind::Over => SizeHint::default(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Share;
 
     #[test]
     fn room_is_taken_as_an_answer_grows_and_free_when_it_is_sent() {
-        let answers = Answers::default();
-        let mut room = answers.room();
-        (0..100).for_each(|_| room.take(1_000).unwrap());
-        assert_eq!(answers.0.available_permits(), ANSWER_BYTES_MAX / PIECE_BYTES - 2);
-        assert!(answers.room().take(ANSWER_BYTES_MAX).is_err());
-        let response = room.hold(());
-        assert!(answers.room().take(ANSWER_BYTES_MAX).is_err(), "it is not sent yet");
-        drop(response);
-        answers.room().take(ANSWER_BYTES_MAX).unwrap();
+        let budget = Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(2));
+        let room = || Room::new(&budget, Client::Local, 0).unwrap();
+        let is_all_but = |bytes: usize| room().take(ANSWER_BYTES_MAX - bytes).is_ok();
+        let mut held = room();
+        (0..100).for_each(|_| held.take(1_000).unwrap());
+        assert!(is_all_but(128 << 10) && !is_all_but(99_999), "it is taken as it grows");
+        let mut writing = Writing::default();
+        writing.end_of_range(true, 1);
+        let pieces = held.pieces(writing);
+        assert_eq!(pieces.concat(), [0, 0, 0, 0, 4, 3 << 3, 1, 4 << 3, 1]);
+        assert!(is_all_but(9) && !is_all_but(8), "a small answer takes what it has");
+        drop(pieces);
+        assert!(is_all_but(0));
     }
 }

@@ -1,21 +1,17 @@
-//! What all calls share: readings, headers, and the few threads for what takes long.
+//! What all calls share: readings, headers, and what each client may have.
 
-use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use etcd_client::proto::PbResponseHeader;
-use tokio::sync::Semaphore;
 use tonic::{Request, Status};
 
 use super::EtcdOptions;
-use super::answers::Answers;
+use super::answers::{ANSWER_BYTES_MAX, QUICK_BYTES_MAX};
 use super::pins::Pins;
 use super::refusal;
 use super::revisions::revision;
 use super::window::Window;
-use crate::admission::{Budget, Client, Share};
+use crate::admission::{Budget, Client, Places, Scanner, Share, StreamPermit};
 use crate::handle::{Handle, Reading};
 use crate::model::{EntryKey, Question, RangeOutcome};
 
@@ -32,6 +28,13 @@ const WATCHED_BYTES_MAX: usize = 64 << 20;
 /// 1 MiB.
 const WATCHED_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
 
+/// How many bytes may wait in memory for the rest of their messages, which have 4 MiB at most; a client alone gets half.
+const RECEIVED_BYTES_MAX: usize = 64 << 20;
+
+/// How many bytes of events may wait for their clients to take them; a client alone gets half. As a stream has four answers of some 256 KiB at most, those
+/// are 128 streams that are told as much as they can be and read nothing.
+const TOLD_BYTES_MAX: usize = 256 << 20;
+
 /// One face.
 #[derive(Debug)]
 pub(super) struct Face {
@@ -39,29 +42,17 @@ pub(super) struct Face {
     pub(super) options: EtcdOptions,
     pub(super) pins: Pins,
     pub(super) window: Window,
-    pub(super) answers: Answers,
+    /// The answers of ranges and transactions.
+    pub(super) answers: Arc<Budget>,
+    /// Those of the quick ones.
+    pub(super) quick_answers: Arc<Budget>,
     /// The keys of all watches.
     pub(super) watched: Arc<Budget>,
-    threads: Arc<Semaphore>,
-}
-
-/// Set once nobody waits for a piece of work any more.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Given(Arc<AtomicBool>);
-
-impl Given {
-    /// Whether its client is gone.
-    pub(super) fn is_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-struct GiveUp(Given);
-
-impl Drop for GiveUp {
-    fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Relaxed);
-    }
+    /// Messages that are not whole yet.
+    pub(super) received: Arc<Budget>,
+    /// What watches are told.
+    pub(super) told: Arc<Budget>,
+    streams: Places,
 }
 
 /// Who asks, told apart as over HTTP.
@@ -69,24 +60,30 @@ pub(super) fn client_of<T>(request: &Request<T>) -> Client {
     request.extensions().get().copied().unwrap_or(Client::Local)
 }
 
-/// What stands at the head of every answer.
-pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
-    PbResponseHeader { cluster_id: reading.lineage(), member_id: MEMBER_ID, revision, raft_term: RAFT_TERM }
-}
-
 impl Face {
     pub(super) fn new(handle: Handle, options: EtcdOptions) -> Self {
-        // half of the cores, as for the HTTP face, so that the other half answers what is quick
-        let threads = (thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1);
         Self {
             handle,
             options,
             pins: Pins::default(),
             window: Window::default(),
-            answers: Answers::default(),
+            answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(2)),
+            quick_answers: Budget::new(QUICK_BYTES_MAX, Share::TimesFree(1)),
             watched: Budget::new(WATCHED_BYTES_MAX, Share::Bytes(WATCHED_BYTES_PER_CLIENT_MAX)),
-            threads: Arc::new(Semaphore::new(threads)),
+            received: Budget::new(RECEIVED_BYTES_MAX, Share::TimesFree(1)),
+            told: Budget::new(TOLD_BYTES_MAX, Share::TimesFree(1)),
+            streams: Places::new(),
         }
+    }
+
+    /// A place among the requests that take long.
+    pub(super) fn enter(&self, client: Client) -> Result<Scanner, Status> {
+        self.options.scans.enter(client).map_err(|none| refusal::crowded(&none))
+    }
+
+    /// A place among the streams that stay open.
+    pub(super) fn stream(&self, client: Client) -> Result<StreamPermit, Status> {
+        self.streams.take(client).map_err(|none| refusal::crowded(&none))
     }
 
     /// The newest moment; waits for the store to load.
@@ -111,20 +108,16 @@ impl Face {
     /// The head of an answer at the newest moment.
     pub(super) async fn header_now(&self) -> Result<Option<PbResponseHeader>, Status> {
         let reading = self.reading().await?;
-        Ok(Some(header(&reading, revision(reading.position().sequence))))
+        Ok(Some(header_at(&reading)))
     }
+}
 
-    /// Does what may take long on one of the few threads for that. It ends early once nobody waits for it.
-    pub(super) async fn work<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Given) -> Result<T, Status> + Send + 'static,
-    ) -> Result<T, Status> {
-        let _turn = Arc::clone(&self.threads).acquire_owned().await.map_err(|_| refusal::stopping())?;
-        let given = Given::default();
-        let _give_up = GiveUp(given.clone());
-        tokio::task::spawn_blocking(move || work(&given)).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a call of the etcd face panicked");
-            Err(Status::internal("this is a fault in meshkeep: its log has the details"))
-        })
-    }
+/// What stands at the head of an answer that is about a revision.
+pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
+    PbResponseHeader { cluster_id: reading.lineage(), member_id: MEMBER_ID, revision, raft_term: RAFT_TERM }
+}
+
+/// What stands at the head of an answer that is about the newest revision of a moment.
+pub(super) fn header_at(reading: &Reading) -> PbResponseHeader {
+    header(reading, revision(reading.position().sequence))
 }

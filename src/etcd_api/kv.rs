@@ -1,19 +1,23 @@
 //! `KV`: reads. What writes is refused as by an etcd whose user may only read.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use etcd_client::proto::{
     PbCompactionRequest, PbCompactionResponse, PbDeleteRequest, PbDeleteResponse, PbKvService, PbPutRequest, PbPutResponse, PbRangeRequest,
-    PbRangeResponse, PbRangeStreamResponse, PbTxnRequest, PbTxnResponse,
+    PbRangeResponse, PbRangeStreamResponse, PbResponseHeader, PbTxnRequest, PbTxnResponse,
 };
 use tonic::{Request, Response, Status};
 
-use super::answers::Messages;
-use super::face::{Face, Given, header};
-use super::range::{self, Bounds};
-use super::revisions::revision;
+use super::answers::{Messages, Room, written};
+use super::face::{Face, client_of, header_at};
+use super::range::{self, Ended, Ranging};
 use super::span::Span;
-use super::{range_stream, refusal, txn};
+use super::txn::{self, Transacting};
+use super::writing::Writing;
+use super::{range_stream, refusal};
+use crate::admission::Client;
+use crate::handle::Slice;
 
 /// Ranges of one key, and pages of so few, are answered at once: some ten microseconds.
 const QUICK_LIMIT: i64 = 8;
@@ -27,11 +31,11 @@ impl PbKvService for Keys {
     type RangeStreamStream = Messages<PbRangeStreamResponse>;
 
     async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {
-        self.0.counted(self.ranged(request.into_inner()).await)
+        self.0.counted(self.ranged(client_of(&request), request.into_inner()).await)
     }
 
     async fn range_stream(&self, request: Request<PbRangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
-        self.0.counted(self.streamed(request.into_inner()).await)
+        self.0.counted(self.streamed(client_of(&request), request.into_inner()).await)
     }
 
     async fn put(&self, _: Request<PbPutRequest>) -> Result<Response<PbPutResponse>, Status> {
@@ -43,7 +47,7 @@ impl PbKvService for Keys {
     }
 
     async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
-        self.0.counted(self.transacted(request.into_inner()).await)
+        self.0.counted(self.transacted(client_of(&request), request.into_inner()).await)
     }
 
     async fn compact(&self, _: Request<PbCompactionRequest>) -> Result<Response<PbCompactionResponse>, Status> {
@@ -51,65 +55,110 @@ impl PbKvService for Keys {
     }
 }
 
+/// What is answered in slices.
+trait Work: Send + 'static {
+    /// What is known at its end.
+    type Ended: Send + 'static;
+
+    /// Goes on until the slice is over.
+    fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Self::Ended, Status>>;
+}
+
+impl Work for Ranging {
+    type Ended = Ended;
+
+    fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Ended, Status>> {
+        Self::advance(self, slice, room, out)
+    }
+}
+
+impl Work for Transacting {
+    type Ended = ();
+
+    fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<(), Status>> {
+        Self::advance(self, slice, room, out)
+    }
+}
+
+/// An answer in the making.
+struct Answering<W> {
+    work: W,
+    room: Room,
+    out: Writing,
+}
+
+impl<W: Work> Answering<W> {
+    fn new(work: W, room: Room, header: &PbResponseHeader) -> Self {
+        let mut out = Writing::default();
+        out.header(header);
+        Self { work, room, out }
+    }
+
+    fn advance(&mut self, slice: &mut Slice) -> ControlFlow<Result<W::Ended, Status>> {
+        self.work.advance(slice, &mut self.room, &mut self.out)
+    }
+
+    /// Makes it, by turns with what others ask for.
+    async fn in_turns(mut self, face: &Face, client: Client) -> Result<(W::Ended, Self), Status> {
+        let scanner = face.enter(client)?;
+        loop {
+            let outcome;
+            (outcome, self) = scanner.slice(self, Self::advance).await;
+            if let ControlFlow::Break(ended) = outcome {
+                return ended.map(|ended| (ended, self));
+            }
+        }
+    }
+}
+
 impl Keys {
-    async fn ranged(&self, request: PbRangeRequest) -> Result<Response<PbRangeResponse>, Status> {
+    async fn ranged(&self, client: Client, request: PbRangeRequest) -> Result<Response<PbRangeResponse>, Status> {
         range::check(&request)?;
+        let key_bytes = range::key_bytes([(&request.key[..], &request.range_end[..])])?;
         let span = Span::new(&request.key, &request.range_end);
         self.0.may_read(&span)?;
         let is_newest = request.revision <= 0;
         let reading = if span.is_single && is_newest { self.0.reading_for(&request.key).await? } else { self.0.reading().await? };
-        let head = revision(reading.position().sequence);
         let is_few = span.is_single || (1..=QUICK_LIMIT).contains(&request.limit);
         let is_plain = range::is_default_order(&request) && !range::has_revision_filters(&request);
         let is_quick = is_few && is_newest && is_plain && span.is_text();
-        let mut room = self.0.answers.room();
-        let (mut answer, room) = if is_quick {
-            let moment = self.0.moment(&reading, 0, |_| true)?;
-            let answer = range::answer(&moment, &request, &mut Bounds { room: &mut room, given: &Given::default() })?;
-            (answer, room)
-        } else {
-            let (face, reading) = (Arc::clone(&self.0), reading.clone());
-            self.0
-                .work(move |given| {
-                    let moment = face.moment(&reading, request.revision, |key| span.holds(key))?;
-                    let answer = range::answer(&moment, &request, &mut Bounds { room: &mut room, given })?;
-                    Ok((answer, room))
-                })
-                .await?
+        let room = Room::new(if is_quick { &self.0.quick_answers } else { &self.0.answers }, client, key_bytes)?;
+        let ranging = Ranging::new(&self.0, &reading, &request)?;
+        let mut answering = Answering::new(ranging, room, &header_at(&reading));
+        // what is quick waits for nobody
+        let at_once = is_quick.then(|| answering.advance(&mut Slice::begin(self.0.options.scans.pace().slice)));
+        let (ended, Answering { room, mut out, .. }) = match at_once {
+            Some(ControlFlow::Break(ended)) => (ended?, answering),
+            _ => answering.in_turns(&self.0, client).await?,
         };
-        if answer.more && is_newest {
-            self.0.pins.keep(&reading);
+        if let Ended::All { more, count } = ended {
+            out.end_of_range(more, count);
+            if more && is_newest {
+                self.0.pins.keep(client, &reading);
+            }
         }
-        answer.header = Some(header(&reading, head));
-        Ok(room.hold(answer))
+        Ok(written(room.pieces(out)))
     }
 
-    async fn streamed(&self, request: PbRangeRequest) -> Result<Response<Messages<PbRangeStreamResponse>>, Status> {
+    async fn streamed(&self, client: Client, request: PbRangeRequest) -> Result<Response<Messages<PbRangeStreamResponse>>, Status> {
         range_stream::check(&request)?;
+        let key_bytes = range::key_bytes([(&request.key[..], &request.range_end[..])])?;
         let span = Span::new(&request.key, &request.range_end);
         self.0.may_read(&span)?;
         let reading = self.0.reading().await?;
-        let (face, then, at) = (Arc::clone(&self.0), reading.clone(), request.revision);
-        let moment = Arc::new(self.0.work(move |_| face.moment(&then, at, |key| span.holds(key))).await?);
-        let header = Some(header(&reading, revision(reading.position().sequence)));
-        Ok(Response::new(range_stream::answer(moment, request, header, self.0.answers.room())))
+        let header = header_at(&reading);
+        let (ranging, kept) = (Ranging::new(&self.0, &reading, &request)?, Room::new(&self.0.answers, client, key_bytes)?);
+        range_stream::answer(Arc::clone(&self.0), client, ranging, kept, header).await
     }
 
-    async fn transacted(&self, request: PbTxnRequest) -> Result<Response<PbTxnResponse>, Status> {
+    async fn transacted(&self, client: Client, request: PbTxnRequest) -> Result<Response<PbTxnResponse>, Status> {
         txn::check(&request)?;
+        let room = Room::new(&self.0.answers, client, txn::key_bytes(&request)?)?;
         txn::spans(&request).iter().try_for_each(|span| self.0.may_read(span))?;
         let reading = self.0.reading().await?;
-        let (mut answer, room) = {
-            let (face, reading, mut room) = (Arc::clone(&self.0), reading.clone(), self.0.answers.room());
-            self.0
-                .work(move |given| {
-                    let moments = txn::Moments::of(&face, &reading, &request)?;
-                    let answer = moments.answer(&request, &mut Bounds { room: &mut room, given })?;
-                    Ok((answer, room))
-                })
-                .await?
-        };
-        answer.header = Some(header(&reading, revision(reading.position().sequence)));
-        Ok(room.hold(answer))
+        let transacting = Transacting::new(&self.0, &reading, request)?;
+        let answering = Answering::new(transacting, room, &header_at(&reading));
+        let ((), Answering { room, out, .. }) = answering.in_turns(&self.0, client).await?;
+        Ok(written(room.pieces(out)))
     }
 }

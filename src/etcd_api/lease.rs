@@ -10,8 +10,8 @@ use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::answers::Messages;
-use super::face::Face;
-use super::revisions::revision;
+use super::face::{Face, client_of, header_at};
+use crate::admission::StreamPermit;
 
 /// What every keep-alive is granted, as nothing is kept of leases: the shorter of the two that Cilium asks for, in seconds (docs/protocol.md §7.3),
 /// so that nobody who asked for less keeps alive too seldom.
@@ -36,17 +36,17 @@ impl PbLeaseService for Face {
         request: Request<Streaming<PbLeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let (handle, stop) = (self.handle.clone(), self.options.stop.clone());
-        let answer = move |requests: Streaming<PbLeaseKeepAliveRequest>| {
+        let place = self.stream(client_of(&request))?;
+        let answer = move |(mut requests, place): (Streaming<PbLeaseKeepAliveRequest>, StreamPermit)| {
             let (handle, stop) = (handle.clone(), stop.clone());
             async move {
-                let mut requests = requests;
                 let request = stop.run_until_cancelled(requests.next()).await??.ok()?;
                 let reading = handle.try_reading()?;
-                let header = Some(super::face::header(&reading, revision(reading.position().sequence)));
-                Some((Ok(PbLeaseKeepAliveResponse { header, id: request.id, ttl: KEPT_ALIVE_FOR }), requests))
+                let header = Some(header_at(&reading));
+                Some((Ok(PbLeaseKeepAliveResponse { header, id: request.id, ttl: KEPT_ALIVE_FOR }), (requests, place)))
             }
         };
-        Ok(Response::new(Box::pin(stream::unfold(request.into_inner(), answer))))
+        Ok(Response::new(Box::pin(stream::unfold((request.into_inner(), place), answer))))
     }
 
     /// There is no such lease: nothing hangs on any.

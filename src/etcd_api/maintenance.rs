@@ -10,7 +10,7 @@ use etcd_client::proto::{
 use tonic::{Request, Response, Status};
 
 use super::answers::Messages;
-use super::face::{Face, MEMBER_ID, RAFT_TERM, header};
+use super::face::{Face, MEMBER_ID, RAFT_TERM, client_of, header_at};
 use super::refusal::permission_denied;
 use crate::model::ETCD_VERSION;
 
@@ -31,14 +31,15 @@ impl PbMaintenanceService for Face {
         Ok(Response::new(PbAlarmResponse { header: self.header_now().await?, alarms: Vec::new() }))
     }
 
-    async fn status(&self, _: Request<PbStatusRequest>) -> Result<Response<PbStatusResponse>, Status> {
+    async fn status(&self, request: Request<PbStatusRequest>) -> Result<Response<PbStatusResponse>, Status> {
         let reading = self.reading().await?;
         let head = reading.position().sequence;
         let used = self.handle.clone();
-        let bytes = tokio::task::spawn_blocking(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
-        let bytes = i64::try_from(bytes.unwrap_or_default()).unwrap_or(i64::MAX);
+        let scanner = self.enter(client_of(&request))?;
+        let bytes = scanner.once(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(Response::new(PbStatusResponse {
-            header: Some(header(&reading, super::revisions::revision(head))),
+            header: Some(header_at(&reading)),
             version: ETCD_VERSION.to_owned(),
             storage_version: ETCD_VERSION.to_owned(),
             db_size: bytes,

@@ -16,15 +16,18 @@ mod no_users;
 mod pins;
 mod range;
 mod range_stream;
+mod receiving;
 mod refusal;
 mod revisions;
 mod rights;
+mod sorted;
 mod span;
 #[cfg(test)]
 mod tests;
 mod txn;
 mod watch;
 mod window;
+mod writing;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,14 +38,19 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tower::{Service, ServiceExt};
 
+use crate::admission::Scans;
 use crate::handle::Handle;
-use answers::HeldBody;
+use answers::AnswerBody;
 use face::Face;
 use kv::Keys;
 use no_users::NoUsers;
+use receiving::Receiving;
 use watch::Watches;
 
 pub use heart::beat;
+
+/// How large a message may be that names neither keys nor values: nobody sends more than a few numbers and addresses.
+const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// What the face needs beside the mirror.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +59,8 @@ pub struct EtcdOptions {
     pub restricted: bool,
     /// Where it is served, as URLs.
     pub urls: Vec<String>,
+    /// Where it does what takes long: by turns with the HTTP face.
+    pub scans: Scans,
     /// Ends every stream.
     pub stop: CancellationToken,
 }
@@ -59,16 +69,17 @@ pub struct EtcdOptions {
 pub fn service<B>(
     handle: Handle,
     options: EtcdOptions,
-) -> impl Service<Request<B>, Response = Response<HeldBody>, Error = Infallible, Future: Send> + Clone + Send + Sync
+) -> impl Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible, Future: Send> + Clone + Send + Sync
 where
-    B: http_body::Body<Data = bytes::Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + Send + 'static,
 {
     let face = Arc::new(Face::new(handle, options));
     let routes = Routes::new(PbKvServer::new(Keys(Arc::clone(&face))))
         .add_service(PbWatchServer::new(Watches(Arc::clone(&face))))
-        .add_service(PbLeaseServer::from_arc(Arc::clone(&face)))
-        .add_service(PbClusterServer::from_arc(Arc::clone(&face)))
-        .add_service(PbMaintenanceServer::from_arc(face))
+        .add_service(PbLeaseServer::from_arc(Arc::clone(&face)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
+        .add_service(PbClusterServer::from_arc(Arc::clone(&face)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
+        .add_service(PbMaintenanceServer::from_arc(Arc::clone(&face)).max_decoding_message_size(SMALL_MESSAGE_BYTES_MAX))
         .add_service(NoUsers);
-    ServiceExt::<Request<B>>::map_response(routes, HeldBody::of)
+    let routes = ServiceExt::<Request<Receiving<B>>>::map_response(routes, AnswerBody::of);
+    ServiceExt::<Request<Receiving<B>>>::map_request(routes, move |request: Request<B>| Receiving::of(&face, request))
 }

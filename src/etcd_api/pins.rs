@@ -1,5 +1,6 @@
 //! The moments that lists are read at page by page, kept until their last page.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::revisions::revision;
+use crate::admission::Client;
 use crate::handle::Reading;
 
 /// How many moments are kept for lists that go on. What changed since stays in memory with each: at 1,000 changes/s of 300 B for a minute some
@@ -17,10 +19,13 @@ const PINNED_COUNT_MAX: usize = 16;
 /// How long one is kept that nobody asks for: the pages of a list follow each other within seconds.
 const PINNED_FOR: Duration = Duration::from_secs(60);
 
+/// By revision and client: one that goes on with many lists takes none of another's.
+type Kept = BTreeMap<(i64, Client), Pin>;
+
 /// The moments that lists are read at.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
-    kept: Arc<Mutex<BTreeMap<i64, Pin>>>,
+    kept: Arc<Mutex<Kept>>,
     /// Lets those go that nobody asks for any more, as long as there are any: each holds all that has changed since.
     letting_go: Mutex<JoinSet<()>>,
 }
@@ -33,13 +38,17 @@ struct Pin {
 
 impl Pins {
     /// Keeps a moment for the pages that follow.
-    pub(super) fn keep(&self, reading: &Reading) {
+    pub(super) fn keep(&self, client: Client, reading: &Reading) {
         let mut kept = self.kept();
         let is_first = kept.is_empty();
-        kept.insert(revision(reading.position().sequence), Pin { reading: reading.clone(), asked: Instant::now() });
+        kept.insert((revision(reading.position().sequence), client), Pin { reading: reading.clone(), asked: Instant::now() });
         while kept.len() > PINNED_COUNT_MAX {
-            let longest_ago = kept.iter().min_by_key(|(_, pin)| pin.asked).map(|(revision, _)| *revision);
-            longest_ago.and_then(|revision| kept.remove(&revision));
+            // of whoever has most, what was asked for longest ago
+            let mut counts: BTreeMap<Client, usize> = BTreeMap::new();
+            kept.keys().for_each(|(_, client)| *counts.entry(*client).or_default() += 1);
+            let rank = |(_, client): &(i64, Client), pin: &Pin| (Reverse(counts.get(client).copied()), pin.asked);
+            let next = kept.iter().min_by_key(|(key, pin)| rank(key, pin)).map(|(key, _)| *key);
+            next.and_then(|key| kept.remove(&key));
         }
         drop(kept);
         if is_first {
@@ -52,18 +61,21 @@ impl Pins {
     /// The moment of a revision, if it is kept.
     pub(super) fn find(&self, revision: i64) -> Option<Reading> {
         let mut kept = self.kept();
-        let pin = kept.get_mut(&revision)?;
-        pin.asked = Instant::now();
-        Some(pin.reading.clone())
+        let pins = kept.iter_mut().filter(|((at, _), _)| *at == revision);
+        let readings = pins.map(|(_, pin)| {
+            pin.asked = Instant::now();
+            pin.reading.clone()
+        });
+        readings.last()
     }
 
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<i64, Pin>> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Until none is kept.
-async fn let_go(kept: Arc<Mutex<BTreeMap<i64, Pin>>>) {
+async fn let_go(kept: Arc<Mutex<Kept>>) {
     loop {
         let next = {
             let (mut kept, now) = (kept.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
@@ -88,7 +100,7 @@ mod tests {
         let reading = mirror.reading().await;
         let at = revision(reading.position().sequence);
         for _ in 0..2 {
-            pins.keep(&reading);
+            pins.keep(Client::Local, &reading);
             for _ in 0..3 {
                 tokio::time::sleep(PINNED_FOR - Duration::from_secs(1)).await;
                 assert!(pins.find(at).is_some(), "it is asked for again and again");
@@ -96,5 +108,19 @@ mod tests {
             tokio::time::sleep(PINNED_FOR + Duration::from_secs(1)).await;
             assert!(pins.kept().is_empty());
         }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_begins_many_lists_loses_moments_of_its_own() {
+        let (mut mirror, pins) = (Mirror::new(), Pins::default());
+        let [greedy, other] = [1, 2].map(|last| Client::at(std::net::IpAddr::from([192, 0, 2, last])));
+        let first = mirror.reading().await;
+        pins.keep(other, &first);
+        for number in 0..40_u8 {
+            mirror.put("10.0.0.1", &[number]);
+            pins.keep(greedy, &mirror.reading().await);
+        }
+        assert_eq!(pins.kept().len(), PINNED_COUNT_MAX);
+        assert!(pins.find(revision(first.position().sequence)).is_some());
     }
 }

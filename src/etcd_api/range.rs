@@ -1,45 +1,103 @@
-//! `KV/Range`: one question about a span of keys, by all of etcd's options (`server/etcdserver/txn/range.go`).
+//! `KV/Range`: one question about a span of keys, by all of etcd's options (`server/etcdserver/txn/range.go`), answered in slices.
 
-use std::cmp::Ordering;
+use std::ops::ControlFlow;
 
-use etcd_client::proto::{PbKeyValue, PbRangeRequest, PbRangeResponse};
+use etcd_client::proto::{PbKeyValue, PbRangeRequest};
+use smol_str::SmolStr;
 use tonic::Status;
 
 use super::answers::Room;
-use super::face::Given;
-use super::moment::Moment;
+use super::face::Face;
+use super::moment::{Moment, Walk};
 use super::refusal;
 use super::revisions::revision;
+use super::sorted::{Order, Sorted, Target};
 use super::span::Span;
+use super::writing::Writing;
+use crate::handle::{Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
-/// Whether the client has gone is asked each time that so many keys were read.
-pub(super) const KEYS_BETWEEN_LOOKS: usize = 512;
+/// How many bytes `key` and `range_end` may have together, in a transaction those of all its operations: what etcd takes as a request
+/// (`--max-request-bytes`).
+pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
 
-/// What an answer takes for each key beside its bytes: two vectors and four numbers.
+/// What a key is charged with beside its bytes, found or written: two vectors and four numbers.
 const KEY_VALUE_BYTES: usize = size_of::<PbKeyValue>();
 
-/// How keys are sorted, by etcd's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
-    Key,
-    Version,
-    Create,
-    Modify,
-    Value,
+/// A range that is being answered.
+#[derive(Debug)]
+pub(super) struct Ranging {
+    options: Options,
+    span: Span,
+    moment: Moment,
+    stage: Stage,
+    /// How many keys passed.
+    seen: usize,
+    /// More were found than the limit allows.
+    more: bool,
+    sorted: Option<Sorted>,
+    /// The last key that was looked at.
+    last: Option<SmolStr>,
+    /// It pauses when so much was written, for what was written to be sent.
+    chunk: Option<Chunk>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    None,
-    Ascending,
-    Descending,
+/// How large a piece of a list is that is sent in pieces.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) keys: usize,
+    pub(super) bytes: usize,
 }
 
-/// How far an answer may go.
-pub(super) struct Bounds<'a> {
-    pub(super) room: &'a mut Room,
-    pub(super) given: &'a Given,
+/// What a request asks for beside its span.
+#[derive(Debug)]
+struct Options {
+    limit: Option<usize>,
+    /// Once there are more keys than the limit, no more are read: to sort or filter, all must be seen.
+    stops_early: bool,
+    keys_only: bool,
+    /// Values are read, if only to sort by them.
+    values: bool,
+    /// Least and most of the revision of a key's last change, and of that of its first.
+    modified: (i64, i64),
+    created: (i64, i64),
+}
+
+/// What is done next.
+#[derive(Debug)]
+enum Stage {
+    /// Go back to the revision.
+    GoBack {
+        count_only: bool,
+    },
+    Read,
+    /// Write what was sorted.
+    Write {
+        has_read_all: bool,
+    },
+    /// Count the keys of the span now, one by one where their bounds are no text.
+    Count,
+    CountEach {
+        count: usize,
+        last: Option<SmolStr>,
+    },
+    /// Correct the count by what was different then.
+    Correct {
+        count: usize,
+        from: Option<SmolStr>,
+    },
+    Over {
+        count: usize,
+    },
+}
+
+/// How a range ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// A chunk is full.
+    Chunk,
+    /// It is answered.
+    All { more: bool, count: i64 },
 }
 
 /// Refuses what etcd refuses.
@@ -48,6 +106,12 @@ pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
         return Err(refusal::empty_key());
     }
     sorting(request).map(drop)
+}
+
+/// Refuses keys that are longer than a request of etcd may be, and says how long they are.
+pub(super) fn key_bytes<'a>(spans: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Result<usize, Status> {
+    let bytes = spans.into_iter().map(|(key, end)| key.len() + end.len()).sum();
+    if bytes > KEY_BYTES_MAX { Err(refusal::request_too_large()) } else { Ok(bytes) }
 }
 
 fn sorting(request: &PbRangeRequest) -> Result<(Target, Order), Status> {
@@ -77,103 +141,162 @@ pub(super) fn has_revision_filters(request: &PbRangeRequest) -> bool {
     [request.min_mod_revision, request.max_mod_revision, request.min_create_revision, request.max_create_revision] != [0; 4]
 }
 
-/// A key as etcd writes it.
-pub(super) fn key_value(record: &RawRecord) -> PbKeyValue {
-    PbKeyValue {
-        key: record.key.as_bytes().to_vec(),
-        create_revision: revision(record.create_sequence),
-        mod_revision: revision(record.last_sequence),
-        version: i64::try_from(record.version).unwrap_or(i64::MAX),
-        value: record.value.to_vec(),
-        lease: 0,
+impl Options {
+    fn of(request: &PbRangeRequest, target: Target) -> Self {
+        Self {
+            limit: usize::try_from(request.limit).ok().filter(|limit| *limit > 0),
+            stops_early: is_default_order(request) && !has_revision_filters(request),
+            keys_only: request.keys_only,
+            values: !request.keys_only || target == Target::Value,
+            modified: (request.min_mod_revision, request.max_mod_revision),
+            created: (request.min_create_revision, request.max_create_revision),
+        }
+    }
+
+    fn passes(&self, created: Sequence, changed: Sequence) -> bool {
+        let within = |sequence, (min, max): (i64, i64)| {
+            let revision = revision(sequence);
+            (min == 0 || revision >= min) && (max == 0 || revision <= max)
+        };
+        within(changed, self.modified) && within(created, self.created)
+    }
+
+    fn has_filters(&self) -> bool {
+        (self.modified, self.created) != ((0, 0), (0, 0))
     }
 }
 
 /// How much an answer grows by a key.
-pub(super) fn byte_count(record: &RawRecord) -> usize {
-    KEY_VALUE_BYTES + record.key.len() + record.value.len()
+fn byte_count(record: &RawRecord, keys_only: bool) -> usize {
+    KEY_VALUE_BYTES + record.key.len() + if keys_only { 0 } else { record.value.len() }
 }
 
-/// The answer, but for its header.
-pub(super) fn answer(moment: &Moment, request: &PbRangeRequest, bounds: &mut Bounds<'_>) -> Result<PbRangeResponse, Status> {
-    // a transaction has many
-    if bounds.given.is_up() {
-        return Err(refusal::given_up());
+impl Ranging {
+    /// The answer to a checked request, of which nothing is done yet. `reading` is the newest moment.
+    pub(super) fn new(face: &Face, reading: &Reading, request: &PbRangeRequest) -> Result<Self, Status> {
+        let (target, order) = sorting(request)?;
+        Ok(Self {
+            options: Options::of(request, target),
+            span: Span::new(&request.key, &request.range_end),
+            moment: face.moment(reading, request.revision)?,
+            stage: Stage::GoBack { count_only: request.count_only },
+            seen: 0,
+            more: false,
+            sorted: (target != Target::Key || order == Order::Descending).then(|| Sorted::new(target, order)),
+            last: None,
+            chunk: None,
+        })
     }
-    let span = Span::new(&request.key, &request.range_end);
-    if request.count_only {
-        return Ok(PbRangeResponse { count: count_of(moment, &span), ..PbRangeResponse::default() });
+
+    /// A range that is answered in pieces.
+    pub(super) fn in_chunks(self, chunk: Chunk) -> Self {
+        Self { chunk: Some(chunk), sorted: None, ..self }
     }
-    let (target, order) = sorting(request)?;
-    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
-    // one more, to know whether there is more; to sort or filter, all must be seen
-    let read_max = limit.filter(|_| is_default_order(request) && !has_revision_filters(request)).map(|limit| limit.saturating_add(1));
-    let values = !request.keys_only || target == Target::Value;
-    let mut found: Vec<RawRecord> = Vec::new();
-    read(moment, request, &span, values, |record| {
-        bounds.room.take(byte_count(&record))?;
-        found.push(record);
-        if found.len().is_multiple_of(KEYS_BETWEEN_LOOKS) && bounds.given.is_up() {
-            return Err(refusal::given_up());
+
+    /// Goes on until the slice is over.
+    pub(super) fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<Ended, Status>> {
+        loop {
+            match self.step(slice, room, out) {
+                Ok(Some(ended)) => return ControlFlow::Break(Ok(ended)),
+                Ok(None) if slice.is_over() => return ControlFlow::Continue(()),
+                Ok(None) => {}
+                Err(error) => return ControlFlow::Break(Err(error)),
+            }
         }
-        Ok(read_max.is_none_or(|max| found.len() < max))
-    })?;
-    let read_all = read_max.is_none() && !has_revision_filters(request);
-    let count = if read_all || read_max.is_some_and(|max| found.len() < max) { found.len() } else { moment.count(&span) };
-    sort(&mut found, target, order);
-    let more = limit.is_some_and(|limit| found.len() > limit);
-    found.truncate(limit.unwrap_or(usize::MAX));
-    let written = |record: RawRecord| {
-        let written = key_value(&record);
-        if request.keys_only { PbKeyValue { value: Vec::new(), ..written } } else { written }
-    };
-    let kvs = found.into_iter().map(written).collect();
-    Ok(PbRangeResponse { header: None, kvs, more, count: i64::try_from(count).unwrap_or(i64::MAX) })
-}
+    }
 
-fn count_of(moment: &Moment, span: &Span) -> i64 {
-    i64::try_from(moment.count(span)).unwrap_or(i64::MAX)
-}
-
-/// Gives the keys of a span that pass the filters, in the order of their bytes, until `take` has enough or fails.
-fn read(
-    moment: &Moment,
-    request: &PbRangeRequest,
-    span: &Span,
-    values: bool,
-    mut take: impl FnMut(RawRecord) -> Result<bool, Status>,
-) -> Result<(), Status> {
-    let within = |revision: i64, min: i64, max: i64| (min == 0 || revision >= min) && (max == 0 || revision <= max);
-    let passes = |created: Sequence, last: Sequence| {
-        within(revision(last), request.min_mod_revision, request.max_mod_revision)
-            && within(revision(created), request.min_create_revision, request.max_create_revision)
-    };
-    let mut outcome = Ok(true);
-    if span.is_single {
-        let found = str::from_utf8(&request.key).ok().and_then(|key| moment.get(key));
-        if let Some(record) = found.filter(|record| passes(record.create_sequence, record.last_sequence)) {
-            outcome = take(record);
+    fn step(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> Result<Option<Ended>, Status> {
+        slice.look();
+        match &mut self.stage {
+            Stage::GoBack { count_only } => {
+                let count_only = *count_only;
+                if self.moment.go_back(&self.span, slice, room)?.is_break() {
+                    self.stage = if count_only { Stage::Count } else { Stage::Read };
+                }
+            }
+            Stage::Read => return self.read(slice, room, out),
+            Stage::Write { has_read_all } => {
+                let has_read_all = *has_read_all;
+                match self.sorted.as_mut().and_then(Sorted::next) {
+                    Some(record) => {
+                        room.give(byte_count(&record, !self.options.values));
+                        write(&self.options, &record, room, out)?;
+                    }
+                    None => self.stage = self.counting(has_read_all),
+                }
+            }
+            Stage::Count if self.span.is_text() => {
+                self.stage = Stage::Correct { count: self.moment.count_now(&self.span), from: None };
+            }
+            Stage::Count => self.stage = Stage::CountEach { count: 0, last: None },
+            Stage::CountEach { count, last } => {
+                let visit = |_| {
+                    *count += 1;
+                    Ok(true)
+                };
+                if self.moment.walk(&self.span, last, false, slice, |_, _| true, visit)? == Walk::Over {
+                    self.stage = Stage::Over { count: *count };
+                }
+            }
+            Stage::Correct { count, from } => {
+                if self.moment.correct(count, from, slice).is_break() {
+                    self.stage = Stage::Over { count: *count };
+                }
+            }
+            Stage::Over { count } => {
+                return Ok(Some(Ended::All { more: self.more, count: i64::try_from(*count).unwrap_or(i64::MAX) }));
+            }
         }
-    } else {
-        moment.each(span, values, passes, |record| {
-            outcome = take(record);
-            matches!(outcome, Ok(true))
-        });
+        Ok(None)
     }
-    outcome.map(drop)
+
+    /// What comes when all keys were read that are wanted.
+    fn counting(&self, has_read_all: bool) -> Stage {
+        if has_read_all && !self.options.has_filters() { Stage::Over { count: self.seen } } else { Stage::Count }
+    }
+
+    fn read(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> Result<Option<Ended>, Status> {
+        let Self { options, span, moment, seen, more, sorted, last, chunk, .. } = self;
+        let (began, mut keys, mut is_full) = (out.length(), 0, false);
+        let visit = |record: RawRecord| {
+            *seen += 1;
+            *more = options.limit.is_some_and(|limit| *seen > limit);
+            let Some(sorted) = sorted else {
+                if *more {
+                    return Ok(false);
+                }
+                write(options, &record, room, out)?;
+                keys += 1;
+                is_full = chunk.is_some_and(|chunk| keys >= chunk.keys || out.length() - began >= chunk.bytes);
+                return Ok(!is_full);
+            };
+            room.take(byte_count(&record, !options.values))?;
+            if let Some(last) = sorted.insert(record, options.limit) {
+                room.give(byte_count(&last, !options.values));
+            }
+            Ok(!(*more && options.stops_early))
+        };
+        let walk = if span.is_single {
+            let found = moment.get(&span.start).filter(|record| options.passes(record.create_sequence, record.last_sequence));
+            found.map(visit).transpose()?;
+            Walk::Over
+        } else {
+            moment.walk(span, last, options.values, slice, |created, changed| options.passes(created, changed), visit)?
+        };
+        match walk {
+            Walk::Enough if is_full => return Ok(Some(Ended::Chunk)),
+            Walk::Paused => {}
+            walk => {
+                let has_read_all = walk == Walk::Over;
+                self.stage = if self.sorted.is_some() { Stage::Write { has_read_all } } else { self.counting(has_read_all) };
+            }
+        }
+        Ok(None)
+    }
 }
 
-fn sort(found: &mut [RawRecord], target: Target, order: Order) {
-    if order == Order::None && target == Target::Key {
-        return;
-    }
-    let compare = |left: &RawRecord, right: &RawRecord| match target {
-        Target::Key => left.key.cmp(&right.key),
-        Target::Version => left.version.cmp(&right.version),
-        Target::Create => left.create_sequence.cmp(&right.create_sequence),
-        Target::Modify => left.last_sequence.cmp(&right.last_sequence),
-        Target::Value => left.value.cmp(&right.value),
-    };
-    let directed = |ordering: Ordering| if order == Order::Descending { ordering.reverse() } else { ordering };
-    found.sort_by(|left, right| directed(compare(left, right)));
+fn write(options: &Options, record: &RawRecord, room: &mut Room, out: &mut Writing) -> Result<(), Status> {
+    let before = out.length();
+    out.key_value(record, options.keys_only);
+    room.take(out.length() - before)
 }

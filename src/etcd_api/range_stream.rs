@@ -1,29 +1,32 @@
 //! `KV/RangeStream`, new in etcd 3.7: a list at one revision in chunks. The last has the header, and how many keys there are
 //! (`server/etcdserver/v3_server.go`).
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use etcd_client::proto::{PbRangeRequest, PbRangeResponse, PbRangeStreamResponse, PbResponseHeader};
-use futures_util::stream;
-use tonic::Status;
+use bytes::Bytes;
+use etcd_client::proto::{PbRangeRequest, PbRangeStreamResponse, PbResponseHeader};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tonic::{Response, Status};
 
-use super::answers::{Messages, Room};
-use super::face::Given;
-use super::moment::Moment;
-use super::range::{self, Bounds};
+use super::answers::{Messages, Room, streamed};
+use super::face::Face;
+use super::range::{self, Chunk, Ended, Ranging};
+use super::writing::Writing;
+use crate::admission::{Client, Scanner};
 
-/// How many keys a chunk has: some 300 KB of ip entries, a few milliseconds of work, of which one is made when the last is taken.
-const CHUNK_KEYS: i64 = 1_000;
+/// How many keys a chunk has, and how many bytes: some 300 KB of ip entries, a few slices of work, which is made when the last is taken.
+const CHUNK: Chunk = Chunk { keys: 1_000, bytes: 512 << 10 };
 
 /// A stream between two chunks.
 struct Rest {
-    moment: Arc<Moment>,
-    request: PbRangeRequest,
-    header: Option<PbResponseHeader>,
-    room: Room,
-    limit: i64,
-    sent: i64,
-    count: i64,
+    face: Arc<Face>,
+    client: Client,
+    scanner: Scanner,
+    ranging: Ranging,
+    /// What the request keeps.
+    _kept: Room,
+    header: PbResponseHeader,
     is_over: bool,
 }
 
@@ -39,46 +42,42 @@ pub(super) fn check(request: &PbRangeRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// The chunks, each made when the one before it is taken.
-pub(super) fn answer(
-    moment: Arc<Moment>,
-    request: PbRangeRequest,
-    header: Option<PbResponseHeader>,
-    room: Room,
-) -> Messages<PbRangeStreamResponse> {
-    let limit = if request.limit > 0 { request.limit } else { i64::MAX };
-    let rest = Rest { moment, request, header, room, limit, sent: 0, count: 0, is_over: false };
-    Box::pin(stream::try_unfold(rest, |rest| async move {
-        if rest.is_over {
-            return Ok(None);
-        }
-        let made = tokio::task::spawn_blocking(move || rest.next()).await;
-        made.unwrap_or_else(|_| Err(Status::internal("this is a fault in meshkeep: its log has the details"))).map(Some)
-    }))
+/// The chunks, each made when the one before it is taken; the first at once, so that a revision that is not there is an error without any.
+pub(super) async fn answer(
+    face: Arc<Face>,
+    client: Client,
+    ranging: Ranging,
+    kept: Room,
+    header: PbResponseHeader,
+) -> Result<Response<Messages<PbRangeStreamResponse>>, Status> {
+    let scanner = face.enter(client)?;
+    let rest = Rest { face, client, scanner, ranging: ranging.in_chunks(CHUNK), _kept: kept, header, is_over: false };
+    let (first, rest) = rest.next().await?;
+    let following = stream::try_unfold(rest, |rest| async move { if rest.is_over { Ok(None) } else { rest.next().await.map(Some) } });
+    let chunks = stream::iter([Ok(first)]).chain(following);
+    let pieces = chunks.map_ok(|pieces| stream::iter(pieces.into_iter().map(Ok))).try_flatten();
+    Ok(streamed(Box::pin(stream::empty()), Box::pin(pieces)))
 }
 
 impl Rest {
-    fn next(mut self) -> Result<(PbRangeStreamResponse, Self), Status> {
-        let given = Given::default();
-        let is_first = self.sent == 0;
-        self.request.limit = CHUNK_KEYS.min(self.limit - self.sent);
-        let mut chunk_room = self.room.another();
-        let mut chunk = range::answer(&self.moment, &self.request, &mut Bounds { room: &mut chunk_room, given: &given })?;
-        // it stands until the next is made
-        self.room = chunk_room;
-        if is_first {
-            self.count = chunk.count;
-        }
-        self.sent += i64::try_from(chunk.kvs.len()).unwrap_or(i64::MAX);
-        self.is_over = self.request.count_only || !chunk.more || self.sent >= self.limit;
-        if let Some(last) = chunk.kvs.last() {
-            self.request.key = [last.key.as_slice(), &[0]].concat();
-        }
-        chunk = if self.is_over {
-            PbRangeResponse { header: self.header, count: self.count, ..chunk }
-        } else {
-            PbRangeResponse { count: 0, more: false, ..chunk }
+    async fn next(mut self) -> Result<(Vec<Bytes>, Self), Status> {
+        let (mut room, mut out) = (Room::new(&self.face.answers, self.client, 0)?, Writing::default());
+        let mark = out.open();
+        let mut making = (self.ranging, room, out);
+        let ended = loop {
+            let outcome;
+            (outcome, making) = self.scanner.slice(making, |(ranging, room, out), slice| ranging.advance(slice, room, out)).await;
+            if let ControlFlow::Break(ended) = outcome {
+                break ended?;
+            }
         };
-        Ok((PbRangeStreamResponse { range_response: Some(chunk) }, self))
+        (self.ranging, room, out) = making;
+        if let Ended::All { more, count } = ended {
+            out.header(&self.header);
+            out.end_of_range(more, count);
+            self.is_over = true;
+        }
+        out.close_chunk(&mark);
+        Ok((room.pieces(out), self))
     }
 }

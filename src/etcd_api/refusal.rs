@@ -1,7 +1,10 @@
 //! etcd's own errors, word for word (`api/v3rpc/rpctypes/error.go`), as clients compare them.
 
+use std::fmt;
+
 use tonic::{Code, Status};
 
+use crate::admission::NoRoom;
 use crate::model::RangeOutcome;
 
 const FUTURE: &str = "etcdserver: mvcc: required revision is a future revision";
@@ -51,10 +54,38 @@ pub(super) fn future_revision() -> Status {
     Status::out_of_range(FUTURE)
 }
 
-pub(super) fn too_many_requests() -> Status {
-    Status::resource_exhausted("etcdserver: too many requests")
+/// The answer has no room.
+pub(super) fn no_room(none: NoRoom) -> Status {
+    crowded(&match none {
+        NoRoom::OfClient => {
+            "the answers of this client have as many bytes as they may: read those that you asked for, or ask for less at once"
+        }
+        NoRoom::InAll => "all answers together have as many bytes as they may: ask again in a moment",
+    })
 }
 
-pub(super) fn given_up() -> Status {
-    Status::cancelled("the client is gone")
+/// There are as many of something as there may be.
+pub(super) fn crowded(reason: &dyn fmt::Display) -> Status {
+    Status::resource_exhausted(format!("etcdserver: too many requests: {reason}"))
+}
+
+/// Beside etcd's own bound along each path, which does not bound what there is in all.
+pub(super) fn too_large_tree(most: usize) -> Status {
+    Status::invalid_argument(format!(
+        "etcdserver: too many operations in txn request: its whole tree may have {most} comparisons and operations, those of inner transactions included"
+    ))
+}
+
+/// A message that comes has no room.
+pub(super) fn no_room_for_requests(none: NoRoom) -> Status {
+    crowded(&match none {
+        NoRoom::OfClient => {
+            "the requests of this client that have not come whole have as many bytes as they may: end them, or send less at once"
+        }
+        NoRoom::InAll => "all requests that have not come whole have as many bytes as they may: ask again in a moment",
+    })
+}
+
+pub(super) fn request_too_large() -> Status {
+    Status::invalid_argument("etcdserver: request is too large")
 }

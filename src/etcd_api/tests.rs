@@ -1,5 +1,7 @@
 //! A mirror of one cluster that is in memory alone.
 
+mod fairness;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -51,10 +53,6 @@ impl Mirror {
             self.published.feed.announce(announcement, now);
         }
         self.publisher.publish(self.published.clone());
-    }
-
-    pub(super) fn face(&self) -> Face {
-        Face::new(self.handle.clone(), EtcdOptions::default())
     }
 
     pub(super) async fn reading(&self) -> Reading {

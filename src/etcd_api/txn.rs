@@ -1,34 +1,57 @@
 //! `KV/Txn` of reads alone: comparisons, and the ranges of the branch that they choose, all at one moment. meshkeep itself asks so before it
-//! goes on from where it was.
+//! goes on from where it was. It is answered in slices, one operation after the other.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use etcd_client::proto::{
-    PbCompare, PbRangeRequest, PbResponseOp, PbTargetUnion, PbTxnOpRequest, PbTxnOpResponse, PbTxnRequest, PbTxnRequestOp, PbTxnResponse,
-};
+use etcd_client::proto::{PbCompare, PbRangeRequest, PbTargetUnion, PbTxnOpRequest, PbTxnRequest, PbTxnRequestOp};
+use smol_str::SmolStr;
 use tonic::Status;
 
-use super::face::{Face, Given};
-use super::moment::Moment;
-use super::range::{self, Bounds, KEYS_BETWEEN_LOOKS};
+use super::answers::Room;
+use super::face::Face;
+use super::moment::{Moment, Walk};
+use super::range::{self, Ended, Ranging};
 use super::refusal;
 use super::revisions::revision;
 use super::span::Span;
-use crate::handle::Reading;
+use super::writing::{Mark, Writing};
+use crate::handle::{Reading, Slice};
 use crate::model::RawRecord;
 
-/// How many operations a transaction may have (etcd's `--max-txn-ops`).
+/// How many operations a transaction may have along each path (etcd's `--max-txn-ops`).
 const OPERATIONS_MAX: usize = 128;
 
-/// The moments that the ranges of a transaction are read at, by their revisions.
-pub(super) struct Moments {
+/// A transaction that is being answered.
+pub(super) struct Transacting {
+    face: Arc<Face>,
+    reading: Reading,
     now: Moment,
-    earlier: BTreeMap<i64, Moment>,
+    /// What is to be done, the next last.
+    tasks: Vec<Task>,
+    /// The range that is read, and where its answer began.
+    range: Option<(Ranging, Mark)>,
 }
 
-/// Refuses what etcd refuses, and what writes.
+enum Task {
+    Choose(Choice),
+    Do(PbTxnRequestOp),
+    /// The answer of an inner one ends.
+    Close(Mark),
+}
+
+/// Which branch it is to be.
+struct Choice {
+    request: PbTxnRequest,
+    /// How many comparisons are true.
+    held: usize,
+    /// How far the next one was looked at, and whether any key was found.
+    last: Option<SmolStr>,
+    has_found: bool,
+}
+
+/// Refuses what etcd refuses, and what writes; how large its tree may be was looked at before ([`super::receiving`]).
 pub(super) fn check(request: &PbTxnRequest) -> Result<(), Status> {
     check_within(request, OPERATIONS_MAX)
 }
@@ -74,64 +97,113 @@ pub(super) fn spans(request: &PbTxnRequest) -> Vec<Span> {
     compared.chain(ranges(request).into_iter().map(|range| Span::new(&range.key, &range.range_end))).collect()
 }
 
-impl Moments {
-    /// As of the newest moment.
-    pub(super) fn of(face: &Face, reading: &Reading, request: &PbTxnRequest) -> Result<Self, Status> {
-        let (spans, mut earlier) = (spans(request), BTreeMap::new());
-        let holds = |key: &[u8]| spans.iter().any(|span| span.holds(key));
-        for range in ranges(request).into_iter().filter(|range| range.revision > 0) {
-            if let Entry::Vacant(vacant) = earlier.entry(range.revision) {
-                vacant.insert(face.moment(reading, range.revision, holds)?);
+/// All bytes of keys that it asks with.
+pub(super) fn key_bytes(request: &PbTxnRequest) -> Result<usize, Status> {
+    let compared = compares(request).into_iter().map(|compare| (&compare.key[..], &compare.range_end[..]));
+    range::key_bytes(compared.chain(ranges(request).into_iter().map(|range| (&range.key[..], &range.range_end[..]))))
+}
+
+impl Transacting {
+    /// The answer to a checked request, as of a moment; nothing is done yet.
+    pub(super) fn new(face: &Arc<Face>, reading: &Reading, request: PbTxnRequest) -> Result<Self, Status> {
+        let (face, reading, now) = (Arc::clone(face), reading.clone(), face.moment(reading, 0)?);
+        Ok(Self { face, reading, now, tasks: vec![Task::Choose(Choice::of(request))], range: None })
+    }
+
+    /// Goes on until the slice is over.
+    pub(super) fn advance(&mut self, slice: &mut Slice, room: &mut Room, out: &mut Writing) -> ControlFlow<Result<(), Status>> {
+        loop {
+            if let Some((range, mark)) = &mut self.range {
+                match range.advance(slice, room, out) {
+                    ControlFlow::Break(Ok(Ended::All { more, count })) => {
+                        out.end_of_range(more, count);
+                        out.close_range(mark);
+                        self.range = None;
+                    }
+                    ControlFlow::Break(Err(error)) => return ControlFlow::Break(Err(error)),
+                    ControlFlow::Continue(()) | ControlFlow::Break(Ok(Ended::Chunk)) => {}
+                }
+            } else {
+                let Some(task) = self.tasks.pop() else { return ControlFlow::Break(Ok(())) };
+                if let Err(error) = self.begin(task, slice, out) {
+                    return ControlFlow::Break(Err(error));
+                }
+            }
+            slice.look();
+            if slice.is_over() {
+                return ControlFlow::Continue(());
             }
         }
-        Ok(Self { now: face.moment(reading, 0, holds)?, earlier })
     }
 
-    /// The answer, but for its header.
-    pub(super) fn answer(&self, request: &PbTxnRequest, bounds: &mut Bounds<'_>) -> Result<PbTxnResponse, Status> {
-        let mut succeeded = true;
-        for compare in &request.compare {
-            succeeded = succeeded && self.holds(compare, bounds.given)?;
-        }
-        let branch = if succeeded { &request.success } else { &request.failure };
-        let mut responses = Vec::with_capacity(branch.len());
-        for operation in branch {
-            let response = match &operation.request {
-                Some(PbTxnOpRequest::RequestRange(range)) => {
-                    let moment = self.earlier.get(&range.revision).unwrap_or(&self.now);
-                    PbTxnOpResponse::ResponseRange(range::answer(moment, range, bounds)?)
+    fn begin(&mut self, task: Task, slice: &mut Slice, out: &mut Writing) -> Result<(), Status> {
+        match task {
+            Task::Choose(mut choice) => match choice.decide(&self.now, slice)? {
+                Some(succeeded) => {
+                    out.succeeded(succeeded);
+                    let PbTxnRequest { success, failure, .. } = choice.request;
+                    let branch = if succeeded { success } else { failure };
+                    self.tasks.extend(branch.into_iter().rev().map(Task::Do));
                 }
-                Some(PbTxnOpRequest::RequestTxn(inner)) => PbTxnOpResponse::ResponseTxn(self.answer(inner, bounds)?),
-                _ => return Err(refusal::permission_denied()),
-            };
-            responses.push(PbResponseOp { response: Some(response) });
+                None => self.tasks.push(Task::Choose(choice)),
+            },
+            Task::Do(PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestRange(range)) }) => {
+                self.range = Some((Ranging::new(&self.face, &self.reading, &range)?, out.open()));
+            }
+            Task::Do(PbTxnRequestOp { request: Some(PbTxnOpRequest::RequestTxn(inner)) }) => {
+                self.tasks.extend([Task::Close(out.open()), Task::Choose(Choice::of(inner))]);
+            }
+            Task::Do(_) => return Err(refusal::permission_denied()),
+            Task::Close(mark) => out.close_txn(&mark),
         }
-        Ok(PbTxnResponse { header: None, succeeded, responses })
+        Ok(())
+    }
+}
+
+impl Choice {
+    fn of(request: PbTxnRequest) -> Self {
+        Self { request, held: 0, last: None, has_found: false }
     }
 
-    /// Whether a comparison is true of every key that it is about; of one that is not there by its zeros, but for its value. Ends once its client is gone.
-    fn holds(&self, compare: &PbCompare, given: &Given) -> Result<bool, Status> {
-        let span = Span::new(&compare.key, &compare.range_end);
-        if span.is_single {
-            let found = str::from_utf8(&compare.key).ok().and_then(|key| self.now.get(key));
-            return Ok(is_true(compare, found.as_ref()));
+    /// Looks at its comparisons; `None` where the slice is over before it is known.
+    fn decide(&mut self, now: &Moment, slice: &mut Slice) -> Result<Option<bool>, Status> {
+        while let Some(compare) = self.request.compare.get(self.held) {
+            let Some(is_true) = holds(compare, now, &mut self.last, &mut self.has_found, slice)? else { return Ok(None) };
+            if !is_true {
+                return Ok(Some(false));
+            }
+            (self.held, self.last, self.has_found) = (self.held + 1, None, false);
+            slice.look();
+            if slice.is_over() {
+                return Ok(None);
+            }
         }
-        let (mut all, mut seen) = (true, 0_usize);
-        self.now.each(
-            &span,
-            true,
-            |_, _| true,
-            |record| {
-                seen += 1;
-                all = is_true(compare, Some(&record));
-                all && !(seen.is_multiple_of(KEYS_BETWEEN_LOOKS) && given.is_up())
-            },
-        );
-        if given.is_up() {
-            return Err(refusal::given_up());
-        }
-        Ok(if seen > 0 { all } else { is_true(compare, None) })
+        Ok(Some(true))
     }
+}
+
+/// Whether a comparison is true of every key that it is about; of one that is not there by its zeros, but for its value. `None` where the slice is over
+/// before that is known.
+fn holds(
+    compare: &PbCompare,
+    now: &Moment,
+    last: &mut Option<SmolStr>,
+    has_found: &mut bool,
+    slice: &mut Slice,
+) -> Result<Option<bool>, Status> {
+    let span = Span::new(&compare.key, &compare.range_end);
+    if span.is_single {
+        return Ok(Some(is_true(compare, now.get(&compare.key).as_ref())));
+    }
+    let visit = |record| {
+        *has_found = true;
+        Ok(is_true(compare, Some(&record)))
+    };
+    Ok(match now.walk(&span, last, true, slice, |_, _| true, visit)? {
+        Walk::Paused => None,
+        Walk::Enough => Some(false),
+        Walk::Over => Some(*has_found || is_true(compare, None)),
+    })
 }
 
 fn is_true(compare: &PbCompare, found: Option<&RawRecord>) -> bool {
@@ -153,40 +225,5 @@ fn is_true(compare: &PbCompare, found: Option<&RawRecord>) -> bool {
         1 => ordering == Ordering::Greater,
         2 => ordering == Ordering::Less,
         _ => ordering != Ordering::Equal,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::mpsc;
-
-    use futures_util::FutureExt;
-
-    use super::super::tests::Mirror;
-    use super::*;
-
-    /// Each comparison may be of every key, and there may be 128.
-    #[tokio::test]
-    async fn comparisons_end_once_nobody_waits_for_them() {
-        let mut mirror = Mirror::new();
-        mirror.put("10.0.0.1", b"{}");
-        let (face, reading) = (Arc::new(mirror.face()), mirror.reading().await);
-        let all = PbCompare { key: vec![0], range_end: vec![0], result: 3, ..PbCompare::default() };
-        let request = PbTxnRequest { compare: vec![all], ..PbTxnRequest::default() };
-        let (sender, ended) = mpsc::sync_channel(1);
-        let (asked, mut room) = (Arc::clone(&face), face.answers.room());
-        let call = face.work(move |given| {
-            let moments = Moments::of(&asked, &reading, &request)?;
-            let heard = moments.answer(&request, &mut Bounds { room: &mut room, given: &Given::default() })?.succeeded;
-            while !given.is_up() {
-                std::thread::yield_now();
-            }
-            let unheard = moments.answer(&request, &mut Bounds { room: &mut room, given });
-            sender.send((heard, unheard.unwrap_err().message().to_owned())).unwrap();
-            Ok(())
-        });
-        assert!(call.now_or_never().is_none());
-        assert_eq!(ended.recv().unwrap(), (true, refusal::given_up().message().to_owned()));
     }
 }

@@ -6,7 +6,7 @@
 
 mod watcher;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,14 +18,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::answers::Messages;
-use super::face::{Face, client_of, header};
+use super::face::{Face, client_of, header, header_at};
 use super::refusal;
 use super::revisions::revision;
 use super::span::Span;
-use crate::admission::{Budget, Client, Held, NoRoom};
-use crate::handle::Reading;
+use super::window::Window;
+use crate::admission::{Budget, Client, Held, NoRoom, Scanner};
+use crate::handle::{Reading, Slice};
 use crate::model::Sequence;
-use watcher::{Refused, Told, Watcher};
+use watcher::{Refused, Told, Watcher, size_of_event};
 
 /// How many answers wait for the client to take them: one that it reads, and one that is ready.
 const ANSWERS_WAITING_MAX: usize = 2;
@@ -46,15 +47,14 @@ const PAUSE_FOR_EACH: Duration = Duration::from_micros(50);
 /// No look waits for longer.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// For so long a stream looks at its watches before others on its thread get a turn: thousands of them, each with a thousand changes to look at that
-/// are none of its own, take a second together.
-const SLICE: Duration = Duration::from_millis(1);
-
 /// The id of an answer that is about no watch, or about all.
 const NO_WATCH: i64 = -1;
 
+/// An answer, and the room that its events take until the next is asked for.
+type Answer = (Result<PbWatchResponse, Status>, Option<Held>);
+
 /// Where answers go.
-type Answers = mpsc::Sender<Result<PbWatchResponse, Status>>;
+type Answers = mpsc::Sender<Answer>;
 
 /// The client is gone.
 struct Gone;
@@ -63,11 +63,26 @@ struct Gone;
 struct WatchStream {
     face: Arc<Face>,
     client: Client,
+    scanner: Scanner,
     answers: Answers,
     watchers: BTreeMap<i64, Watcher>,
+    /// No watch was told less than everything up to here, unless it is gone.
+    lowest: Sequence,
     next_id: i64,
     /// It was asked how far all are, and that was not told yet.
     owes_progress: bool,
+}
+
+/// What a part of a look came to.
+enum Looked {
+    /// This watch is told this.
+    Told(i64, Told),
+    /// This one is behind what is kept ready.
+    Behind(i64),
+    /// There are more to look at.
+    Paused,
+    /// All were looked at.
+    Over,
 }
 
 /// The service.
@@ -79,24 +94,31 @@ impl PbWatchService for Watches {
     type WatchStream = Messages<PbWatchResponse>;
 
     async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
+        let client = client_of(&request);
+        let (place, scanner) = (self.0.stream(client)?, self.0.options.scans.enter_stream(client));
         let signal = self.0.handle.signal().await.map_err(|_| refusal::loading())?;
         let (answers, receiver) = mpsc::channel(ANSWERS_WAITING_MAX);
-        let (face, client) = (Arc::clone(&self.0), client_of(&request));
+        let face = Arc::clone(&self.0);
         let mut task = JoinSet::new();
         task.spawn(async move {
             let counted = face.handle.etcd_counts().watch_streams.open();
             let stop = face.options.stop.clone();
+            let (watchers, lowest) = (BTreeMap::new(), Sequence(u64::MAX));
             let stream =
-                WatchStream { face, client, answers: answers.clone(), watchers: BTreeMap::new(), next_id: 0, owes_progress: false };
+                WatchStream { face, client, scanner, answers: answers.clone(), watchers, lowest, next_id: 0, owes_progress: false };
             if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
                 // a client that reads no more is not waited for
-                drop(answers.try_send(Err(refusal::stopping())));
+                drop(answers.try_send((Err(refusal::stopping()), None)));
             }
-            drop(counted);
+            drop((counted, place));
         });
-        // the task ends with the stream
-        let next = |(mut receiver, task): (mpsc::Receiver<_>, JoinSet<()>)| async move { Some((receiver.recv().await?, (receiver, task))) };
-        Ok(Response::new(Box::pin(futures_util::stream::unfold((receiver, task), next))))
+        // the task ends with the stream; what an answer takes is free when the next is asked for
+        let next = |(mut receiver, task, sent): (mpsc::Receiver<Answer>, JoinSet<()>, Option<Held>)| async move {
+            drop(sent);
+            let (answer, held) = receiver.recv().await?;
+            Some((answer, (receiver, task, held)))
+        };
+        Ok(Response::new(Box::pin(futures_util::stream::unfold((receiver, task, None), next))))
     }
 }
 
@@ -140,12 +162,14 @@ impl WatchStream {
     /// Whether every watch was told everything.
     fn is_current(&self) -> bool {
         let Some(reading) = self.face.handle.try_reading() else { return true };
-        let head = reading.position().sequence;
-        self.watchers.values().all(|watcher| watcher.is_current(head))
+        self.lowest >= reading.position().sequence
     }
 
     async fn send(&self, answer: PbWatchResponse) -> Result<(), Gone> {
-        self.answers.send(Ok(answer)).await.map_err(|_| Gone)
+        let bytes = answer.events.iter().map(size_of_event).sum();
+        // the answers that this stream has sent wait for their client alone
+        let held = if bytes > 0 { Some(Budget::wait(&self.face.told, self.client, bytes).await) } else { None };
+        self.answers.send((Ok(answer), held)).await.map_err(|_| Gone)
     }
 
     fn reading(&self) -> Result<Reading, Gone> {
@@ -155,7 +179,7 @@ impl WatchStream {
     /// An answer that is about a watch, at the head.
     fn about(&self, watch_id: i64) -> Result<PbWatchResponse, Gone> {
         let reading = self.reading()?;
-        let header = Some(header(&reading, revision(reading.position().sequence)));
+        let header = Some(header_at(&reading));
         Ok(PbWatchResponse { header, watch_id, ..PbWatchResponse::default() })
     }
 
@@ -223,6 +247,7 @@ impl WatchStream {
                 match reading.raw_goes_on_from(watcher.sent()) {
                     Err(lowest) if watcher.sent() > head => self.send_compacted(id, &reading, lowest).await,
                     _ => {
+                        self.lowest = self.lowest.min(watcher.sent());
                         self.watchers.insert(id, watcher);
                         Ok(())
                     }
@@ -242,54 +267,52 @@ impl WatchStream {
         self.next_id - 1
     }
 
-    /// Tells each watch a piece of what it lacks; whether any was told something.
+    /// Tells each watch a piece of what it lacks, by turns with what others ask for; whether any was told something.
     async fn look(&mut self) -> Result<bool, Gone> {
         let reading = self.reading()?;
         let head = reading.position().sequence;
-        let mut has_told = false;
-        let ids: Vec<i64> = self.watchers.iter().filter(|(_, watcher)| !watcher.is_current(head)).map(|(id, _)| *id).collect();
-        let mut since = Instant::now();
-        for id in ids {
-            if since.elapsed() >= SLICE {
-                tokio::task::yield_now().await;
-                since = Instant::now();
-            }
-            let Some(mut watcher) = self.watchers.remove(&id) else { continue };
-            let told = match watcher.follow(&reading, &self.face.window) {
-                Some(told) => told,
-                // what is unpacked takes some milliseconds
-                None => {
-                    let (reading, mut behind) = (reading.clone(), watcher);
-                    let replayed = self.face.work(move |_| {
-                        let told = behind.replay(&reading);
-                        Ok((told, behind))
-                    });
-                    let (told, behind) = replayed.await.map_err(|_| Gone)?;
-                    watcher = behind;
-                    told
+        let (mut has_told, mut left) = (false, None);
+        loop {
+            let (watchers, window) = (&mut self.watchers, &self.face.window);
+            let looked = self.scanner.here(|slice| look_at(watchers, &mut left, &reading, window, slice)).await;
+            let (id, told) = match looked {
+                Looked::Told(id, told) => (id, told),
+                Looked::Behind(id) => {
+                    let Some(behind) = self.watchers.remove(&id) else { continue };
+                    let then = reading.clone();
+                    // what is unpacked takes some milliseconds
+                    let replay = move |behind: &mut Watcher, slice: &mut Slice| {
+                        slice.look();
+                        behind.replay(&then)
+                    };
+                    let (told, behind) = self.scanner.slice(behind, replay).await;
+                    self.watchers.insert(id, behind);
+                    (id, told)
                 }
+                Looked::Paused => continue,
+                Looked::Over => break,
             };
-            let header = |sequence| Some(header(&reading, revision(sequence)));
             match told {
                 Told::Events(events) if events.is_empty() => {}
                 Told::Events(events) => {
                     has_told = true;
-                    let header = header(watcher.sent());
+                    let sent = self.watchers.get(&id).map_or(head, Watcher::sent);
+                    let header = Some(header(&reading, revision(sent)));
                     self.send(PbWatchResponse { header, watch_id: id, events, ..PbWatchResponse::default() }).await?;
                 }
                 Told::Compacted(lowest) => {
+                    self.watchers.remove(&id);
                     self.send_compacted(id, &reading, lowest).await?;
-                    continue;
                 }
             }
-            self.watchers.insert(id, watcher);
         }
+        self.lowest = self.watchers.values().map(Watcher::sent).min().unwrap_or(Sequence(u64::MAX));
         Ok(has_told)
     }
 
     /// Cancels a watch that cannot go on from where it is.
     async fn send_compacted(&self, watch_id: i64, reading: &Reading, lowest: Sequence) -> Result<(), Gone> {
-        let header = Some(header(reading, revision(reading.position().sequence)));
+        let header = Some(header_at(reading));
         let compact_revision = revision(lowest.next());
         self.face.handle.etcd_counts().add_compacted_watch();
         self.send(PbWatchResponse { header, watch_id, canceled: true, compact_revision, ..PbWatchResponse::default() }).await
@@ -301,7 +324,7 @@ impl WatchStream {
         let reading = self.reading()?;
         let head = reading.position().sequence;
         // what came since is not told yet
-        let sent = self.watchers.values().map(Watcher::sent).min().unwrap_or(head).min(head);
+        let sent = self.lowest.min(head);
         let header = Some(header(&reading, revision(sent)));
         self.send(PbWatchResponse { header, watch_id: NO_WATCH, ..PbWatchResponse::default() }).await
     }
@@ -322,4 +345,30 @@ impl WatchStream {
         }
         Ok(())
     }
+}
+
+/// Looks at watches that were not told everything, those that are `left` of them, until one is told something or the slice is over.
+fn look_at(
+    watchers: &mut BTreeMap<i64, Watcher>,
+    left: &mut Option<VecDeque<i64>>,
+    reading: &Reading,
+    window: &Window,
+    slice: &mut Slice,
+) -> Looked {
+    let head = reading.position().sequence;
+    let left = left.get_or_insert_with(|| {
+        slice.look();
+        watchers.iter().filter(|(_, watcher)| !watcher.is_current(head)).map(|(id, _)| *id).collect()
+    });
+    while !slice.is_over() {
+        let Some(id) = left.pop_front() else { return Looked::Over };
+        slice.look();
+        let Some(watcher) = watchers.get_mut(&id) else { continue };
+        match watcher.follow(reading, window) {
+            Some(Told::Events(events)) if events.is_empty() => {}
+            Some(told) => return Looked::Told(id, told),
+            None => return Looked::Behind(id),
+        }
+    }
+    Looked::Paused
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use super::Reading;
+use super::{Reading, Slice};
 use crate::commit::Changed;
 use crate::model::{Announcement, RawRecord, Sequence, Version};
 use crate::view::RawPlace;
@@ -81,17 +81,27 @@ impl Reading {
         published.lacked_after(position, count).into_iter().map(|(sequence, changed)| (sequence, change(changed))).collect()
     }
 
-    /// What the keys had at an earlier sequence that pass a test and changed since; `None` where that is not known any more.
+    /// Adds what the keys had at an earlier sequence that pass a test and changed since, until the slice is over: then it goes on from the sequence that is
+    /// given back. `None` where it is not known any more.
     #[must_use]
-    pub fn raw_past(&self, at: Sequence, test: impl Fn(&str) -> bool) -> Option<RawPast> {
-        let mut past = RawPast::new();
-        for announcement in self.announced_after(at)? {
+    pub fn raw_past(
+        &self,
+        past: &mut RawPast,
+        after: Sequence,
+        slice: &mut Slice,
+        test: impl Fn(&str) -> bool,
+    ) -> Option<Option<Sequence>> {
+        for announcement in self.announced_after(after)? {
             if let Some(key) = announcement.key.etcd_key().filter(|key| test(key)) {
                 // the first change since is the one that knows
                 past.entry(key).or_insert_with_key(|key| announcement.raw_old(key));
             }
+            slice.look();
+            if slice.is_over() {
+                return Some(Some(announcement.sequence));
+            }
         }
-        Some(past)
+        Some(None)
     }
 }
 

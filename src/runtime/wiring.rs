@@ -43,7 +43,7 @@ pub(super) fn api_options(settings: &Settings, reread: &Reread, descriptors: usi
 pub(super) fn etcd_options(settings: &Settings, bound: &Bound, stop: CancellationToken) -> Option<EtcdOptions> {
     let url = bound.etcd_address()?;
     let restricted = settings.security.tls_cert.is_some() && settings.security.client_ca.is_some();
-    Some(EtcdOptions { restricted, urls: vec![url], stop })
+    Some(EtcdOptions { restricted, urls: vec![url], scans: bound.scans(), stop })
 }
 
 pub(super) fn directory_options(settings: &Settings, reread: &Reread) -> DirectoryOptions {

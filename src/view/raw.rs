@@ -97,8 +97,7 @@ impl View {
     /// Every key from some bytes on, in order.
     pub fn raw_from(&self, start: &[u8]) -> impl Iterator<Item = RawPlace<'_>> {
         let before = self.raw_notices_from(start).take_while(|notice| *notice.key < *ENTRIES);
-        let entries = self.first_entry_from(start).map(|first| self.places_from(&first));
-        let entries = entries.into_iter().flatten().filter(|place| place.kind().is_mirrored());
+        let entries = self.first_entry_from(start).into_iter().flat_map(|first| self.mirrored_from(first));
         let behind = self.raw_notices_from(start.max(ENTRIES.as_bytes()));
         let notice = |notice| RawPlace(Raw::Notice(notice));
         let entry = |place| RawPlace(Raw::Entry(place));
@@ -106,6 +105,15 @@ impl View {
         // where the bytes are no text a few may come before them
         let all = before.map(notice).chain(entries.map(entry)).chain(behind.map(notice));
         all.skip_while(move |place| place.key().as_bytes() < start.as_slice())
+    }
+
+    /// The mirrored entries from a key on. What is derived from nodes stands between two kinds, and is not gone through.
+    fn mirrored_from(&self, first: EntryKey) -> impl Iterator<Item = Place> {
+        let lowest = first.kind;
+        Kind::ALL.into_iter().filter(move |kind| *kind >= lowest).flat_map(move |kind| {
+            let from = first.clone().max(EntryKey::lowest_of(kind));
+            self.places_from(&from).take_while(move |place| place.kind() == kind)
+        })
     }
 
     /// How many keys there are from some bytes on and below others; nothing is unpacked.

@@ -3,13 +3,12 @@
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequestUnion};
 use smol_str::SmolStr;
 
-use super::super::range::key_value;
 use super::super::revisions::{revision, sequence};
 use super::super::span::Span;
 use super::super::window::Window;
 use crate::admission::Held;
 use crate::handle::{RawChange, Reading};
-use crate::model::{Announcement, OpenOne, Sequence};
+use crate::model::{Announcement, OpenOne, RawRecord, Sequence};
 
 /// An answer ends with the event that brings it to so many bytes: the half of what clients take at most unless told otherwise (2 MiB), as
 /// one event has 1.5 MiB at most. So none has to be sent in fragments.
@@ -172,12 +171,25 @@ impl Watcher {
     }
 }
 
+/// A key as etcd writes it.
+fn key_value(record: &RawRecord) -> PbKeyValue {
+    PbKeyValue {
+        key: record.key.as_bytes().to_vec(),
+        create_revision: revision(record.create_sequence),
+        mod_revision: revision(record.last_sequence),
+        version: i64::try_from(record.version).unwrap_or(i64::MAX),
+        value: record.value.to_vec(),
+        lease: 0,
+    }
+}
+
 /// What an event has of a key that is gone.
 fn deleted(key: &SmolStr, at: Sequence) -> PbKeyValue {
     PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: revision(at), ..PbKeyValue::default() }
 }
 
-fn size_of_event(event: &PbEvent) -> usize {
+/// How much an event takes.
+pub(super) fn size_of_event(event: &PbEvent) -> usize {
     let of = |pair: &Option<PbKeyValue>| pair.as_ref().map_or(0, |pair| pair.key.len() + pair.value.len());
     size_of::<PbEvent>() + of(&event.kv) + of(&event.prev_kv)
 }

@@ -1,0 +1,119 @@
+//! Keys that come in one order and go in another. They are sorted as they come, so that no slice is longer for it, and where few are wanted no more are kept.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+use tokio::runtime::Handle as Runtime;
+
+use crate::model::{RawRecord, Sequence};
+
+/// What takes below a millisecond to let go of.
+const FEW: usize = 4_096;
+
+/// How keys are sorted, by etcd's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    Key,
+    Version,
+    Create,
+    Modify,
+    Value,
+}
+
+/// In which direction; of none etcd sorts upwards where it sorts at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    None,
+    Ascending,
+    Descending,
+}
+
+/// Sorted keys.
+#[derive(Debug)]
+pub(super) struct Sorted {
+    target: Target,
+    order: Order,
+    /// Those that are equal stay in the order in which they came.
+    found: BTreeMap<(Place, usize), RawRecord>,
+    came: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Upwards(Rank),
+    Downwards(Reverse<Rank>),
+}
+
+/// What is compared; of one list all are of one form.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Key(SmolStr),
+    Number(u64),
+    Sequence(Sequence),
+    Value(Arc<[u8]>),
+}
+
+impl Sorted {
+    pub(super) fn new(target: Target, order: Order) -> Self {
+        Self { target, order, found: BTreeMap::new(), came: 0 }
+    }
+
+    /// Takes a key; gives one back where there are more than are wanted.
+    pub(super) fn insert(&mut self, record: RawRecord, limit: Option<usize>) -> Option<RawRecord> {
+        let rank = match self.target {
+            Target::Key => Rank::Key(record.key.clone()),
+            Target::Version => Rank::Number(record.version),
+            Target::Create => Rank::Sequence(record.create_sequence),
+            Target::Modify => Rank::Sequence(record.last_sequence),
+            Target::Value => Rank::Value(Arc::clone(&record.value)),
+        };
+        let place = if self.order == Order::Descending { Place::Downwards(Reverse(rank)) } else { Place::Upwards(rank) };
+        self.came += 1;
+        self.found.insert((place, self.came), record);
+        if limit.is_some_and(|limit| self.found.len() > limit) { self.found.pop_last().map(|(_, record)| record) } else { None }
+    }
+
+    /// The next in order.
+    pub(super) fn next(&mut self) -> Option<RawRecord> {
+        self.found.pop_first().map(|(_, record)| record)
+    }
+}
+
+impl Drop for Sorted {
+    fn drop(&mut self) {
+        // where a client goes, this may be on an async thread
+        if self.found.len() > FEW
+            && let Ok(runtime) = Runtime::try_current()
+        {
+            let found = std::mem::take(&mut self.found);
+            drop(runtime.spawn_blocking(move || drop(found)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(key: &str, version: u64) -> RawRecord {
+        RawRecord { key: key.into(), value: Arc::default(), create_sequence: Sequence(1), last_sequence: Sequence(2), version }
+    }
+
+    fn sorted(order: Order, limit: Option<usize>) -> Vec<SmolStr> {
+        let mut sorted = Sorted::new(Target::Version, order);
+        for (key, version) in [("a", 2), ("b", 1), ("c", 2), ("d", 3), ("e", 1)] {
+            sorted.insert(record(key, version), limit);
+            assert!(limit.is_none_or(|limit| sorted.found.len() <= limit), "no more are kept than are wanted");
+        }
+        std::iter::from_fn(|| sorted.next()).map(|record| record.key).collect()
+    }
+
+    #[test]
+    fn what_is_equal_keeps_its_order_in_both_directions() {
+        assert_eq!(sorted(Order::None, None), ["b", "e", "a", "c", "d"]);
+        assert_eq!(sorted(Order::Descending, None), ["d", "a", "c", "b", "e"]);
+        assert_eq!(sorted(Order::Descending, Some(2)), ["d", "a"]);
+    }
+}
