@@ -29,7 +29,7 @@ fn class_of(name: &str) -> &'static str {
     match name {
         ENGINE_DIRECTORY => "store",
         super::files::LOG_DIRECTORY => "log",
-        _ if name.starts_with(super::recovery::SET_ASIDE) => "setAside",
+        _ if name.starts_with(super::aside::SET_ASIDE) => "setAside",
         _ => "other",
     }
 }

@@ -26,6 +26,14 @@ pub enum StoreError {
         /// What the system says.
         cause: io::Error,
     },
+    /// Something that is not meshkeep's has the place of a file of its own. It is left as it is.
+    #[error("{path} is {found}, which meshkeep neither follows nor overwrites: remove it, or choose another --data-dir", path = path.display())]
+    Foreign {
+        /// The entry.
+        path: PathBuf,
+        /// Its type, in words.
+        found: &'static str,
+    },
     /// Nothing was ever stored there. Only looking at a store says so: a start makes one.
     #[error("nothing is stored in {directory}: it is not damaged, meshkeep has never run with this --data-dir", directory = directory.display())]
     Nothing {
@@ -88,7 +96,7 @@ impl StoreError {
             Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause) | EngineError::Log(cause), .. } => {
                 is_full(cause)
             }
-            Self::Locked { .. } | Self::Nothing { .. } | Self::LogFull { .. } | Self::Engine { .. } => false,
+            Self::Locked { .. } | Self::Foreign { .. } | Self::Nothing { .. } | Self::LogFull { .. } | Self::Engine { .. } => false,
         }
     }
 }

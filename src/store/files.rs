@@ -3,14 +3,24 @@
 //! Owns: the directory `log` in the data directory. The trait stands between the log and the disk, so that tests can lose what was not synced.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::foreign;
+use crate::model::{Causes, Due};
+
 /// The directory inside the data directory.
 pub(super) const LOG_DIRECTORY: &str = "log";
+
+/// Files with this number or a higher one are not ours: at a file each millisecond a log reaches it in 31,000 years.
+const NUMBER_MAX: u64 = 1_000_000_000_000_000;
+
+/// What is in the log's directory, is not ours, and was logged lately.
+static FOREIGN: Causes = Causes::new();
 
 /// Numbered files that are only appended to.
 pub(super) trait Files: Debug + Send + Sync {
@@ -37,6 +47,24 @@ pub(super) trait Files: Debug + Send + Sync {
 
     /// Makes what files there are outlive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
+}
+
+/// Makes the first file from a number on whose name is not taken by anything. Returns its number.
+pub(super) fn create_next(files: &dyn Files, from: u64) -> io::Result<u64> {
+    // only a foreign file has such a number
+    let mut number = if from < NUMBER_MAX { from } else { 1 };
+    loop {
+        match files.create(number) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            outcome => return outcome.map(|()| number),
+        }
+    }
+}
+
+/// The number of a file of the log; `None` for the name of anything else, such as `09` or `+9`.
+fn number_of(name: &OsStr) -> Option<u64> {
+    let name = name.to_str()?;
+    name.parse().ok().filter(|number: &u64| *number < NUMBER_MAX && number.to_string() == name)
 }
 
 /// What is known of a file.
@@ -74,7 +102,7 @@ impl Directory {
         if let Some(file) = open.get(&number) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(File::options().append(true).create_new(is_new).open(self.place(number))?);
+        let file = Arc::new(foreign::open_file(&self.place(number), File::options().append(true).create_new(is_new))?);
         open.insert(number, Arc::clone(&file));
         Ok(file)
     }
@@ -95,14 +123,24 @@ impl Files for Directory {
         };
         let mut numbers = Vec::new();
         for entry in entries {
-            numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+            let entry = entry?;
+            match number_of(&entry.file_name()) {
+                Some(number) if entry.file_type()?.is_file() => numbers.push(number),
+                Some(_) | None => {
+                    if let Some(Due { more }) = FOREIGN.due("entry") {
+                        tracing::warn!(path = %entry.path().display(), more, "not a file of the log: it is ignored");
+                    }
+                }
+            }
         }
         numbers.sort_unstable();
         Ok(numbers)
     }
 
     fn read(&self, file: u64) -> io::Result<Vec<u8>> {
-        fs::read(self.place(file))
+        let mut bytes = Vec::new();
+        foreign::open_file(&self.place(file), File::options().read(true))?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn create(&self, file: u64) -> io::Result<()> {

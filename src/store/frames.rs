@@ -11,7 +11,7 @@ use std::{io, mem};
 
 use super::bytes::{Malformed, Reader, open, put_text, put_varint, seal};
 use super::error::EngineError;
-use super::files::{Files, Piece};
+use super::files::{self, Files, Piece};
 use super::group::Changes;
 use super::pairs::{Pairs, PairsWriter, read_pairs};
 use super::threads::in_threads;
@@ -186,11 +186,11 @@ impl Run {
         let mut run = Self { id, ..Self::default() };
         let mut ended = false;
         for read in files {
-            run.next_file = run.next_file.max(read.file + 1);
             let Some((head, end)) = read.head.filter(|(head, _)| head.id == id) else {
                 run.junk.push(read.file);
                 continue;
             };
+            run.next_file = run.next_file.max(read.file + 1);
             if run.first > 0 && head.first > run.last + 1 && head.first <= folded + 1 {
                 // files that were removed may be there again after a power cut, and others not
                 run.junk.extend(run.pieces.drain(..).map(|piece| piece.file));
@@ -242,7 +242,10 @@ impl Run {
     /// Removes what does not count, and makes the rest outlive a power cut.
     pub(super) fn clean(&mut self, files: &dyn Files) -> io::Result<()> {
         for file in self.junk.drain(..) {
-            files.remove(file)?;
+            match files.remove(file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(_) | Ok(()) => {}
+            }
         }
         for piece in &self.pieces {
             if self.torn.contains(&piece.file) {
@@ -256,9 +259,8 @@ impl Run {
     /// Begins a log anew, in place of everything that is there.
     pub(super) fn begin(id: u64, first: u64, files: &dyn Files) -> io::Result<Self> {
         let old = files.numbers()?;
-        let file = old.last().map_or(1, |last| last + 1);
+        let file = files::create_next(files, old.last().map_or(1, |last| last + 1))?;
         let head = FileHead { id, epoch: Epoch(rand::random()), first, folded: first - 1 };
-        files.create(file)?;
         files.append(file, &head.write())?;
         files.sync(file)?;
         files.sync_directory()?;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::{StoreError, is_full};
+use super::foreign;
 
 /// The file's name inside the data directory.
 const LOCK_FILE: &str = "lock";
@@ -42,7 +43,9 @@ impl DirectoryLock {
         let not_writable = |cause| StoreError::NotWritable { directory: directory.to_owned(), cause };
         fs::create_dir_all(directory).map_err(not_writable)?;
         let path = directory.join(LOCK_FILE);
-        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(not_writable)?;
+        foreign::refuse(&path)?;
+        let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+        let mut file = foreign::open_file(&path, &options).map_err(not_writable)?;
         let deadline = Instant::now() + wait;
         let mut told = wait.is_zero();
         loop {

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::{Files, Piece};
+use super::files::{self, Files, Piece};
 use super::frames::{self, FileHead, Run};
 use super::group::{Changes, Group};
 use crate::model::{Causes, Due, Epoch};
@@ -231,10 +231,11 @@ impl Log {
     }
 
     fn begin_file(&self, state: &mut State) -> io::Result<()> {
-        let (file, first) = (state.next_file, state.written + 1);
+        let first = state.written + 1;
         let head = FileHead { id: state.id, epoch: state.epoch.unwrap_or(Epoch(0)), first, folded: state.folded }.write();
-        state.next_file += 1;
-        if let Err(error) = self.files.create(file).and_then(|()| self.files.append(file, &head)) {
+        let file = files::create_next(&*self.files, state.next_file)?;
+        state.next_file = file + 1;
+        if let Err(error) = self.files.append(file, &head) {
             // or a full disk would fill with empty files, one for each try
             drop(self.files.remove(file));
             return Err(error);

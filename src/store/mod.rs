@@ -6,6 +6,7 @@
 //! of ARCHITECTURE.md. Deliberately lacks: async (it runs on the writer's thread), Cilium's formats (the caller decodes what it loads),
 //! decisions on what to write when, and sled outside of `engine`.
 
+mod aside;
 mod bytes;
 mod change;
 mod codec;
@@ -15,6 +16,7 @@ mod disk;
 mod engine;
 mod error;
 mod files;
+mod foreign;
 mod format;
 mod frames;
 mod group;

@@ -4,7 +4,8 @@
 //! which every start does.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::disk;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::files::{Directory, LOG_DIRECTORY};
+use super::foreign::{self, Expected};
 use super::format::{FORMAT, read_mark};
 use super::frames;
 use super::load::{self, Loaded};
@@ -67,6 +69,9 @@ pub fn inspect(data_directory: &Path, tell: &dyn Fn(&'static str)) -> Result<Ins
         return Err(StoreError::Nothing { directory: data_directory.to_owned() });
     }
     let _lock = DirectoryLock::take(data_directory, Duration::ZERO)?;
+    if let Some(reason) = foreign::in_engine_directory(&directory).map_err(|error| failed(error.into()))? {
+        return Err(failed(EngineError::Damaged(reason)));
+    }
     tell("copying the store");
     let copy = Copy::of(data_directory).map_err(|error| failed(error.into()))?;
     look(&copy.0, tell).map_err(failed)
@@ -136,8 +141,12 @@ impl Copy {
     fn of(data_directory: &Path) -> std::io::Result<Self> {
         let copy = Self(std::env::temp_dir().join(format!("meshkeep-inspect-{}-{:016x}", std::process::id(), rand::random::<u64>())));
         fs::create_dir(&copy.0)?;
-        for part in [ENGINE_DIRECTORY, LOG_DIRECTORY].map(Path::new).into_iter().filter(|part| data_directory.join(part).exists()) {
-            copy_files(&data_directory.join(part), &copy.0.join(part))?;
+        for part in [ENGINE_DIRECTORY, LOG_DIRECTORY].map(Path::new) {
+            let from = data_directory.join(part);
+            // a log that is a link counts as missing, as for a start
+            if from.exists() && foreign::foreign_type(&from, Expected::Directory)?.is_none() {
+                copy_files(&from, &copy.0.join(part))?;
+            }
         }
         Ok(copy)
     }
@@ -156,7 +165,13 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     for file in fs::read_dir(from)? {
         let file = file?;
         let target = to.join(file.file_name());
-        if file.file_type()?.is_dir() { copy_files(&file.path(), &target)? } else { fs::copy(file.path(), target).map(drop)? }
+        let found = file.file_type()?;
+        if found.is_dir() {
+            copy_files(&file.path(), &target)?;
+        } else if found.is_file() {
+            // through a handle of our own: a FIFO in its place would block
+            io::copy(&mut foreign::open_file(&file.path(), File::options().read(true))?, &mut File::create_new(target)?)?;
+        }
     }
     Ok(())
 }

@@ -7,12 +7,13 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use super::aside::{self, SET_ASIDE};
 use super::cold::Cold;
 use super::engine::Engine;
 use super::error::{EngineError, StoreError};
 use super::files::{Directory, Files, LOG_DIRECTORY};
+use super::foreign::{self, Expected};
 use super::format::{FORMAT, read_mark, set_format};
 use super::frames::{self, FileRead, Run};
 use super::group::Changes;
@@ -50,9 +51,6 @@ const RESERVE_FILE: &str = "reserve";
 /// Four times what a start asks for, in bytes: what is left over after one is kept for the next.
 const RESERVE_BYTES: usize = 4 * PROBE_BYTES;
 
-/// The beginning of the names of what is set aside.
-pub(super) const SET_ASIDE: &str = "set-aside";
-
 /// Damaged stores kept to be looked at; older ones make room, or a failing disk would fill itself. Those of newer versions all stay.
 const DAMAGED_KEPT_MAX: usize = 3;
 
@@ -75,6 +73,8 @@ enum Failure {
     First,
     /// It cannot be read.
     Damaged(String),
+    /// Something that is not its own is among its files, which must not be touched through it.
+    Foreign(String),
     /// The machine does not let us.
     Environment(EngineError),
 }
@@ -97,6 +97,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
     let not_writable = |cause| StoreError::NotWritable { directory: data_directory.to_owned(), cause };
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
+    put_foreign_aside(data_directory).map_err(not_writable)?;
     // a start that goes well needs no more; whatever goes wrong is judged anew once there is certainly room
     if has_reserve(data_directory)
         && let Ok(recovered) = attempt(&directory, offer)
@@ -116,7 +117,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
         Err(Failure::Newer(format)) => {
             ("newer-version", format!("it has format {format} of a newer version; this one reads up to {FORMAT}"))
         }
-        Err(Failure::Damaged(reason)) => ("damaged", reason),
+        Err(Failure::Damaged(reason) | Failure::Foreign(reason)) => ("damaged", reason),
     };
     let path = set_aside(data_directory, slug).map_err(not_writable)?;
     match attempt(&directory, offer) {
@@ -126,7 +127,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
             Ok(recovered)
         }
         Err(Failure::Environment(source)) => Err(failed(source)),
-        Err(Failure::Damaged(reason)) => Err(failed(EngineError::Damaged(reason))),
+        Err(Failure::Damaged(reason) | Failure::Foreign(reason)) => Err(failed(EngineError::Damaged(reason))),
         Err(Failure::Newer(_) | Failure::First) => Err(failed(EngineError::Damaged("a new store has another format".to_owned()))),
     }
 }
@@ -134,6 +135,9 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -
 /// Opens the engine anew after an error, and reads everything: from its whole log where its snapshot does not fit, as after a write that found
 /// no room; and our log up to the last group that was taken in.
 pub(super) fn reopen(directory: &Path, files: &dyn Files, upto: u64) -> Result<(Warm<Arc<Engine>>, Found), EngineError> {
+    if let Some(reason) = foreign::in_engine_directory(directory)? {
+        return Err(EngineError::Damaged(reason));
+    }
     match Engine::open(directory).and_then(|engine| read_slots(engine, files, upto)) {
         Err(error) if !error.is_environment() => {
             tracing::warn!(%error, "the store did not open anew: trying again without snapshots");
@@ -170,6 +174,9 @@ fn attempt_twice(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Resul
 
 fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Recovered, Failure> {
     offer(None);
+    if let Some(reason) = foreign::in_engine_directory(directory)? {
+        return Err(Failure::Foreign(reason));
+    }
     fs::create_dir_all(directory)?;
     match read_format_file(directory) {
         Some(format) if format > FORMAT => return Err(Failure::Newer(format)),
@@ -240,6 +247,14 @@ fn begin(engine: Arc<Engine>, files: &dyn Files) -> Result<(Warm<Arc<Engine>>, R
     Ok((warm, run))
 }
 
+/// Renames foreign entries in the places of what a start makes anew. Of the log this costs what the chunks do not have, which is judged later.
+fn put_foreign_aside(data_directory: &Path) -> io::Result<()> {
+    for name in [PROBE_FILE, RESERVE_FILE] {
+        foreign::put_aside(data_directory, name, Expected::File)?;
+    }
+    foreign::put_aside(data_directory, LOG_DIRECTORY, Expected::Directory).map(drop)
+}
+
 /// `None` where the file is missing or unreadable: then the record inside the engine decides.
 fn read_format_file(directory: &Path) -> Option<u64> {
     let path = directory.join(FORMAT_FILE);
@@ -289,14 +304,10 @@ fn keep_reserve(data_directory: &Path) {
 
 /// Renames the engine's directory and returns its new path.
 fn set_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
-    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let path = (seconds..)
-        .map(|seconds| data_directory.join(format!("{SET_ASIDE}-{slug}-{seconds}")))
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| data_directory.join(SET_ASIDE));
+    let path = aside::unused_path(data_directory, slug);
     fs::rename(data_directory.join(ENGINE_DIRECTORY), &path)?;
     // it says nothing of the store that is begun now
-    if path.is_dir() && data_directory.join(LOG_DIRECTORY).exists() {
+    if foreign::foreign_type(&path, Expected::Directory)?.is_none() && data_directory.join(LOG_DIRECTORY).exists() {
         fs::rename(data_directory.join(LOG_DIRECTORY), path.join(LOG_DIRECTORY))?;
     }
     sync_directory(data_directory)?;

@@ -158,14 +158,16 @@ async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
     scene.settles("the first loading").await;
     scene.follower = None;
     scene.stop_meshkeep().await;
-    // a log that cannot be read to its end as long as nobody writes it: loading waits for it
-    let log = scene.home.data_directory().join("log/900");
-    assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
+    // the engine locks its file too, and waits some seconds for it: loading lasts until then
+    let engine = std::fs::File::open(scene.home.data_directory().join("store/db")).unwrap();
+    engine.lock().unwrap();
     let (home, socket) = home_with_socket();
     let mut home = home.with_flags(&[&format!("--data-dir={}", scene.home.data_directory().display())]);
     let loading = home.begin().await;
     eventually("the socket", || async { socket.exists().then_some(()) }).await;
+    assert_eq!(loading.log_lines_with(&["store loaded"]), 0, "{}", loading.log());
     let ended = loading.stop().await;
     assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
     assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+    drop(engine);
 }

@@ -32,6 +32,27 @@ async fn whoever_waits_for_the_data_directory_says_for_whom_and_answers_probes()
     assert!(third.log.contains(&format!("pid {}", second.id())), "{}", third.log);
 }
 
+#[tokio::test]
+async fn a_link_in_the_place_of_the_lock_is_refused_and_what_is_odd_in_the_log_is_not() {
+    let mut home = Home::new();
+    let data = home.data_directory();
+    fs::create_dir_all(data.join("log")).unwrap();
+    fs::create_dir(data.join("log/7")).unwrap();
+    fs::write(data.join("log/09"), "noise").unwrap();
+    assert!(Command::new("mkfifo").arg(data.join("log/900")).status().unwrap().success());
+    home.start().await.stop().await;
+    let outside = data.with_file_name("outside");
+    fs::write(&outside, "of somebody else").unwrap();
+    fs::remove_file(data.join("lock")).unwrap();
+    std::os::unix::fs::symlink(&outside, data.join("lock")).unwrap();
+    let ended = home.run_to_the_end().await;
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.log);
+    assert!(ended.log.contains("lock is a symbolic link, which meshkeep neither follows nor overwrites: remove it"), "{}", ended.log);
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "of somebody else");
+    fs::remove_file(data.join("lock")).unwrap();
+    home.start().await.stop().await;
+}
+
 /// `serve --check-config` with these arguments, and one variable.
 fn check(directory: &TempDir, variable: Option<&str>, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));

@@ -138,7 +138,10 @@ impl Files for Disk {
     fn create(&self, file: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.spend_io()?;
-        assert!(state.files.insert(file, LogFile::default()).is_none(), "file {file} is there already");
+        if state.files.contains_key(&file) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        state.files.insert(file, LogFile::default());
         Ok(())
     }
 

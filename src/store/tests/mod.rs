@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod double;
 mod fixture;
+mod foreign;
 mod full;
 mod lock;
 mod log;
