@@ -263,6 +263,7 @@ async fn start(
     let Served { mut tasks, handle, stop_api, no_more: _, decoded, findings, loaded, board, directory, persistence, store_report } = served;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, begun, early } = opened;
+    wiring::log_losses(&opened);
     store_report.send_replace(wiring::store_report(&opened));
     let max_connected_clusters = settings.max_connected_clusters;
     let retention = wiring::retention(&settings);

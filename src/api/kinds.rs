@@ -4,7 +4,7 @@ use crate::model::{Severity, ToldFinding};
 
 /// Each kind with its severity. `critical`: something is not served, or not for long; `warning`: something is served that is probably not meant;
 /// `info`: something that passes by itself, or that nobody need do anything about today.
-pub(crate) const KINDS: [(&str, Severity); 32] = [
+pub(crate) const KINDS: [(&str, Severity); 33] = [
     ("certificateExpiring", Severity::Warning),
     ("clusterConfigLost", Severity::Warning),
     ("clusterConfigMissing", Severity::Critical),
@@ -34,6 +34,7 @@ pub(crate) const KINDS: [(&str, Severity); 32] = [
     ("serviceTooLarge", Severity::Critical),
     ("sourceLost", Severity::Warning),
     ("staleFile", Severity::Warning),
+    ("storeLosses", Severity::Warning),
     ("storeUnwritable", Severity::Critical),
     ("targetUnwritable", Severity::Critical),
     ("writerSilent", Severity::Warning),

@@ -178,8 +178,10 @@ fn summary(status: &Status) -> String {
     let loading = if status.loaded { "" } else { ", still loading its store" };
     let _ = writeln!(out, "meshkeep {}, up {}{loading}", status.version, age(status.uptime_seconds));
     out.extend(status.counts.as_ref().map(held));
-    let error = status.store.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-    let _ = writeln!(out, "store {}{error}", status.store.state);
+    let store = &status.store;
+    let details: Vec<&str> = store.error.iter().chain(&store.losses).map(String::as_str).collect();
+    let colon = if details.is_empty() { "" } else { ": " };
+    let _ = writeln!(out, "store {}{colon}{}", store.state, details.join("; "));
     out.extend(status.reflection.as_ref().map(reflected));
     match &status.directory.error {
         _ if status.directory.no_clusters.is_some() => {

@@ -96,7 +96,7 @@ pub(crate) struct DirectoryStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoreStatus {
-    /// `loading`, `healthy`, `recovered` (storing works, but what was stored before the start is not all there), `failing` (tried again;
+    /// `loading`, `healthy`, `lost` (storing works, but what was stored before the start is not all there), `failing` (tried again;
     /// what comes meanwhile is in memory or in the log alone) or `stopped` (nothing is stored for now).
     pub(crate) state: Cow<'static, str>,
     /// What the store said.

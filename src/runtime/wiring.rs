@@ -108,6 +108,17 @@ pub(super) fn retention(settings: &Settings) -> Retention {
     Retention { age_max: settings.tombstone_max_age, count_max: usize::try_from(settings.tombstone_max_count).unwrap_or(usize::MAX) }
 }
 
+/// Logs what opening the store has lost, and where a store that was set aside is.
+pub(super) fn log_losses(opened: &Opened) {
+    if let Some(set_aside) = &opened.set_aside {
+        let (path, reason) = (set_aside.path.display(), &set_aside.reason);
+        tracing::error!(%path, reason, "the store cannot be used: it was set aside, and everything is read from the remote clusters again");
+    }
+    for loss in &opened.losses {
+        tracing::error!(loss, "the store has lost something, which is read from the remote clusters again");
+    }
+}
+
 pub(super) fn store_report(opened: &Opened) -> StoreReport {
     let set_aside = opened.set_aside.as_ref().map(|set_aside| (set_aside.path.display().to_string(), set_aside.reason.clone()));
     let aside = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));

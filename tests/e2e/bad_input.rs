@@ -342,7 +342,7 @@ async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     scene.start_meshkeep().await;
     scene.settles("room on the disk again").await;
     // what the full disk cut off may be told as lost
-    let is_well = async || ["healthy", "recovered"].contains(&store_state(&scene).await.as_str()).then_some(());
+    let is_well = async || ["healthy", "lost"].contains(&store_state(&scene).await.as_str()).then_some(());
     eventually("the store to be well", is_well).await;
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -178,19 +179,58 @@ async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     scene.start_meshkeep().await;
     scene.settles("a store that went back").await;
     let status = scene.meshkeep().get("/v1/status").await["store"].clone();
-    assert_eq!(status["state"], "recovered", "{status}");
+    assert_eq!(status["state"], "lost", "{status}");
     assert!(status["losses"].to_string().contains("it went back from group"), "{status}");
     let text = async |path: &str| http().get(format!("{}{path}", scene.meshkeep().url())).send().await.unwrap().text().await.unwrap();
     let ready = text("/readyz?verbose").await;
-    assert!(ready.contains("[!]storing: recovered: ") && ready.contains("readyz check passed"), "{ready}");
+    assert!(ready.contains("[!]storing: something was lost: ") && ready.contains("readyz check passed"), "{ready}");
     let metrics = text("/metrics").await;
-    assert!(metrics.contains("meshkeep_store_state{state=\"recovered\"} 1"), "{metrics}");
+    assert!(metrics.contains("meshkeep_store_state{state=\"lost\"} 1"), "{metrics}");
     assert!(metrics.contains("meshkeep_store_state{state=\"healthy\"} 0"), "{metrics}");
     // a start later all is there
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
     scene.settles("the next start").await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
+}
+
+/// The finding about what the store lost, as the API, the metrics, the log and `meshkeep status` report it.
+async fn losses_are_reported(scene: &Scene, words: &[&str]) {
+    let meshkeep = scene.meshkeep();
+    let status = meshkeep.get("/v1/status").await["store"].clone();
+    assert_eq!(status["state"], "lost", "{status}");
+    let problems = meshkeep.get("/v1/problems?kind=storeLosses").await["items"].clone();
+    let detail = problems[0]["detail"].as_str().unwrap_or_default().to_owned();
+    let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(["status", "--server", meshkeep.url()]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    for word in words {
+        assert!(status["losses"].to_string().contains(word), "{word}: {status}");
+        assert!(detail.contains(word), "{word}: {problems}");
+        assert!(shown.lines().any(|line| line.starts_with("store lost: ") && line.contains(word)), "{word}: {shown}");
+        assert!(meshkeep.log_lines_with(&["ERROR", word]) >= 1, "{word}: {}", meshkeep.log());
+    }
+    let metrics = meshkeep.text("/metrics").await;
+    assert!(metrics.contains("meshkeep_problems{kind=\"storeLosses\",severity=\"warning\"} 1"), "{metrics}");
+    assert!(metrics.contains("meshkeep_store_state{state=\"lost\"} 1") && !metrics.contains("meshkeep_store_losses 0"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_store_that_is_set_aside_is_a_finding_with_the_path() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.settles("the first loading").await;
+    scene.stop_meshkeep().await;
+    fs::write(scene.home.data_directory().join("store/conf"), "segment_size: none").unwrap();
+    scene.start_meshkeep().await;
+    scene.settles("the loss of the store").await;
+    let path = scene.meshkeep().get("/v1/status").await["store"]["setAsidePath"].as_str().unwrap().to_owned();
+    assert!(Path::new(&path).join("db").exists(), "{path}");
+    losses_are_reported(&scene, &[&path]).await;
+    // a start later all is there
+    scene.stop_meshkeep().await;
+    scene.start_meshkeep().await;
+    scene.settles("the next start").await;
+    assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
+    assert_eq!(scene.meshkeep().get("/v1/problems?kind=storeLosses").await["items"], serde_json::json!([]));
 }
 
 fn copy_directory(from: &Path, to: &Path) {

@@ -75,7 +75,7 @@ pub(crate) fn store_state(handle: &Handle) -> (&'static str, Option<String>) {
         PersistState::Failing { error } => ("failing", Some(error)),
         PersistState::Stopped { error } => ("stopped", Some(error)),
         PersistState::Healthy if !handle.is_loaded() => ("loading", None),
-        PersistState::Healthy if !handle.store().losses.is_empty() => ("recovered", None),
+        PersistState::Healthy if !handle.store().losses.is_empty() => ("lost", None),
         PersistState::Healthy => ("healthy", None),
     }
 }

@@ -40,6 +40,12 @@ pub(super) fn of_process(state: &ApiState) -> Vec<ToldFinding> {
         }
     };
     found.extend(unwritten.map(|(detail, advice)| finding("storeUnwritable", "", NOBODY, detail, advice)));
+    let losses = handle.store().losses;
+    if !losses.is_empty() {
+        let detail = format!("what was stored before the start is not all there: {}", losses.join("; "));
+        let advice = "what is missing is read from the remote clusters again, and the finding ends with the next start; look at the disk of --data-dir, and remove what was set aside there once nobody needs it";
+        found.push(finding("storeLosses", "", NOBODY, detail, advice));
+    }
     // that another one writes is nothing wrong
     if let Some(error) = handle.reflection().and_then(|reflection| reflection.error) {
         let detail = format!("the etcd of reflect --to cannot be written: {error}; what is there stays, and gets older");

@@ -81,7 +81,7 @@ fn of_clusters() -> Vec<ClosedSet> {
         ClosedSet {
             name: "StoreState",
             description: "How storing goes.",
-            texts: vec!["loading", "healthy", "recovered", "failing", "stopped"],
+            texts: vec!["loading", "healthy", "lost", "failing", "stopped"],
             members: &[("StoreStatus", "state")],
             parameters: &[],
         },

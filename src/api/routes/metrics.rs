@@ -121,7 +121,7 @@ fn store(page: &mut Page, handle: &Handle) {
     }
     let (now, _) = store_state(handle);
     let mut state = page.gauge("meshkeep_store_state", "1 for the state that storing is in.");
-    for name in ["loading", "healthy", "recovered", "failing", "stopped"] {
+    for name in ["loading", "healthy", "lost", "failing", "stopped"] {
         state.sample(&[("state", name)], u8::from(name == now));
     }
     let report = handle.store();

@@ -151,7 +151,7 @@ fn storing(handle: &Handle) -> Check {
     let (name, error) = store_state(handle);
     let trouble = match name {
         "healthy" | "loading" => None,
-        "recovered" => Some(format!("recovered: {}", handle.store().losses.join("; "))),
+        "lost" => Some(format!("something was lost: {}", handle.store().losses.join("; "))),
         _ => Some(format!("{name}, what changes is in memory or in the log alone: {}", error.unwrap_or_default())),
     };
     Check { is_remark: true, ..check("storing", trouble) }
