@@ -106,16 +106,22 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
+/// Whether the process has no file descriptors or memory left, which says nothing of what it wanted to read.
+pub(super) fn is_exhausted(error: &io::Error) -> bool {
+    /// `ENFILE` and `EMFILE`: no file descriptors left.
+    const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];
+    error.raw_os_error().is_some_and(|code| DESCRIPTORS_EXHAUSTED.contains(&code))
+        || matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted)
+}
+
 impl EngineError {
     /// Whether the machine is the reason and not the files, so that they must be left where they are.
     pub(super) fn is_environment(&self) -> bool {
-        /// `ENFILE` and `EMFILE`: no file descriptors left.
-        const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];
         match self {
             Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => true,
             Self::Damaged(_) | Self::Panicked(_) => false,
             Self::Io(error) => {
-                error.raw_os_error().is_some_and(|code| DESCRIPTORS_EXHAUSTED.contains(&code))
+                is_exhausted(error)
                     || matches!(
                         error.kind(),
                         io::ErrorKind::StorageFull
@@ -123,8 +129,6 @@ impl EngineError {
                             | io::ErrorKind::FileTooLarge
                             | io::ErrorKind::PermissionDenied
                             | io::ErrorKind::ReadOnlyFilesystem
-                            | io::ErrorKind::OutOfMemory
-                            | io::ErrorKind::Interrupted
                     )
             }
         }

@@ -7,14 +7,19 @@ use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::foreign;
+use super::synced::{self, SyncedMark};
+use super::{ENGINE_DIRECTORY, foreign};
 use crate::model::{Causes, Due};
 
 /// The directory inside the data directory.
 pub(super) const LOG_DIRECTORY: &str = "log";
+
+/// The file beside the engine's that says what is synced.
+const SYNCED_FILE: &str = "synced";
 
 /// Files with this number or a higher one are not ours: at a file each millisecond a log reaches it in 31,000 years.
 const NUMBER_MAX: u64 = 1_000_000_000_000_000;
@@ -47,6 +52,12 @@ pub(super) trait Files: Debug + Send + Sync {
 
     /// Makes what files there are outlive a power cut.
     fn sync_directory(&self) -> io::Result<()>;
+
+    /// What is known to have been synced; `None` where that is not known.
+    fn synced(&self) -> Option<SyncedMark>;
+
+    /// Notes what is synced. The note itself is not: after a power cut an older one may be there.
+    fn note_synced(&self, mark: SyncedMark) -> io::Result<()>;
 }
 
 /// Makes the first file from a number on whose name is not taken by anything. Returns its number.
@@ -83,14 +94,21 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    /// Where the mark of what is synced is.
+    mark: PathBuf,
     /// The files that are written.
     open: Mutex<BTreeMap<u64, Arc<File>>>,
+    open_mark: Mutex<Option<File>>,
 }
 
 impl Directory {
     /// The log's files of a data directory.
     pub(super) fn of(data_directory: &Path) -> Self {
-        Self { path: data_directory.join(LOG_DIRECTORY), open: Mutex::default() }
+        Self::at(data_directory.join(LOG_DIRECTORY), data_directory.join(ENGINE_DIRECTORY).join(SYNCED_FILE))
+    }
+
+    fn at(path: PathBuf, mark: PathBuf) -> Self {
+        Self { path, mark, open: Mutex::default(), open_mark: Mutex::default() }
     }
 
     fn place(&self, file: u64) -> PathBuf {
@@ -172,6 +190,27 @@ impl Files for Directory {
         File::open(&self.path)?.sync_all()?;
         self.path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     }
+
+    fn synced(&self) -> Option<SyncedMark> {
+        let mut bytes = Vec::new();
+        let file = foreign::open_file(&self.mark, File::options().read(true)).ok()?;
+        file.take(synced::LENGTH as u64).read_to_end(&mut bytes).ok()?;
+        SyncedMark::read(&bytes).ok()
+    }
+
+    fn note_synced(&self, mark: SyncedMark) -> io::Result<()> {
+        let mut open = self.open_mark.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*open {
+            return file.write_all_at(&mark.write(), 0);
+        }
+        // the first one of a process is there for sure, so that later ones need not be
+        let file = foreign::open_file(&self.mark, File::options().write(true).create(true).truncate(false))?;
+        file.write_all_at(&mark.write(), 0)?;
+        file.sync_all()?;
+        self.mark.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
+        *open = Some(file);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -193,7 +232,7 @@ mod tests {
     /// A directory of the kernel's own has nothing to sync either (EINVAL).
     #[test]
     fn a_directory_is_synced_with_the_one_that_it_is_in() {
-        let of = |path: &Path| Directory { path: path.into(), open: Mutex::default() };
+        let of = |path: &Path| Directory::at(path.into(), path.join(SYNCED_FILE));
         let directory = tempfile::tempdir().unwrap();
         let files = Directory::of(directory.path());
         files.create(1).unwrap();

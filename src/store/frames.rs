@@ -1,20 +1,16 @@
-//! What is in the files of the log, as docs/store.md has it byte by byte ("The log"), and which of it a start can use.
+//! What is in the files of the log, as docs/store.md has it byte by byte ("The log").
 //!
-//! Owns: their bytes, and the *run*: the frames that follow each other without a gap. Deliberately lacks: writing (`log`), and whether the chunks fit
-//! the run (`recover`).
-//!
-//! A file goes on where those before it end. What it has itself counts more than what these have of the same groups: it was begun after an
-//! error, and nobody knows what that left.
+//! Owns: their bytes, and reading on behind damage: a frame that is damaged costs itself. Deliberately lacks: writing (`log`), and which frames a
+//! start can use (`run`).
 
-use std::sync::Arc;
 use std::{io, mem};
 
-use super::bytes::{Malformed, Reader, open, put_text, put_varint, seal};
-use super::error::EngineError;
-use super::files::{self, Files, Piece};
+use super::bytes::{CHECKSUM_LENGTH, Malformed, Reader, put_text, put_varint, seal, unseal};
+use super::error::is_exhausted;
+use super::files::Files;
 use super::group::Changes;
-use super::pairs::{Pairs, PairsWriter, read_pairs};
-use super::threads::in_threads;
+use super::pairs::PairsWriter;
+use super::synced::SyncedMark;
 use crate::model::Epoch;
 
 /// The form of heads and frames.
@@ -27,9 +23,12 @@ const HEAD_KEY: &[u8] = b"log";
 /// full disk is never in memory as a whole.
 const PART_RAW_BYTES: usize = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
-/// Frames are taken apart together until they have so many bytes: a start looks for each key in each of them.
-const RUN_STORED_BYTES: usize = 64 << 10;
+/// How often the bytes of a file are checksummed, at most, in search of the next frame behind a damaged one. By chance that is a fraction of once;
+/// values of an attacker could ask for a million times.
+const SEARCH_MAX: usize = 16;
 
+/// Where the id is in a file: behind the length of the head, which is one byte, and the form.
+const ID_AT: usize = 2;
 /// The beginning of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileHead {
@@ -42,54 +41,51 @@ pub(super) struct FileHead {
 
 /// Some groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Frame {
-    first: u64,
-    last: u64,
-    folded: u64,
+pub(super) struct Frame {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) folded: u64,
     /// The pairs of its parts, one after the other.
-    parts: Vec<Vec<u8>>,
+    pub(super) parts: Vec<Vec<u8>>,
     /// Where it ends in the file.
-    end: u64,
+    pub(super) end: u64,
+    /// Whether some of its parts are damaged.
+    pub(super) is_partial: bool,
+}
+
+/// What is in the files of the log.
+#[derive(Debug)]
+pub(super) struct LogRead {
+    /// In the order of their numbers, whatever store they are of.
+    pub(super) files: Vec<FileRead>,
+    /// What is known to have been synced.
+    pub(super) synced: Option<SyncedMark>,
 }
 
 /// A file as far as it can be read.
 #[derive(Debug)]
 pub(super) struct FileRead {
-    file: u64,
-    /// `None` where not even that can be read.
-    head: Option<(FileHead, u64)>,
-    frames: Vec<Frame>,
-    length: u64,
+    pub(super) file: u64,
+    /// The head and where it ends. `None` where not even that can be read.
+    pub(super) head: Option<(FileHead, u64)>,
+    /// Whether the head does not match its checksum, and the frames show that its epoch is right.
+    pub(super) is_head_damaged: bool,
+    pub(super) frames: Vec<Frame>,
+    pub(super) length: u64,
+    /// Why nothing of the file can be read.
+    pub(super) error: Option<io::Error>,
 }
 
-/// What a start finds of a log.
-#[derive(Debug, Default)]
-pub(super) struct Run {
-    /// The id that the log and its store share.
-    pub(super) id: u64,
-    /// The first group that the files are for, 0 where there is none of this store.
-    pub(super) first: u64,
-    /// The last one that is there.
-    pub(super) last: u64,
-    /// The chunks had everything up to this group.
-    pub(super) folded: u64,
-    frames: Vec<Frame>,
-    pub(super) pieces: Vec<Piece>,
-    pub(super) next_file: u64,
-    /// Files of others, and those behind the end.
-    junk: Vec<u64>,
-    /// Files that have more than what counts.
-    torn: Vec<u64>,
-}
-
-/// What some groups did to keys.
-#[derive(Debug, Clone)]
-pub(super) struct LogRun {
-    pub(super) first: u64,
-    /// The last group in which any of it had happened: a chunk that has this group has the changes.
-    pub(super) last: u64,
-    /// The last change of each key, in key order.
-    pub(super) pairs: Arc<Pairs>,
+/// A frame, or a part of one.
+struct Part<'a> {
+    first: u64,
+    last: u64,
+    /// Whether more parts of the same frame follow.
+    more: bool,
+    folded: u64,
+    pairs: &'a [u8],
+    /// Where it ends in the file.
+    end: usize,
 }
 
 impl FileHead {
@@ -103,7 +99,7 @@ impl FileHead {
     }
 
     fn read(sealed: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = open(HEAD_KEY, sealed, FORM)?;
+        let mut reader = Reader::body(unseal(HEAD_KEY, sealed)?, FORM)?;
         let (id, epoch) = (reader.fixed()?, Epoch(reader.fixed()?));
         let (first, folded) = (reader.varint()?, reader.varint()?);
         reader.finish()?;
@@ -144,155 +140,121 @@ pub(super) fn write(
     part(pairs, false)
 }
 
-/// Reads all files, in order, whatever store they are of.
-pub(super) fn read_all(files: &dyn Files) -> io::Result<Vec<FileRead>> {
-    let read = |file| {
-        let bytes = files.read(file).unwrap_or_else(|error| {
-            tracing::warn!(file, %error, "a file of the log cannot be read");
-            Vec::new()
-        });
-        read_file(file, &bytes)
-    };
-    Ok(files.numbers()?.into_iter().map(read).collect())
+/// Reads all files. Fails where the process is out of memory or of file descriptors, which says nothing of the files.
+pub(super) fn read_all(files: &dyn Files) -> io::Result<LogRead> {
+    // before the files: it may lie behind what is written meanwhile, never ahead of what is read
+    let synced = files.synced();
+    let mut read = Vec::new();
+    for file in files.numbers()? {
+        match files.read(file) {
+            Ok(bytes) => read.push(read_file(file, &bytes)),
+            // removed since
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_exhausted(&error) => return Err(error),
+            Err(error) => {
+                tracing::error!(file, %error, "a file of the log cannot be read");
+                read.push(FileRead { error: Some(error), ..read_file(file, &[]) });
+            }
+        }
+    }
+    Ok(LogRead { files: read, synced })
 }
 
 fn read_file(file: u64, bytes: &[u8]) -> FileRead {
-    let length = bytes.len() as u64;
     let mut rest = Reader::over(bytes);
-    let head = rest.bytes().and_then(FileHead::read).ok();
-    let at = |rest: &Reader<'_>| length - rest.left() as u64;
-    let mut read = FileRead { file, head: head.map(|head| (head, at(&rest))), frames: Vec::new(), length };
-    let Some(head) = head else { return read };
-    let mut parts = Vec::new();
-    while let Ok((first, last, more, folded, pairs)) = rest.bytes().and_then(|sealed| read_part(head.epoch, sealed)) {
-        parts.push(pairs);
-        if !more {
-            let parts = mem::take(&mut parts);
-            read.frames.push(Frame { first, last, folded, parts, end: at(&rest) });
-        }
+    let head = rest.bytes().and_then(FileHead::read).ok().map(|head| (head, bytes.len() - rest.left()));
+    let is_head_damaged = head.is_none();
+    let mut read = FileRead { file, head: None, is_head_damaged, frames: Vec::new(), length: bytes.len() as u64, error: None };
+    let Some((head, end)) = head.or_else(|| head_of_damaged(bytes)) else { return read };
+    read.frames = read_frames(head, bytes, end);
+    if !is_head_damaged {
+        read.head = Some((head, end as u64));
+    } else if let Some(frame) = read.frames.first() {
+        // an epoch is random, so what matches it is no chance
+        read.head = Some((FileHead { first: frame.first, ..head }, end as u64));
     }
     read
 }
 
-fn read_part(epoch: Epoch, sealed: &[u8]) -> Result<(u64, u64, bool, u64, Vec<u8>), Malformed> {
-    let mut reader = open(&epoch.0.to_le_bytes(), sealed, FORM)?;
+/// What a head says that does not match its checksum, and where the epoch ends, which stands in for the end of the head.
+fn head_of_damaged(bytes: &[u8]) -> Option<(FileHead, usize)> {
+    let mut reader = Reader::over(bytes.get(ID_AT..)?);
+    let (id, epoch) = (reader.fixed().ok()?, Epoch(reader.fixed().ok()?));
+    Some((FileHead { id, epoch, first: 0, folded: 0 }, bytes.len() - reader.left()))
+}
+
+/// Reads the frames from a position on, also those behind damage.
+fn read_frames(head: FileHead, bytes: &[u8], from: usize) -> Vec<Frame> {
+    let mut frames: Vec<Frame> = Vec::new();
+    let (mut at, mut budget) = (from, bytes.len().saturating_mul(SEARCH_MAX));
+    // the parts that were read of a frame that is not complete yet
+    let mut open: Option<Frame> = None;
+    loop {
+        let (part, is_behind_damage) = match part_at(head.epoch, bytes, at) {
+            Ok(part) => (part, false),
+            Err(_) => {
+                let lowest = open.as_ref().or(frames.last()).map_or(0, |frame| frame.first);
+                let Some(part) = next_part(head.epoch, bytes, at, lowest, &mut budget) else { return frames };
+                (part, true)
+            }
+        };
+        at = part.end;
+        let incomplete = open.take_if(|open| (open.first, open.last) != (part.first, part.last));
+        let has_lost_its_end = incomplete.is_some();
+        frames.extend(incomplete.map(|incomplete| Frame { is_partial: true, ..incomplete }));
+        let expected = frames.last().map_or(head.first, |frame| frame.last + 1);
+        // where no group is missing, what is damaged is a part of this frame
+        let is_partial = is_behind_damage && !has_lost_its_end && (open.is_some() || part.first == expected);
+        let Part { first, last, folded, .. } = part;
+        let frame = open.get_or_insert(Frame { first, last, folded, parts: Vec::new(), end: 0, is_partial: false });
+        frame.parts.push(part.pairs.to_vec());
+        (frame.end, frame.is_partial) = (part.end as u64, frame.is_partial || is_partial);
+        if !part.more {
+            frames.extend(open.take());
+        }
+    }
+}
+
+/// Finds the next frame behind a damaged one: where that one says that it ends, or else wherever there is one.
+fn next_part<'a>(epoch: Epoch, bytes: &'a [u8], damaged: usize, lowest: u64, budget: &mut usize) -> Option<Part<'a>> {
+    if let Ok((_, end)) = sealed_at(bytes, damaged)
+        && let Ok(part) = part_at(epoch, bytes, end)
+    {
+        return Some(part);
+    }
+    for at in damaged + 1..bytes.len() {
+        let Ok((sealed, _)) = sealed_at(bytes, at) else { continue };
+        let body = sealed.split_last_chunk::<CHECKSUM_LENGTH>().map_or(&[][..], |(body, _)| body);
+        // before the checksum, which takes long
+        if !read_body(body).is_ok_and(|part| part.first >= lowest) {
+            continue;
+        }
+        *budget = budget.checked_sub(sealed.len())?;
+        if let Ok(part) = part_at(epoch, bytes, at) {
+            return Some(part);
+        }
+    }
+    None
+}
+
+/// The sealed bytes that begin at a position with their length, and where they end.
+fn sealed_at(bytes: &[u8], at: usize) -> Result<(&[u8], usize), Malformed> {
+    let mut rest = Reader::over(bytes.get(at..).ok_or(Malformed::Truncated)?);
+    let sealed = rest.bytes()?;
+    Ok((sealed, bytes.len() - rest.left()))
+}
+
+fn part_at(epoch: Epoch, bytes: &[u8], at: usize) -> Result<Part<'_>, Malformed> {
+    let (sealed, end) = sealed_at(bytes, at)?;
+    Ok(Part { end, ..read_body(unseal(&epoch.0.to_le_bytes(), sealed)?)? })
+}
+
+/// Reads what a part says, without its checksum.
+fn read_body(body: &[u8]) -> Result<Part<'_>, Malformed> {
+    let mut reader = Reader::body(body, FORM)?;
     let (first, last, more, folded) = (reader.varint()?, reader.varint()?, reader.flags(1)? == 1, reader.varint()?);
-    if first == 0 || last < first { Err(Malformed::Field("groups")) } else { Ok((first, last, more, folded, reader.rest().to_vec())) }
-}
-
-impl Run {
-    /// What of the files of a store can be used, whose chunks have everything up to group `folded`.
-    pub(super) fn of(id: u64, folded: u64, files: Vec<FileRead>) -> Self {
-        let mut run = Self { id, ..Self::default() };
-        let mut ended = false;
-        for read in files {
-            let Some((head, end)) = read.head.filter(|(head, _)| head.id == id) else {
-                run.junk.push(read.file);
-                continue;
-            };
-            run.next_file = run.next_file.max(read.file + 1);
-            if run.first > 0 && head.first > run.last + 1 && head.first <= folded + 1 {
-                // files that were removed may be there again after a power cut, and others not
-                run.junk.extend(run.pieces.drain(..).map(|piece| piece.file));
-                (run.first, ended) = (0, false);
-                run.frames.clear();
-            }
-            ended |= run.first > 0 && head.first > run.last + 1;
-            if ended {
-                run.junk.push(read.file);
-            } else {
-                ended = run.take(read, head, end);
-            }
-        }
-        run
+    if first == 0 || last < first || last == u64::MAX {
+        return Err(Malformed::Field("groups"));
     }
-
-    /// Takes a file that goes on from there. Returns whether there is a gap in it.
-    fn take(&mut self, read: FileRead, head: FileHead, end: u64) -> bool {
-        if self.first == 0 {
-            (self.first, self.last) = (head.first, head.first - 1);
-        }
-        self.folded = self.folded.max(head.folded);
-        let (mut end, mut gap) = (end, false);
-        for frame in read.frames {
-            while let Some(before) = self.frames.pop_if(|before| before.last >= frame.first) {
-                self.last = before.first - 1;
-            }
-            gap = frame.first != self.last + 1;
-            if gap {
-                break;
-            }
-            self.last = frame.last;
-            self.folded = self.folded.max(frame.folded);
-            end = frame.end;
-            self.frames.push(frame);
-        }
-        if end < read.length {
-            self.torn.push(read.file);
-        }
-        self.pieces.push(Piece { file: read.file, first: head.first, last: self.last, bytes: end, synced_bytes: end });
-        gap
-    }
-
-    /// Whether there is nothing of this store.
-    pub(super) const fn is_missing(&self) -> bool {
-        self.first == 0
-    }
-
-    /// Removes what does not count, and makes the rest outlive a power cut.
-    pub(super) fn clean(&mut self, files: &dyn Files) -> io::Result<()> {
-        for file in self.junk.drain(..) {
-            match files.remove(file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Err(_) | Ok(()) => {}
-            }
-        }
-        for piece in &self.pieces {
-            if self.torn.contains(&piece.file) {
-                files.cut(piece.file, piece.bytes)?;
-            }
-            files.sync(piece.file)?;
-        }
-        files.sync_directory()
-    }
-
-    /// Begins a log anew, in place of everything that is there.
-    pub(super) fn begin(id: u64, first: u64, files: &dyn Files) -> io::Result<Self> {
-        let old = files.numbers()?;
-        let file = files::create_next(files, old.last().map_or(1, |last| last + 1))?;
-        let head = FileHead { id, epoch: Epoch(rand::random()), first, folded: first - 1 };
-        files.append(file, &head.write())?;
-        files.sync(file)?;
-        files.sync_directory()?;
-        let bytes = head.write().len() as u64;
-        let piece = Piece { file, first, last: first - 1, bytes, synced_bytes: bytes };
-        Ok(Self { id, first, last: first - 1, folded: first - 1, pieces: vec![piece], next_file: file + 1, junk: old, ..Self::default() })
-    }
-
-    /// How many frames there are, and how many bytes they take.
-    pub(super) fn size(&self) -> (u64, u64) {
-        (self.frames.len() as u64, self.pieces.iter().map(|piece| piece.bytes).sum())
-    }
-
-    /// What the groups above one and up to another did, oldest first, and how many frames cannot be read.
-    pub(super) fn changes(&self, above: u64, upto: u64) -> Result<(Vec<LogRun>, u64), EngineError> {
-        let (mut together, mut bytes): (Vec<Vec<&Frame>>, usize) = (Vec::new(), RUN_STORED_BYTES);
-        for frame in self.frames.iter().filter(|frame| frame.last > above && frame.last <= upto) {
-            if bytes >= RUN_STORED_BYTES {
-                together.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += frame.parts.iter().map(Vec::len).sum::<usize>();
-            together.last_mut().into_iter().for_each(|run| run.push(frame));
-        }
-        let read = in_threads(&together, |frames| read_run(frames))?;
-        let unreadable = read.iter().filter(|run| run.is_err()).count() as u64;
-        Ok((read.into_iter().flatten().collect(), unreadable))
-    }
-}
-
-fn read_run(frames: &[&Frame]) -> Result<LogRun, Malformed> {
-    let pairs = frames.iter().flat_map(|frame| &frame.parts).map(|part| read_pairs(part)).collect::<Result<Vec<_>, _>>()?;
-    let (first, last) = (frames.first().map_or(0, |frame| frame.first), frames.last().map_or(0, |frame| frame.last));
-    Ok(LogRun { first, last, pairs: Arc::new(Pairs::merged(pairs)) })
+    Ok(Part { first, last, more, folded, pairs: reader.rest(), end: 0 })
 }

@@ -15,12 +15,12 @@ use super::engine::Engine;
 use super::error::EngineError;
 use super::files::Files;
 use super::format::{FORMAT, set_format};
-use super::frames::LogRun;
 use super::group::Group;
 use super::load;
 use super::object;
 use super::pairs::read_pairs;
 use super::recover::{Object, Reading};
+use super::run::LogRun;
 use super::slots::Slots;
 
 /// The number of the layout that is upgraded.

@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::files::{self, Files, Piece};
-use super::frames::{self, FileHead, Run};
+use super::frames::{self, FileHead};
 use super::group::{Changes, Group};
+use super::run::Run;
+use super::synced::SyncedMark;
 use crate::model::{Causes, Due, Epoch};
 
 /// A file that is larger is followed by another, so that it can go: a few seconds at the highest rate of the plan, in bytes.
@@ -82,6 +84,8 @@ impl Log {
         (state.id, state.open, state.written, state.synced, state.folded) = (run.id, true, run.last, run.last, run.folded);
         (state.pieces, state.next_file, state.directory_synced) = (run.pieces.clone(), run.next_file, true);
         state.epoch.get_or_insert_with(|| Epoch(rand::random()));
+        drop(state);
+        self.note_synced(run.id, run.last);
     }
 
     /// Begins a start: what it writes is in files of its own.
@@ -145,6 +149,7 @@ impl Log {
         let outcome = unsynced.iter().try_for_each(|piece| self.files.sync(piece.file));
         let outcome = if directory_synced { outcome } else { outcome.and_then(|()| self.files.sync_directory()) };
         let mut state = self.state();
+        let id = state.id;
         if state.cut_count != cut_count {
             // perhaps it was one of these that is gone
             return Ok(false);
@@ -162,7 +167,18 @@ impl Log {
         // a file that was begun meanwhile is not in what was synced
         let is_old = |piece: &Piece| piece.synced_bytes > 0;
         state.directory_synced = state.pieces.iter().all(is_old);
+        drop(state);
+        self.note_synced(id, written);
         Ok(true)
+    }
+
+    /// Notes up to which group everything is on the disk, so that a start notices what is missing of it.
+    fn note_synced(&self, id: u64, group: u64) {
+        if let Err(error) = self.files.note_synced(SyncedMark { id, group })
+            && let Some(Due { more }) = UNWRITTEN.due("synced")
+        {
+            tracing::warn!(%error, more, "cannot note how far the log is synced: should its end be damaged, the next start takes it for torn");
+        }
     }
 
     /// Whether the engine has taken nothing for so long that nothing more is written.

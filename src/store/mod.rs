@@ -36,9 +36,11 @@ mod private;
 mod recover;
 mod recovery;
 mod room;
+mod run;
 mod slots;
 mod stored_range;
 mod summary;
+mod synced;
 #[cfg(test)]
 mod tests;
 mod threads;

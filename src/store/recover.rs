@@ -15,12 +15,13 @@ use std::sync::Arc;
 use super::bytes::Malformed;
 use super::change::{Key, Value};
 use super::error::EngineError;
-use super::frames::{FileRead, LogRun, Run};
+use super::frames::LogRead;
 use super::manifest::{Entry, Manifest, Noted};
 use super::object::{self, Head, Part};
 use super::packing::{self, Content};
 use super::pairs::Pairs;
 use super::pending::Pending;
+use super::run::{LogRun, Run};
 use super::slots::{Slot, SlotKind, Slots};
 use super::stored_range::StoredRange;
 use super::summary::Summary;
@@ -181,9 +182,9 @@ pub(super) struct Reading<S> {
 }
 
 /// Reads all slots, and what the log has up to a group. Fails where nothing at all is stored, since even an empty store has its ranges.
-pub(super) fn recover<S: Slots>(slots: S, files: Vec<FileRead>, upto: u64) -> Result<(Warm<S>, Found, Run), EngineError> {
+pub(super) fn recover<S: Slots>(slots: S, log: LogRead, upto: u64) -> Result<(Warm<S>, Found, Run), EngineError> {
     let mut reading = Reading::begin(slots)?;
-    let run = reading.take_log(files, upto)?;
+    let run = reading.take_log(log, upto)?;
     let (warm, found) = reading.finish()?;
     Ok((warm, found, run))
 }
@@ -241,9 +242,9 @@ impl<S: Slots> Reading<S> {
     }
 
     /// Takes in what the log has up to a group, and judges whether it goes with the store.
-    pub(super) fn take_log(&mut self, files: Vec<FileRead>, upto: u64) -> Result<Run, EngineError> {
+    pub(super) fn take_log(&mut self, log: LogRead, upto: u64) -> Result<Run, EngineError> {
         let (folded, id) = self.mark.map_or((0, 0), |mark| (mark.group, mark.id.unwrap_or(0)));
-        let run = Run::of(id, folded, files);
+        let run = Run::of(id, folded, log);
         self.has_files = true;
         self.last = run.last.min(upto);
         self.warm.marked(id, folded);
@@ -259,6 +260,7 @@ impl<S: Slots> Reading<S> {
         } else if run.last < folded {
             doubts.push(format!("its log ends with group {}: those up to {folded} are lost", run.last));
         }
+        doubts.extend(run.damage(upto));
         let (log, unreadable) = run.changes(folded, upto)?;
         self.found.damaged_count += unreadable;
         self.found.suspect_everywhere |= unreadable > 0;

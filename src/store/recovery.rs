@@ -15,11 +15,12 @@ use super::error::{EngineError, StoreError};
 use super::files::{Directory, Files, LOG_DIRECTORY};
 use super::foreign::{self, Expected};
 use super::format::{FORMAT, read_mark, set_format};
-use super::frames::{self, FileRead, Run};
+use super::frames::{self, LogRead};
 use super::group::Changes;
 use super::load::{Loaded, begin_log, load_and_repair};
 use super::packing::RANGES;
 use super::recover::{Found, Reading, recover};
+use super::run::Run;
 use super::slots::Slots;
 use super::warm::Warm;
 use super::{ENGINE_DIRECTORY, Opened, SetAside, layout2};
@@ -224,7 +225,7 @@ fn attempt(directory: &Path, offer: &mut dyn FnMut(Option<Cold>)) -> Result<Reco
 /// Reads everything, and offers what lookups need as soon as there is that much.
 fn recover_offering(
     engine: Arc<Engine>,
-    log: Vec<FileRead>,
+    log: LogRead,
     offer: &mut dyn FnMut(Option<Cold>),
 ) -> Result<(Warm<Arc<Engine>>, Found, Run), EngineError> {
     let mut reading = Reading::begin(Arc::clone(&engine))?;

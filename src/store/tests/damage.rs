@@ -15,7 +15,7 @@ use crate::store::codec;
 use crate::store::engine::Engine;
 use crate::store::object::{self, Part};
 use crate::store::slots::{Slot, SlotKind, Slots};
-use crate::store::{Group, Opened};
+use crate::store::{Group, Opened, inspect};
 
 /// 400 entries in two scopes, which make three chunks, and the cursors of the scopes.
 pub(super) fn group() -> Group {
@@ -152,20 +152,99 @@ fn log_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The delete is lost, as if it had never come: the cursor says so, too.
+/// Nobody was told that it is on the disk, so nothing is lost.
 #[test]
-fn a_damaged_end_of_the_log_is_what_had_come_before() {
+fn a_torn_end_of_the_log_is_no_damage() {
+    let directory = stored();
+    let left = delete_and_be_killed(directory.path());
+    let newest = log_files(directory.path()).pop().unwrap();
+    let mut bytes = fs::read(&newest).unwrap();
+    bytes.extend_from_slice(&[200, 1, 3, 9, 9]);
+    fs::write(&newest, bytes).unwrap();
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened.losses, Vec::<String>::new());
+    check(&read(&store), &loaded(&left));
+}
+
+/// The delete was synced and is lost: no cursor may claim it, and it is reported.
+#[test]
+fn a_damaged_end_of_the_log_that_was_synced_costs_every_cursor() {
     let directory = stored();
     let left = delete_and_be_killed(directory.path());
     let whole = tempfile::tempdir().unwrap();
     copy_directory(directory.path(), whole.path());
     check(&load(whole.path()), &loaded(&left));
     let newest = log_files(directory.path()).pop().unwrap();
-    let mut bytes = fs::read(&newest).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    fs::write(&newest, bytes).unwrap();
-    check(&load(directory.path()), &loaded(&group()));
-    check(&load(directory.path()), &loaded(&group()));
+    let bytes = fs::read(&newest).unwrap();
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for damaged in [flipped, bytes[..bytes.len() - 1].to_vec(), Vec::new()] {
+        let copy = tempfile::tempdir().unwrap();
+        copy_directory(directory.path(), copy.path());
+        fs::write(copy.path().join("log").join(newest.file_name().unwrap()), damaged).unwrap();
+        let reported = inspect(copy.path(), &|_| ()).unwrap().findings;
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, reported);
+        assert_eq!(opened.losses.len(), 1, "{:?}", opened.losses);
+        check(&read(&store), &without_cursors());
+        drop(store);
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, Vec::<String>::new());
+        check(&read(&store), &without_cursors());
+    }
+}
+
+/// What the frames behind it say counts, and what only the damaged one said is listed anew.
+#[test]
+fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    let mut expected = group();
+    let keys: Vec<_> = expected.records.keys().cloned().collect();
+    for (number, key) in keys.iter().enumerate().take(30) {
+        let newer = Record { version: 900 + number as u64, ..record(key.clone(), number as u64, 300) };
+        expected.records.insert(key.clone(), Some(Arc::new(newer.clone())));
+        store.apply(&Group { records: BTreeMap::from([(key.clone(), Some(Arc::new(newer)))]), ..Group::default() }).unwrap();
+    }
+    drop(store);
+    let newest = log_files(directory.path()).pop().unwrap();
+    let bytes = fs::read(&newest).unwrap();
+    for share in [2, 5, 8] {
+        let copy = tempfile::tempdir().unwrap();
+        copy_directory(directory.path(), copy.path());
+        let mut damaged = bytes.clone();
+        damaged[bytes.len() * share / 10] ^= 4;
+        fs::write(copy.path().join("log").join(newest.file_name().unwrap()), damaged).unwrap();
+        let reported = inspect(copy.path(), &|_| ()).unwrap().findings;
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, reported);
+        assert!(opened.losses[0].starts_with("its log is damaged, and changes of group"), "{:?}", opened.losses);
+        let found = read(&store);
+        let all = loaded(&expected).records;
+        let older = found.records.iter().zip(&all).filter(|(found, expected)| found != expected).count();
+        assert_eq!((found.records.len(), older), (all.len(), 1));
+        assert!(found.cursors.is_empty() && found.epochs.is_empty());
+        // and the log goes on
+        store.apply(&group()).unwrap();
+        drop(store);
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, Vec::<String>::new());
+        check(&read(&store), &loaded(&group()));
+    }
+}
+
+/// The engine's files know nothing of the groups that are not folded yet: only the mark does.
+#[test]
+fn an_older_log_beside_a_newer_store_is_noticed() {
+    let directory = stored();
+    let older = tempfile::tempdir().unwrap();
+    copy_directory(&directory.path().join("log"), older.path());
+    drop(delete_and_be_killed(directory.path()));
+    fs::remove_dir_all(directory.path().join("log")).unwrap();
+    copy_directory(older.path(), &directory.path().join("log"));
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened.losses, ["its log is damaged, and changes of group 2 are lost: all clusters are listed anew"]);
+    check(&read(&store), &without_cursors());
 }
 
 /// What is in the chunks may be ahead of what the log can vouch for, or behind it.

@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use crate::store::error::EngineError;
 use crate::store::files::Files;
 use crate::store::slots::{Slot, Slots, VALUE_BYTES_MAX};
+use crate::store::synced::SyncedMark;
 
 #[derive(Debug, Default)]
 struct State {
@@ -20,6 +21,8 @@ struct State {
     files: BTreeMap<u64, LogFile>,
     /// Those that were removed since the directory was synced.
     removed: BTreeMap<u64, LogFile>,
+    /// The marks of what is synced, oldest first: any of them may be there after a power cut, for only the first is synced.
+    marks: Vec<SyncedMark>,
     /// How many writes and syncs still succeed.
     left: Option<usize>,
 }
@@ -76,8 +79,22 @@ impl Disk {
         for file in state.files.values_mut() {
             file.lose(fate, random);
         }
+        let marks = state.marks.len();
+        state.marks.truncate(if fate == 1 { marks } else { random.random_range(marks.min(1)..=marks) });
         state.files.retain(|_, file| file.is_noted || fate == 1 || fate > 1 && random.random());
         state.files.values_mut().for_each(|file| file.is_noted = true);
+    }
+
+    /// Another disk with the same log and marks.
+    pub(super) fn clone_log(&self) -> Self {
+        let state = self.0.lock().unwrap();
+        let (files, marks) = (state.files.clone(), state.marks.clone());
+        Self(Arc::new(Mutex::new(State { files, marks, ..State::default() })))
+    }
+
+    /// As a store of an earlier version, which has no mark of what is synced.
+    pub(super) fn forget_marks(&self) {
+        self.0.lock().unwrap().marks.clear();
     }
 
     /// What is in the files of the log.
@@ -185,6 +202,20 @@ impl Files for Disk {
         state.spend_io()?;
         state.removed.clear();
         state.files.values_mut().for_each(|file| file.is_noted = true);
+        Ok(())
+    }
+
+    fn synced(&self) -> Option<SyncedMark> {
+        self.0.lock().unwrap().marks.last().copied()
+    }
+
+    fn note_synced(&self, mark: SyncedMark) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        if state.marks.last().is_some_and(|last| last.id != mark.id) {
+            // the first one of a process is synced
+            state.marks.clear();
+        }
+        state.marks.push(mark);
         Ok(())
     }
 }

@@ -129,7 +129,9 @@ fn what_is_no_file_in_the_place_of_the_lock_is_refused_and_named() {
 
 #[test]
 fn links_and_fifos_in_the_place_of_files_are_set_aside_and_never_followed() {
-    for name in ["store/db", "store/conf", "store/format", "store/snap.0000000000000001", "store", "log", "probe", "reserve"] {
+    for name in
+        ["store/db", "store/conf", "store/format", "store/synced", "store/snap.0000000000000001", "store", "log", "probe", "reserve"]
+    {
         for is_link in [true, false] {
             let directory = stored();
             let path = directory.path().join(name);

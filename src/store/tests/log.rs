@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex};
 use super::memory::Disk;
 use crate::store::change::{Key, Value};
 use crate::store::files::{Directory, Files};
-use crate::store::frames::{Run, read_all};
+use crate::store::frames::read_all;
 use crate::store::group::Changes;
 use crate::store::log::Log;
+use crate::store::run::Run;
+use crate::store::synced::SyncedMark;
 
 const ID: u64 = 77;
 
@@ -73,27 +75,131 @@ fn log_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Cut off anywhere, and with any bit another: it ends before that.
+/// Cut off anywhere: it ends before that. Nothing of it was synced, so nothing is lost.
 #[test]
-fn a_torn_or_damaged_frame_ends_the_run_before_it() {
+fn a_torn_frame_ends_the_run_before_it() {
     let directory = tempfile::tempdir().unwrap();
     let files: Arc<dyn Files> = Arc::new(Directory::of(directory.path()));
     append(&begin(Arc::clone(&files), 1), 1..=3);
     let path = log_files(directory.path()).pop().unwrap();
     let whole = fs::read(&path).unwrap();
-    let check = |bytes: &[u8], what: &str| {
-        fs::write(&path, bytes).unwrap();
-        let (_, last, found) = found(&*files);
-        assert!(last < 3 && found == state(last), "{what}: {last}");
-    };
     for length in 0..whole.len() {
-        check(&whole[..length], &format!("cut at {length}"));
+        for noise in [0, 40] {
+            fs::write(&path, [&whole[..length], &vec![3; noise]].concat()).unwrap();
+            let (_, last, found) = found(&*files);
+            assert!(last < 3 && found == state(last), "cut at {length}: {last}");
+            assert_eq!(damage(&*files), Vec::<String>::new(), "cut at {length}");
+        }
     }
-    for bit in 0..whole.len() * 8 {
+}
+
+fn damage(files: &dyn Files) -> Vec<String> {
+    Run::of(ID, 0, read_all(files).unwrap()).damage(u64::MAX)
+}
+
+/// Any bit of a log that was synced is another: at most one group is lost, the others count, and it is reported.
+#[test]
+fn a_damaged_frame_costs_itself_and_is_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    // for the mark of what is synced
+    fs::create_dir(directory.path().join("store")).unwrap();
+    let files: Arc<dyn Files> = Arc::new(Directory::of(directory.path()));
+    let log = begin(Arc::clone(&files), 1);
+    append(&log, 1..=4);
+    log.persist(4, &merged(1..=4)).unwrap();
+    assert_eq!(damage(&*files), Vec::<String>::new());
+    let path = log_files(directory.path()).pop().unwrap();
+    let whole = fs::read(&path).unwrap();
+    // of the epoch nothing can be read without it
+    let epoch = 10..18;
+    for bit in (0..whole.len() * 8).filter(|bit| !epoch.contains(&(bit / 8))) {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        check(&damaged, &format!("bit {bit}"));
+        fs::write(&path, damaged).unwrap();
+        let (_, _, found) = found(&*files);
+        let lost: Vec<u64> = (1..=4).filter(|number| !found.contains_key(format!("x{number:05}").as_bytes())).collect();
+        assert!(lost.len() <= 1, "bit {bit}: {lost:?}");
+        let damage = damage(&*files);
+        assert_eq!(damage.len(), 1, "bit {bit}: {damage:?}");
+        let expected = lost.first().map(|number| format!("its log is damaged, and changes of group {number} are lost"));
+        assert!(expected.is_none_or(|expected| damage[0] == expected), "bit {bit}: {damage:?}");
+        assert!(found.iter().all(|(key, value)| *key == b"y" || state(4).get(key) == Some(value)), "bit {bit}: what was never written");
     }
+}
+
+/// Many damaged frames in a row cost no more than themselves, also where nothing says how long they were.
+#[test]
+fn damage_of_many_frames_ends_at_the_next_whole_one() {
+    let disk = Disk::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    append(&log, 1..=3);
+    let from = disk.log().pop_last().unwrap().1.len();
+    append(&log, 4..=9);
+    let to = disk.log().pop_last().unwrap().1.len();
+    append(&log, 10..=12);
+    log.persist(12, &merged(1..=12)).unwrap();
+    for noise in [0, 3, 0x7f, 0xff] {
+        let damaged = disk.clone_log();
+        let file = *damaged.log().keys().next_back().unwrap();
+        damaged.change_log(file, |mut bytes| {
+            bytes[from..to].fill(noise);
+            Some(bytes)
+        });
+        assert_eq!(damage(&damaged), ["its log is damaged, and changes of groups 4 to 9 are lost"]);
+        let (_, last, found) = found(&damaged);
+        assert_eq!((last, found.len()), (12, 7), "the frames before and behind count");
+    }
+}
+
+/// What a start wants to know is which groups were there, whatever the file that had them.
+#[test]
+fn an_end_that_was_synced_and_files_that_cannot_be_read_are_damage() {
+    let disk = Failing::default();
+    let log = begin(Arc::new(disk.clone()), 1);
+    append(&log, 1..=2);
+    log.begin_epoch(crate::model::Epoch(8));
+    append(&log, 3..=4);
+    log.begin_epoch(crate::model::Epoch(9));
+    append(&log, 5..=6);
+    log.persist(6, &merged(1..=6)).unwrap();
+    assert_eq!(damage(&disk), Vec::<String>::new());
+    let numbers: Vec<u64> = disk.numbers().unwrap();
+    let lost = |groups: &str| format!("its log is damaged, and changes of groups {groups} are lost");
+    // all but the first, which is the one without frames and needed by none
+    for (number, groups) in [(numbers[1], "1 to 2"), (numbers[2], "3 to 4"), (numbers[3], "5 to 6")] {
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::Other] {
+            *disk.unreadable.lock().unwrap() = Some((number, kind));
+            let reason = format!("file {number} of its log cannot be read ({})", io::Error::from(kind));
+            let mut expected = vec![reason, lost(groups)];
+            let mut found = damage(&disk);
+            (expected.sort(), found.sort());
+            assert_eq!(found, expected);
+        }
+        // what the process lacks says nothing of the file
+        *disk.unreadable.lock().unwrap() = Some((number, io::ErrorKind::OutOfMemory));
+        assert_eq!(read_all(&disk).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        *disk.unreadable.lock().unwrap() = None;
+        // and where it is gone or empty
+        for left in [None, Some(Vec::new())] {
+            let without = disk.disk.clone_log();
+            without.change_log(number, |_| left.clone());
+            assert_eq!(damage(&without), [lost(groups)], "{number}");
+        }
+    }
+    // the newest may have more than is known to be synced
+    append(&log, 7..=7);
+    log.begin_epoch(crate::model::Epoch(10));
+    append(&log, 8..=8);
+    let newest = disk.numbers().unwrap().pop().unwrap();
+    *disk.unreadable.lock().unwrap() = Some((newest, io::ErrorKind::PermissionDenied));
+    assert_eq!(damage(&disk).len(), 1, "{:?}", damage(&disk));
+    *disk.unreadable.lock().unwrap() = None;
+    // of an earlier version nobody knows what was synced
+    let unknown = disk.disk.clone_log();
+    unknown.forget_marks();
+    assert_eq!(damage(&unknown), Vec::<String>::new());
+    unknown.change_log(numbers[2], |_| None);
+    assert_eq!(damage(&unknown), [lost("3 to 4")]);
 }
 
 /// The bytes of a file without frames.
@@ -126,6 +232,8 @@ struct Failing {
     syncs: Arc<AtomicBool>,
     cuts: Arc<AtomicBool>,
     sync_count: Arc<AtomicUsize>,
+    /// A file that cannot be read, and why.
+    unreadable: Arc<Mutex<Option<(u64, io::ErrorKind)>>>,
     /// Done while the next sync is under way.
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
@@ -150,7 +258,10 @@ impl Files for Failing {
     }
 
     fn read(&self, file: u64) -> io::Result<Vec<u8>> {
-        self.disk.read(file)
+        match *self.unreadable.lock().unwrap() {
+            Some((number, kind)) if number == file => Err(kind.into()),
+            _ => self.disk.read(file),
+        }
     }
 
     fn create(&self, file: u64) -> io::Result<()> {
@@ -184,6 +295,14 @@ impl Files for Failing {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.disk.sync_directory()
+    }
+
+    fn synced(&self) -> Option<SyncedMark> {
+        self.disk.synced()
+    }
+
+    fn note_synced(&self, mark: SyncedMark) -> io::Result<()> {
+        self.disk.note_synced(mark)
     }
 }
 
@@ -349,7 +468,7 @@ fn a_log_that_nobody_takes_ends_at_its_bound_and_goes_on_after_it() {
     assert_eq!(found_last(&disk), number + 1);
 }
 
-/// A frame of many parts counts as a whole or not at all.
+/// A frame of many parts counts as a whole or not at all, but for parts that are damaged.
 #[test]
 fn a_large_frame_is_written_in_parts_and_counts_only_whole() {
     let disk = Disk::default();
@@ -366,6 +485,17 @@ fn a_large_frame_is_written_in_parts_and_counts_only_whole() {
     for length in (before..whole.len()).step_by(997) {
         disk.change_log(file, |_| Some(whole[..length].to_vec()));
         assert_eq!((pairs(&disk), found_last(&disk)), (0, 0), "{length} bytes");
+    }
+    disk.change_log(file, |_| Some(whole.clone()));
+    log.append_changes(&changes(2));
+    let (file, whole) = disk.log().pop_last().unwrap();
+    for at in (before + 10..whole.len() - 200).step_by(10_007) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        disk.change_log(file, |_| Some(damaged));
+        let kept = pairs(&disk);
+        assert!((25..40).contains(&kept), "{kept} of 40 are kept at {at}");
+        assert_eq!(damage(&disk), ["its log is damaged, and changes of group 1 are lost"]);
     }
 }
 

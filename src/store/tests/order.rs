@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{cluster, cluster_record, open};
 use crate::store::files::{Directory, Files};
+use crate::store::synced::SyncedMark;
 use crate::store::{Group, Store, StoreError};
 
 /// What was asked of the log's files.
@@ -16,6 +17,7 @@ enum Asked {
     Append(u64),
     Sync(u64),
     SyncDirectory,
+    NoteSynced(u64),
     Remove(u64),
 }
 
@@ -80,6 +82,15 @@ impl Files for Noting {
         self.note(Asked::SyncDirectory);
         self.files.sync_directory()
     }
+
+    fn synced(&self) -> Option<SyncedMark> {
+        self.files.synced()
+    }
+
+    fn note_synced(&self, mark: SyncedMark) -> io::Result<()> {
+        self.note(Asked::NoteSynced(mark.group));
+        self.files.note_synced(mark)
+    }
 }
 
 fn noting(directory: &Path) -> (Store, Arc<Noting>) {
@@ -99,14 +110,14 @@ fn a_group_is_acknowledged_behind_the_syncs_of_its_file_and_directory() {
     let (store, noting) = noting(directory.path());
     store.apply(&group(1)).unwrap();
     let first = noting.take();
-    let [Asked::Create(file), .., Asked::Sync(synced), Asked::SyncDirectory] = *first else { panic!("{first:?}") };
+    let [Asked::Create(file), .., Asked::Sync(synced), Asked::SyncDirectory, Asked::NoteSynced(1)] = *first else { panic!("{first:?}") };
     assert_eq!(file, synced);
     // as the writer does it, which writes before anybody hears of it
     let mut second = group(2);
     store.log().append(&mut second);
     assert_eq!(noting.take(), [Asked::Append(file)]);
     store.apply(&second).unwrap();
-    assert_eq!(noting.take(), [Asked::Sync(file)], "the directory has it already");
+    assert_eq!(noting.take(), [Asked::Sync(file), Asked::NoteSynced(2)], "the directory has it already");
 }
 
 #[test]
