@@ -6,6 +6,9 @@ use super::local::{certificate, seconds_now};
 use super::{Check, Outcome};
 use crate::kvstore::{ClientFile, Endpoint, Handshake, ServerFacts, examine};
 
+/// The domain in which Cilium's chart names clusters that have addresses alone (`clustermesh.config.domain`).
+const MESH_DOMAIN: &str = "mesh.cilium.io";
+
 /// More than this, and certificates and ages are judged by a clock that is wrong somewhere.
 const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
 
@@ -31,8 +34,7 @@ pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: D
             checks.push(Check::ok("dns", shown.join(", ")));
         }
         Some(Err(error)) => {
-            let advice = "names in mesh.cilium.io are in no DNS: give this pod the hostAliases that Cilium's chart gives its own, or the file `cilium-host-aliases`";
-            checks.push(Check::failed("dns", error, advice));
+            checks.push(Check::failed("dns", error, name_advice(&found.host)));
         }
         None => {}
     }
@@ -49,6 +51,18 @@ pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: D
         checks.extend(found.server.map(|server| release(client, server)).into_iter().flatten());
     }
     checks
+}
+
+/// What to do about a name without an address.
+fn name_advice(host: &str) -> &'static str {
+    let name = host.trim_end_matches('.').to_ascii_lowercase();
+    if name.strip_suffix(MESH_DOMAIN).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
+        "names in mesh.cilium.io are in no DNS: give this pod the hostAliases that Cilium's chart gives its own, or the file `cilium-host-aliases`"
+    } else if name.ends_with(".svc") || name.contains(".svc.") {
+        "the name of a Service: is there such a Service in that namespace, and does this machine ask the cluster's DNS (a pod with hostNetwork does so with dnsPolicy ClusterFirstWithHostNet)?"
+    } else {
+        "is the name right in the client file, and do the DNS servers that this machine asks know it (`getent hosts NAME`)? If it is in no DNS, give this pod hostAliases, or the file `cilium-host-aliases`"
+    }
 }
 
 fn tls(client: &ClientFile, handshake: &Handshake) -> Vec<Check> {
@@ -128,6 +142,19 @@ fn known_bugs(version: &str) -> impl Iterator<Item = (&'static str, &'static str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_in_the_domain_of_the_mesh_needs_aliases_and_any_other_dns() {
+        for name in ["paris.mesh.cilium.io", "PARIS.Mesh.Cilium.IO", "paris.mesh.cilium.io.", "a.b.mesh.cilium.io"] {
+            assert!(name_advice(name).starts_with("names in mesh.cilium.io are in no DNS"), "{name}");
+        }
+        for name in ["paris.example.org", "notmesh.cilium.io", "mesh.cilium.io.example.org", "paris", "etcd.paris.cilium.io"] {
+            assert!(name_advice(name).contains("do the DNS servers that this machine asks know it"), "{name}");
+        }
+        for name in ["clustermesh-apiserver.kube-system.svc", "clustermesh-apiserver.kube-system.svc.cluster.local"] {
+            assert!(name_advice(name).contains("the cluster's DNS"), "{name}");
+        }
+    }
 
     #[test]
     fn bugs_are_those_of_the_release() {

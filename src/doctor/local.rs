@@ -1,6 +1,7 @@
 //! What concerns this machine: the directory of client files, the data directory, and certificate files.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -111,11 +112,14 @@ pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     let now = seconds_now();
     for missing in client.missing_files() {
-        let advice = "mount the Secret with it: Cilium's cilium-clustermesh has the certificates beside the cluster files";
-        checks.push(Check::failed("certificates", format!("{} does not exist", missing.display()), advice));
+        checks.push(Check::failed("certificates", format!("{} does not exist", missing.display()), missing_advice(&missing)));
     }
     for file in client.certificate_files().into_iter().filter(|file| file.path.exists()) {
         match file.certificates {
+            Err(reason) if File::open(&file.path).is_err() => {
+                let advice = "let the user that meshkeep runs as read it, for instance with defaultMode and fsGroup";
+                checks.push(Check::failed("certificates", reason, advice));
+            }
             Err(reason) => checks.push(Check::failed("certificates", reason, "replace it by a certificate in PEM form")),
             Ok(found) => checks.extend(found.iter().map(|facts| certificate(&format!("{}: ", file.path.display()), facts, now))),
         }
@@ -126,6 +130,30 @@ pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
         checks.push(Check::warning("certificates", format!("the client's certificate is not signed by trusted-ca-file: {reason}"), advice));
     }
     checks
+}
+
+/// What to do about a certificate or key that is not there: which Secret of Cilium's chart has it. The files of agents have these names
+/// (`templates/cilium-agent/daemonset.yaml`, volume `clustermesh-secrets`; `templates/clustermesh-config/_helpers.tpl`).
+fn missing_advice(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let (whose, file) = name.split_once("etcd-client").unwrap_or_default();
+    let entry = match file {
+        "-ca.crt" => "ca.crt (with tls.caBundle: its ConfigMap or Secret)",
+        ".crt" => "tls.crt",
+        ".key" => "tls.key",
+        _ => return "mount the Secret that has it there".to_owned(),
+    };
+    let (secret, what) = match whose {
+        "common-" => ("clustermesh-apiserver-remote-cert", "the certificate for remote clusters"),
+        "local-" => ("clustermesh-apiserver-local-cert", "the certificate for KVStoreMesh"),
+        _ if whose.ends_with('.') => {
+            return format!(
+                "mount all of the Secret that has the cluster files: Cilium's chart puts {name} beside them, from clustermesh.config.clusters[].tls"
+            );
+        }
+        _ => return "mount the Secret that has it there".to_owned(),
+    };
+    format!("mount {entry} of the Secret {secret} as {name}, as Cilium's agents do: {what} is in no Secret with cluster files")
 }
 
 /// One certificate: who, by whom, and until when.
@@ -154,4 +182,32 @@ pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Ch
 pub(super) fn seconds_now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_certificate_is_looked_for_where_ciliums_chart_has_it() {
+        let directory = Path::new("/var/lib/cilium/clustermesh");
+        for (name, expected) in [
+            ("common-etcd-client.crt", "mount tls.crt of the Secret clustermesh-apiserver-remote-cert as common-etcd-client.crt, "),
+            ("common-etcd-client.key", "mount tls.key of the Secret clustermesh-apiserver-remote-cert as common-etcd-client.key, "),
+            (
+                "common-etcd-client-ca.crt",
+                "mount ca.crt (with tls.caBundle: its ConfigMap or Secret) of the Secret clustermesh-apiserver-remote-cert ",
+            ),
+            ("local-etcd-client.crt", "mount tls.crt of the Secret clustermesh-apiserver-local-cert as local-etcd-client.crt, "),
+            (
+                "paris.etcd-client.key",
+                "mount all of the Secret that has the cluster files: Cilium's chart puts paris.etcd-client.key beside them",
+            ),
+            ("etcd-client.key", "mount the Secret that has it there"),
+            ("ca.pem", "mount the Secret that has it there"),
+        ] {
+            let advice = missing_advice(&directory.join(name));
+            assert!(advice.starts_with(expected), "{name}: {advice}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -34,6 +35,8 @@ const VERSION_BYTES_MAX: usize = 4096;
 /// What was found at an endpoint, as far as it was reached: a step that failed has no successors.
 #[derive(Debug, Clone, Default)]
 pub struct Examination {
+    /// The name or address of the endpoint.
+    pub host: String,
     /// The addresses that the name stands for, or why it stands for none.
     pub addresses: Option<Result<Vec<SocketAddr>, String>>,
     /// Which address took the connection, and how soon; or why none did.
@@ -74,7 +77,7 @@ pub struct ServerFacts {
 /// When the endpoint or a file of the client's cannot be used.
 pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration) -> Result<Examination, KvstoreError> {
     let address = Address::parse(endpoint, file.insecure_transport)?;
-    let mut found = Examination::default();
+    let mut found = Examination { host: address.host.clone(), ..Examination::default() };
     let addresses = within(step_max, addresses(file, &address)).await;
     found.addresses = Some(addresses.clone());
     let Ok(addresses) = addresses else { return Ok(found) };
@@ -142,7 +145,11 @@ async fn shake_hands(
 
 /// `GET /version`. In TLS 1.3 a server that refuses our certificate says so only in place of this answer.
 async fn ask_version(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, address: &Address) -> Result<ServerFacts, String> {
-    let shown = |error: hyper::Error| std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+    let shown = |error: hyper::Error| match std::error::Error::source(&error) {
+        Some(cause) => cause.to_string(),
+        None if error.is_canceled() || error.is_closed() || error.is_incomplete_message() => "the server closed the connection".to_owned(),
+        None => error.to_string(),
+    };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(shown)?;
     let request = hyper::Request::get("/version").header("host", address.authority()).body(Empty::<Bytes>::new());
     let request = request.map_err(|error| error.to_string())?;
@@ -155,9 +162,16 @@ async fn ask_version(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'stati
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|now| i64::try_from(now.as_secs()).ok());
         Ok(ServerFacts { version: version.to_owned(), clock_ahead_seconds: date.zip(now).map(|(theirs, ours)| theirs - ours) })
     };
-    tokio::select! {
-        answer = asking => answer,
-        ended = connection => Err(ended.err().map_or_else(|| "the server closed the connection".to_owned(), shown)),
+    let mut asking = pin!(asking);
+    let ended = tokio::select! {
+        answer = asking.as_mut() => return answer,
+        ended = connection => ended,
+    };
+    // a server that closes the connection behind its answer (`Connection: close`) has answered all the same
+    match (asking.await, ended) {
+        (Ok(facts), _) => Ok(facts),
+        (Err(_), Err(error)) => Err(shown(error)),
+        (Err(error), Ok(())) => Err(error),
     }
 }
 
@@ -261,7 +275,37 @@ impl ResolvesClientCert for RecordRequest {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
     use super::*;
+
+    /// What comes of `/version` of a server that sends this and closes the connection.
+    async fn version_of(answer: &'static str) -> Result<ServerFacts, String> {
+        let (client, mut server) = duplex(4096);
+        let serving = async move {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(server.read_u8().await.unwrap());
+            }
+            server.write_all(answer.as_bytes()).await.unwrap();
+        };
+        let address = Address { host: "etcd".into(), port: 2379, secure: false };
+        tokio::join!(ask_version(client, &address), serving).0
+    }
+
+    #[tokio::test]
+    async fn a_server_that_closes_the_connection_behind_its_answer_has_answered() {
+        let expected = Ok(ServerFacts { version: "3.5.21".to_owned(), clock_ahead_seconds: None });
+        // which of the two is seen first is a matter of chance
+        for _ in 0..100 {
+            let body = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 23\r\n\r\n{\"etcdserver\":\"3.5.21\"}";
+            assert_eq!(version_of(body).await, expected);
+            assert_eq!(version_of("HTTP/1.0 200 OK\r\n\r\n{\"etcdserver\":\"3.5.21\"}").await, expected);
+            let other = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK";
+            assert_eq!(version_of(other).await, Err("what answers is no etcd".to_owned()));
+        }
+        assert_eq!(version_of("").await, Err("the server closed the connection".to_owned()));
+    }
 
     #[test]
     fn an_http_date_is_read() {

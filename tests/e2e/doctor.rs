@@ -69,6 +69,15 @@ impl Place {
         (code, wrong.map(|check| format!("{}: {}", check["step"].as_str().unwrap(), check["found"].as_str().unwrap())).collect())
     }
 
+    /// What to do about a step that failed.
+    async fn advice(&self, step: &str) -> String {
+        let (_, report) = self.report(&[]).await;
+        let cluster = &report["clusters"][0];
+        let mut checks = [&cluster["checks"], &cluster["endpoints"][0]["checks"]].into_iter().filter_map(Value::as_array).flatten();
+        let failed = checks.find(|check| check["outcome"] == "failed" && check["step"] == step);
+        failed.unwrap_or_else(|| panic!("{step}: {report:#}"))["advice"].as_str().unwrap().to_owned()
+    }
+
     /// One thing is wrong, and it is this.
     async fn complains(&self, step: &str, text: &str) {
         let (code, complaints) = self.complaints().await;
@@ -133,6 +142,13 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
     place.complains("file", "endpoints must be a list").await;
     place.write("paris", &good.replace(&endpoint, "https://no-such-host.invalid:2379"));
     place.complains("dns", "").await;
+    assert!(place.advice("dns").await.contains("do the DNS servers that this machine asks know it"));
+    place.write("paris", &good.replace(&endpoint, "https://paris.mesh.cilium.io:2379"));
+    assert!(place.advice("dns").await.contains("hostAliases that Cilium's chart gives its own"));
+    let missing = "/var/lib/cilium/clustermesh/common-etcd-client.key";
+    let key = good.lines().find_map(|line| line.strip_prefix("key-file: ")).unwrap();
+    place.write("paris", &good.replace(key, missing));
+    assert!(place.advice("certificates").await.contains("mount tls.key of the Secret clustermesh-apiserver-remote-cert"));
     place.write("paris", &good.replace(&endpoint, "https://127.0.0.1:1"));
     place.complains("tcp", "refused").await;
     place.write(
