@@ -1,15 +1,20 @@
 //! The HTTP client of the command line: asks a running sidecar over TCP, TLS or a unix socket.
 //!
 //! Owns: where the sidecar is, who asks, and what a refusal means to a person. Deliberately lacks: what is asked, and how it is printed.
+//! The server is not trusted: what is read of an answer is bounded in bytes and in time, and no redirect leads to another server.
+
+mod certificates;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Certificate, Client, Response, StatusCode, Url};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::failure::Failure;
 use super::progress::Progress;
@@ -23,6 +28,23 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How long an answer may take: a page of a list may look for 5 s, and a store that loads lets a request wait for 2 s.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Maximum bytes of an answer or of an event of a stream. A page of a list has 4 MiB and one item more. The largest item has a value of 10 MiB, from
+/// where etcd warns of a large request (`embed.recommendedMaxRequestBytes`), and each byte of it is at most six characters of JSON.
+pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate.md: 3,000,000 keys of some 0.7 KB).
+const LIST_BYTES_MAX: usize = 4 << 30;
+
+/// What a page of a list counts for at least, so that pages without items end too: 65,536 of them are a list. A page ends without an item only where the
+/// server has searched for 5 s.
+const PAGE_BYTES_MIN: usize = 64 << 10;
+
+/// Maximum bytes of a problem document: its detail repeats a part of the request, whose URL has 64 KiB at most.
+const PROBLEM_BYTES_MAX: usize = 1 << 20;
+
+/// Maximum number of redirects of one request: a proxy in front of a meshkeep needs one.
+const REDIRECTS_MAX: usize = 3;
 
 /// How many items one page of a list has: as many as the API allows, for the command takes them all.
 const PAGE_LIMIT: &str = "10000";
@@ -50,6 +72,12 @@ pub(super) struct ServerOptions {
     /// A file with the certificates of the authorities to trust, beside those of the system
     #[arg(long, env = "MESHKEEP_CA_FILE", value_name = "FILE", global = true)]
     ca_file: Option<PathBuf>,
+    /// A file with the client certificate to show
+    #[arg(long, env = "MESHKEEP_CLIENT_CERT", value_name = "FILE", global = true)]
+    client_cert: Option<PathBuf>,
+    /// The file with its private key
+    #[arg(long, env = "MESHKEEP_CLIENT_KEY", value_name = "FILE", global = true)]
+    client_key: Option<PathBuf>,
 }
 
 /// A client for one sidecar.
@@ -59,6 +87,8 @@ pub(super) struct Asker {
     base: Url,
     /// The server as messages name it, without secrets.
     server: String,
+    /// Whether a client certificate is shown to it.
+    has_certificate: bool,
 }
 
 impl Asker {
@@ -68,7 +98,7 @@ impl Asker {
         let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).no_proxy();
+        let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).redirect(redirects()).no_proxy();
         let base = match options.server.strip_prefix("unix://") {
             Some(path) if path.starts_with('/') => {
                 builder = builder.unix_socket(path);
@@ -85,27 +115,35 @@ impl Asker {
         if let Some(path) = &options.token_file {
             headers.insert(AUTHORIZATION, token(path)?);
         }
+        let identity = certificates::identity(options.client_cert.as_deref(), options.client_key.as_deref())?;
+        let has_certificate = identity.is_some() && base.scheme() == "https";
         if base.scheme() == "https" {
-            for certificate in authorities(options)? {
+            for certificate in certificates::authorities(options.ca_file.as_deref())? {
                 builder = builder.add_root_certificate(certificate);
             }
+            builder = identity.into_iter().fold(builder, reqwest::ClientBuilder::identity);
         }
         let client = builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot make a client: {error}")))?;
-        Ok(Self { client, base, server })
+        Ok(Self { client, base, server, has_certificate })
     }
 
     /// The answer to a question, as JSON.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
+        self.parse(&self.fetch(path, query).await?)
+    }
+
+    /// The answer to a question.
+    async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
         let _progress = self.waiting();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
-        self.json(request.send().await).await
+        self.answer(request.send().await).await
     }
 
     /// The answer to a question with a body, as JSON.
     pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.waiting();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
-        self.json(request.send().await).await
+        self.parse(&self.answer(request.send().await).await?)
     }
 
     /// Whether a probe says yes, and what it says. Any status is an answer.
@@ -113,12 +151,15 @@ impl Asker {
         let response = self.client.get(self.url(path, &[])?).timeout(CONNECT_TIME_MAX).send().await;
         let response = response.map_err(|error| self.unreachable(error))?;
         let healthy = response.status().is_success();
-        Ok((healthy, response.text().await.map_err(|error| self.unreachable(error))?))
+        if response.status().is_redirection() {
+            return Err(self.refused(response).await);
+        }
+        Ok((healthy, String::from_utf8_lossy(&self.read(response, ANSWER_BYTES_MAX).await?).into_owned()))
     }
 
     /// All items of a list, page by page, and the position from which to follow it. Tells what of the request is probably a mistake.
     pub(super) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
-        let (mut items, mut token) = (Vec::new(), None::<String>);
+        let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
         let progress = Progress::begin(&format!("asking for {}", path.trim_start_matches("/v1/")));
         loop {
             let mut query = query.to_vec();
@@ -126,7 +167,12 @@ impl Asker {
             if let Some(token) = &token {
                 query.push(("pageToken", token));
             }
-            let page: Page = self.get(path, &query).await?;
+            let answer = self.fetch(path, &query).await?;
+            byte_count = byte_count.saturating_add(answer.len().max(PAGE_BYTES_MIN));
+            if byte_count > LIST_BYTES_MAX {
+                return Err(self.too_much("a list", LIST_BYTES_MAX));
+            }
+            let page: Page = self.parse(&answer)?;
             items.extend(page.items);
             progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             if token.is_none() {
@@ -142,7 +188,11 @@ impl Asker {
     /// A stream of lines of JSON that has begun.
     pub(super) async fn stream(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Failure> {
         let request = self.client.get(self.url(path, query)?).header(ACCEPT, "application/x-ndjson");
-        let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        // the stream itself has no end, so the request has no timeout of its own
+        let response = match timeout(ANSWER_TIME_MAX, request.send()).await {
+            Ok(response) => response.map_err(|error| self.unreachable(error))?,
+            Err(_) => return Err(self.silent()),
+        };
         if response.status().is_success() { Ok(response) } else { Err(self.refused(response).await) }
     }
 
@@ -158,13 +208,41 @@ impl Asker {
         Ok(url)
     }
 
-    async fn json<T: DeserializeOwned>(&self, response: reqwest::Result<Response>) -> Result<T, Failure> {
+    /// The body of an answer that is none of a failure.
+    async fn answer(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
         let response = response.map_err(|error| self.unreachable(error))?;
-        if !response.status().is_success() {
-            return Err(self.refused(response).await);
+        if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refused(response).await) }
+    }
+
+    fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Failure> {
+        serde_json::from_slice(answer).map_err(|_| Failure::unreachable(format!("{} answers, but it is no meshkeep", self.server)))
+    }
+
+    /// Reads a body to its end, which must come soon enough.
+    async fn read(&self, mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(error))? {
+            if bytes.len() + chunk.len() > bytes_max {
+                return Err(self.too_much("an answer", bytes_max));
+            }
+            bytes.extend_from_slice(&chunk);
         }
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(error))?;
-        serde_json::from_slice(&bytes).map_err(|_| Failure::unreachable(format!("{} answers, but it is no meshkeep", self.server)))
+        Ok(bytes)
+    }
+
+    /// What is longer than anything that a meshkeep says.
+    pub(super) fn too_much(&self, what: &str, bytes_max: usize) -> Failure {
+        let text = format!(
+            "{} sends {what} of more than {} MiB, which no meshkeep does: name another with --server",
+            self.server,
+            bytes_max >> 20
+        );
+        Failure::unreachable(text)
+    }
+
+    fn silent(&self) -> Failure {
+        let place = self.server.trim_start_matches("http://");
+        Failure::unreachable(format!("{place} did not answer in time: is it very busy, or another program?"))
     }
 
     /// Why nobody answers, and what to do.
@@ -173,8 +251,11 @@ impl Asker {
         // the URL may have a password in it
         let error = error.without_url();
         let cause = cause(&error);
-        let text = if error.is_timeout() && !error.is_connect() {
-            format!("{place} did not answer in time: is it very busy, or another program?")
+        if error.is_timeout() && !error.is_connect() {
+            return self.silent();
+        }
+        let text = if let Some(text) = self.about_certificate(&cause) {
+            text
         } else if cause.contains("InvalidContentType") {
             format!("{place} does not speak TLS: name it with http://")
         } else if cause.contains("peer certificate") {
@@ -190,10 +271,54 @@ impl Asker {
         Failure::unreachable(text)
     }
 
+    /// What a failed connection says of our certificate, or of the lack of one (RFC 8446, 6.2).
+    fn about_certificate(&self, cause: &str) -> Option<String> {
+        const REFUSALS: [&str; 8] = [
+            "AccessDenied",
+            "BadCertificate",
+            "CertificateExpired",
+            "CertificateRevoked",
+            "CertificateUnknown",
+            "DecryptError",
+            "UnknownCA",
+            "UnsupportedCertificate",
+        ];
+        // a server that refuses a certificate may be gone before its reason is read
+        const ENDS: [&str; 4] = ["reset", "broken pipe", "closed", "before message completed"];
+        if self.base.scheme() != "https" {
+            return None;
+        }
+        let place = &self.server;
+        let is_alert = cause.contains("fatal alert");
+        if is_alert && cause.contains("CertificateRequired") {
+            return Some(format!("{place} asks for a client certificate: name one with --client-cert and --client-key"));
+        }
+        if is_alert && self.has_certificate && REFUSALS.iter().any(|alert| cause.contains(alert)) {
+            return Some(format!(
+                "{place} refuses the certificate of --client-cert ({cause}): is it signed by an authority of that meshkeep's --client-ca, and has it not run out?"
+            ));
+        }
+        let is_end = ENDS.iter().any(|end| cause.contains(end));
+        let hint = if self.has_certificate {
+            "does it trust the certificate of --client-cert?"
+        } else {
+            "does it ask for one (--client-cert, --client-key)?"
+        };
+        is_end.then(|| format!("the connection to {place} broke ({cause}), as it may where a client certificate is refused: {hint}"))
+    }
+
     /// What a refusal says: the detail of its problem document. Whoever has none is no meshkeep.
     async fn refused(&self, response: Response) -> Failure {
         let status = response.status();
-        let Ok(ProblemDocument { detail: text, .. }) = response.json().await else {
+        if status.is_redirection() {
+            return self.redirected(&response);
+        }
+        let body = match timeout(ANSWER_TIME_MAX, self.read(response, PROBLEM_BYTES_MAX)).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(failure)) => return failure,
+            Err(_) => return self.silent(),
+        };
+        let Ok(ProblemDocument { detail: text, .. }) = serde_json::from_slice(&body) else {
             return Failure::unreachable(format!("{} answers {status}, and it is no meshkeep: name another with --server", self.server));
         };
         match status {
@@ -203,6 +328,40 @@ impl Asker {
             _ => Failure::unreachable(text),
         }
     }
+}
+
+impl Asker {
+    /// A redirect that was not followed.
+    fn redirected(&self, response: &Response) -> Failure {
+        let target =
+            response.headers().get(LOCATION).and_then(|target| target.to_str().ok()).and_then(|target| response.url().join(target).ok());
+        let Some(target) = target else {
+            return Failure::unreachable(format!(
+                "{} answers {}, and it is no meshkeep: name another with --server",
+                self.server,
+                response.status()
+            ));
+        };
+        let origin = target.origin();
+        // path and query are the server's, and may repeat what is secret
+        let shown = if origin.is_tuple() { origin.ascii_serialization() } else { format!("something with {}:", target.scheme()) };
+        Failure::unreachable(if origin == response.url().origin() {
+            format!("{} redirects again and again, at last to {shown}: name another with --server", self.server)
+        } else {
+            format!(
+                "{} redirects to {shown}, another server, which is neither asked nor shown a token: if you trust it, name it with --server",
+                self.server
+            )
+        })
+    }
+}
+
+/// Follows a redirect to the same server only: scheme, host and port.
+fn redirects() -> Policy {
+    Policy::custom(|attempt| {
+        let is_same = attempt.previous().last().is_some_and(|from| from.origin() == attempt.url().origin());
+        if is_same && attempt.previous().len() <= REDIRECTS_MAX { attempt.follow() } else { attempt.stop() }
+    })
 }
 
 /// The server as messages may name it: of a URL that has more than scheme, host and port, these alone, as any other part may be a secret.
@@ -249,20 +408,4 @@ fn token(path: &PathBuf) -> Result<HeaderValue, Failure> {
         HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| named("holds no token: it must be one line of text"))?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-/// The certificates to trust: the system's, and those of `--ca-file`.
-fn authorities(options: &ServerOptions) -> Result<Vec<Certificate>, Failure> {
-    let system = rustls_native_certs::load_native_certs().certs;
-    let mut found: Vec<Certificate> = system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
-    if let Some(path) = &options.ca_file {
-        let named = |reason: &dyn std::fmt::Display| Failure::usage(format!("--ca-file {}: {reason}", path.display()));
-        let bytes = std::fs::read(path).map_err(|error| named(&error))?;
-        let mine = Certificate::from_pem_bundle(&bytes).map_err(|error| named(&error))?;
-        if mine.is_empty() {
-            return Err(named(&"holds no certificate"));
-        }
-        found.extend(mine);
-    }
-    Ok(found)
 }

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use jiff::Zoned;
 use serde_json::Value;
 
-use super::asker::{Asker, ServerOptions};
+use super::asker::{ANSWER_BYTES_MAX, Asker, ServerOptions};
 use super::failure::{Failure, Verdict};
 use super::filters::FilterOptions;
 use super::kinds::owner;
@@ -96,7 +96,7 @@ pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start:
                     note(if place.position.is_some() { "connected again: going on from where it was" } else { "connected again" });
                 }
                 (connected_before, wait) = (true, RETRY_MIN);
-                read(response, &mut place, format).await?
+                read(asker, response, &mut place, format).await?
             }
             Err(failure) if connected_before && failure.is_unreachable() => failure.to_string(),
             Err(failure) => return Err(failure),
@@ -108,7 +108,7 @@ pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start:
 }
 
 /// Prints what a stream says until it ends; returns why.
-async fn read(response: reqwest::Response, place: &mut Place, format: Format) -> Result<String, Failure> {
+async fn read(asker: &Asker, response: reqwest::Response, place: &mut Place, format: Format) -> Result<String, Failure> {
     let mut chunks = response.bytes_stream();
     let mut buffer = Vec::new();
     loop {
@@ -118,10 +118,16 @@ async fn read(response: reqwest::Response, place: &mut Place, format: Format) ->
             Ok(None) => return Ok("the stream ended".to_owned()),
             Err(_) => return Ok(format!("nothing was heard for {} s", SILENCE_MAX.as_secs())),
         };
-        buffer.extend_from_slice(&chunk);
-        let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { continue };
-        let rest = buffer.split_off(end + 1);
-        let lines = std::mem::replace(&mut buffer, rest);
+        let Some(end) = chunk.iter().rposition(|byte| *byte == b'\n') else {
+            buffer.extend_from_slice(&chunk);
+            if buffer.len() > ANSWER_BYTES_MAX {
+                return Err(asker.too_much("an event", ANSWER_BYTES_MAX));
+            }
+            continue;
+        };
+        let (ended, begun) = chunk.split_at(end + 1);
+        buffer.extend_from_slice(ended);
+        let lines = std::mem::replace(&mut buffer, begun.to_vec());
         let mut printed = String::new();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             printed.extend(heard(line, place, format));

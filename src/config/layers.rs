@@ -22,7 +22,7 @@ use crate::yaml::{self, Limits};
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
 
 /// Variables of other commands than `serve` (`cli/asker.rs`).
-const OTHER_VARIABLES: [&str; 2] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE"];
+const OTHER_VARIABLES: [&str; 4] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE", "MESHKEEP_CLIENT_CERT", "MESHKEEP_CLIENT_KEY"];
 
 /// The option that names the file; the one option that cannot stand in it.
 pub(super) const CONFIG_OPTION: &str = "config";

@@ -13,13 +13,16 @@ use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
 /// What a command of the binary does, with nothing of the environment that could change it.
-fn meshkeep(arguments: &[&str]) -> Command {
+pub(super) fn meshkeep(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
-    command.args(arguments).env_remove("MESHKEEP_SERVER").env_remove("MESHKEEP_TOKEN_FILE").env_remove("MESHKEEP_CA_FILE");
+    command.args(arguments);
+    for variable in ["SERVER", "TOKEN_FILE", "CA_FILE", "CLIENT_CERT", "CLIENT_KEY"] {
+        command.env_remove(format!("MESHKEEP_{variable}"));
+    }
     command
 }
 
-fn run(server: &str, arguments: &[&str]) -> Output {
+pub(super) fn run(server: &str, arguments: &[&str]) -> Output {
     meshkeep(&[arguments, &["--server", server]].concat()).output().unwrap()
 }
 
@@ -33,7 +36,7 @@ fn lines(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }
 
-fn complaint(output: &Output) -> (Option<i32>, String) {
+pub(super) fn complaint(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }
 

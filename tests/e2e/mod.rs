@@ -1,6 +1,7 @@
 //! The real binary against real etcds, as a user sees it.
 
 mod announce;
+mod asking_strangers;
 mod bad_input;
 mod big_values;
 mod bundle;
@@ -36,6 +37,7 @@ mod samples;
 mod secrets;
 mod shutdown;
 mod starting;
+
 mod store_command;
 mod store_faults;
 mod streams;

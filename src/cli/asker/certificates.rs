@@ -1,0 +1,69 @@
+//! The certificates of a command: those of the authorities that it trusts, and the client certificate that it shows.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use reqwest::{Certificate, Identity};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::cli::failure::Failure;
+
+const CERTIFICATE_FLAG: &str = "--client-cert";
+const KEY_FLAG: &str = "--client-key";
+
+/// The certificates to trust: the system's, and those of `--ca-file`.
+pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
+    let system = rustls_native_certs::load_native_certs().certs;
+    let mut found: Vec<Certificate> = system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
+    if let Some(path) = ca_file {
+        let bytes = read("--ca-file", path)?;
+        let mine = Certificate::from_pem_bundle(&bytes).map_err(|error| unusable("--ca-file", path, &error))?;
+        if mine.is_empty() {
+            return Err(unusable("--ca-file", path, &"holds no certificate"));
+        }
+        found.extend(mine);
+    }
+    Ok(found)
+}
+
+/// The client certificate with its key, if the options name one. Needs the process' TLS provider.
+pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Identity>, Failure> {
+    let (certificate, key) = match (certificate, key) {
+        (None, None) => return Ok(None),
+        (Some(certificate), Some(key)) => (certificate, key),
+        (Some(_), None) => return Err(Failure::usage(format!("{CERTIFICATE_FLAG} needs the file with its private key too: {KEY_FLAG}"))),
+        (None, Some(_)) => return Err(Failure::usage(format!("{KEY_FLAG} needs the file with its certificate too: {CERTIFICATE_FLAG}"))),
+    };
+    let (mut pem, key_pem) = (read(CERTIFICATE_FLAG, certificate)?, read(KEY_FLAG, key)?);
+    // the reader's own words may quote a line, and a key without line breaks is one
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let chain = chain.map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"is not in PEM form, or cut off"))?;
+    if chain.is_empty() {
+        return Err(unusable(CERTIFICATE_FLAG, certificate, &"holds no certificate in PEM form"));
+    }
+    let private = PrivateKeyDer::from_pem_slice(&key_pem)
+        .map_err(|_| unusable(KEY_FLAG, key, &"holds no private key in PEM form; one with a passphrase must be decrypted first"))?;
+    if let Some(provider) = CryptoProvider::get_default() {
+        CertifiedKey::from_der(chain, private, provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                unusable(KEY_FLAG, key, &format!("is not the key of the certificate in {}", certificate.display()))
+            }
+            rustls::Error::InvalidCertificate(_) => unusable(CERTIFICATE_FLAG, certificate, &"holds no certificate that can be read"),
+            error => unusable(KEY_FLAG, key, &error),
+        })?;
+    }
+    pem.push(b'\n');
+    pem.extend(key_pem);
+    Identity::from_pem(&pem).map(Some).map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"holds something beside certificates"))
+}
+
+fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| unusable(flag, path, &error))
+}
+
+fn unusable(flag: &str, path: &Path, reason: &dyn Display) -> Failure {
+    Failure::usage(format!("{flag} {}: {reason}", path.display()))
+}

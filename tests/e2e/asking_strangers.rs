@@ -1,0 +1,167 @@
+//! Commands towards a server that asks for a client certificate, and towards one that is no meshkeep and means harm.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::command_line::{complaint, meshkeep, run};
+use crate::harness::certificates::Authority;
+use crate::harness::meshkeep::Home;
+
+/// How long a command may take to give up: an endless answer is as fast as loopback.
+const SOON: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_where_the_server_asks_for_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (authority, other) = (Authority::new(directory.path(), "ca"), Authority::new(&directory.path().join("other"), "other"));
+    let server = authority.server("server", &["127.0.0.1"]);
+    let (mine, stranger) = (authority.client("reader"), other.client("reader"));
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let ca = text(authority.certificate());
+    let tls = ["--tls-cert", &text(&server.certificate), "--tls-key", &text(&server.key), "--client-ca", &ca];
+    let mut home = Home::new().with_only_flags(&[&tls[..], &["--allow-no-clusters", "--listen", "127.0.0.1:0"]].concat());
+    let running = home.start().await;
+    let (certificate, key) = (text(&mine.certificate), text(&mine.key));
+    let pair = ["--ca-file", &ca, "--client-cert", &certificate, "--client-key", &key];
+
+    for command in [&["status", "--wait", "--timeout", "20s"][..], &["get", "nodes"], &["problems"], &["healthcheck"], &["config"]] {
+        let shown = run(running.url(), &[command, &pair].concat());
+        assert_eq!(shown.status.code(), Some(0), "{command:?}: {shown:?}");
+    }
+    let mut by_environment = meshkeep(&["status", "--server", running.url()]);
+    let variables = [("MESHKEEP_CA_FILE", &ca), ("MESHKEEP_CLIENT_CERT", &certificate), ("MESHKEEP_CLIENT_KEY", &key)];
+    assert_eq!(by_environment.envs(variables).output().unwrap().status.code(), Some(0));
+
+    let said = |flags: &[&str]| complaint(&run(running.url(), &[&["status", "--ca-file", &ca], flags].concat()));
+    let (code, complaint) = said(&[]);
+    assert!(code == Some(3) && complaint.contains("--client-cert"), "{complaint}");
+    let (code, complaint) = said(&["--client-cert", &text(&stranger.certificate), "--client-key", &text(&stranger.key)]);
+    assert!(code == Some(3) && complaint.contains("--client-cert"), "{complaint}");
+    fs::write(path("nothing"), "nothing\n").unwrap();
+    fs::write(path("no-certificate"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    fs::write(path("secret"), "-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----\n").unwrap();
+    for (flags, expected) in [
+        (["--client-cert", &certificate, "", ""], "--client-cert needs the file with its private key too: --client-key"),
+        (["--client-key", &key, "", ""], "--client-key needs the file with its certificate too: --client-cert"),
+        (["--client-cert", &path("nowhere"), "--client-key", &key], "nowhere: No such file or directory"),
+        (["--client-cert", &certificate, "--client-key", &path("nowhere")], "nowhere: No such file or directory"),
+        (["--client-cert", &path("nothing"), "--client-key", &key], "nothing: holds no certificate in PEM form"),
+        (["--client-cert", &path("no-certificate"), "--client-key", &key], "no-certificate: holds no certificate that can be read"),
+        (["--client-cert", &certificate, "--client-key", &path("nothing")], "nothing: holds no private key in PEM form"),
+        (["--client-cert", &certificate, "--client-key", &path("secret")], "secret: holds no private key in PEM form"),
+        (["--client-cert", &certificate, "--client-key", &certificate], "holds no private key in PEM form"),
+        (["--client-cert", &certificate, "--client-key", &text(&stranger.key)], "is not the key of the certificate in "),
+    ] {
+        let flags: Vec<&str> = flags.into_iter().filter(|flag| !flag.is_empty()).collect();
+        let (code, complaint) = said(&flags);
+        let is_as_expected = complaint.to_lowercase().contains(&expected.to_lowercase());
+        assert!(code == Some(2) && is_as_expected && !complaint.contains("hunter2"), "{flags:?}: {complaint}");
+    }
+}
+
+/// A server that treats all requests alike, and remembers what it was asked.
+struct Stranger {
+    url: String,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Stranger {
+    fn start(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (heads, answer) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(answer));
+        let seen = Arc::clone(&heads);
+        // it ends with the test's process
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, seen, answer) = (stream.unwrap(), Arc::clone(&seen), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let lines = BufReader::new(stream.try_clone().unwrap().take(1 << 16)).lines();
+                    let head: Vec<String> = lines.map_while(|line| line.ok().filter(|line| !line.is_empty())).collect();
+                    seen.lock().unwrap().push(head.join("\n"));
+                    // the client may be gone in the middle of it
+                    let _ = answer(&mut stream);
+                });
+            }
+        });
+        Self { url, heads }
+    }
+
+    /// Says this, then the same again and again.
+    fn endless(head: &'static str, again: &'static [u8]) -> Self {
+        let chunk = again.repeat((64 << 10) / again.len());
+        Self::start(move |stream| {
+            stream.write_all(head.as_bytes())?;
+            loop {
+                stream.write_all(&chunk)?;
+            }
+        })
+    }
+
+    fn redirecting(status: u16, to: &str) -> Self {
+        let answer = format!("HTTP/1.1 {status} Elsewhere\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        Self::start(move |stream| stream.write_all(answer.as_bytes()))
+    }
+
+    fn heads(&self) -> Vec<String> {
+        self.heads.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn an_answer_without_end_is_given_up() {
+    let json = Stranger::endless("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[", b"0,");
+    let refusal = Stranger::endless("HTTP/1.1 503 No\r\nContent-Type: application/problem+json\r\n\r\n[", b"0,");
+    let event = Stranger::endless("HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{", b"\"a\":0,");
+    for (server, arguments, expected) in [
+        (&json, &["status"][..], "sends an answer of more than 64 MiB"),
+        (&json, &["get", "nodes"], "sends an answer of more than 64 MiB"),
+        (&json, &["lookup", "10.0.0.1", "10.0.0.2"], "sends an answer of more than 64 MiB"),
+        (&json, &["healthcheck"], "sends an answer of more than 64 MiB"),
+        (&refusal, &["status"], "sends an answer of more than 1 MiB"),
+        (&refusal, &["watch"], "sends an answer of more than 1 MiB"),
+        (&event, &["watch"], "sends an event of more than 64 MiB"),
+    ] {
+        let started = Instant::now();
+        let (code, text) = complaint(&run(&server.url, arguments));
+        assert!(code == Some(3) && text.contains(expected) && text.contains("name another with --server"), "{arguments:?}: {text}");
+        assert!(started.elapsed() < SOON, "{arguments:?}: {:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn no_redirect_leads_to_another_server_and_no_token_goes_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    fs::write(&token, "open sesame\n").unwrap();
+    let token = token.to_str().unwrap();
+    let other = Stranger::start(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"));
+    let port = other.url.rsplit(':').next().unwrap();
+    // another port, another name for the same address, another scheme
+    for target in [format!("{}/v1/status", other.url), format!("http://localhost:{port}/hunter2"), format!("https://127.0.0.1:{port}/")] {
+        for status in [301, 302, 307, 308] {
+            let server = Stranger::redirecting(status, &target);
+            for arguments in [&["status"][..], &["lookup", "10.0.0.1", "10.0.0.2"], &["watch"], &["healthcheck"], &["get", "nodes"]] {
+                let (code, text) = complaint(&run(&server.url, &[arguments, &["--token-file", token]].concat()));
+                assert!(
+                    code == Some(3) && text.contains("another server, which is neither asked nor shown a token"),
+                    "{arguments:?}: {text}"
+                );
+                assert!(!text.contains("hunter2"), "{text}");
+            }
+            assert!(server.heads().iter().all(|head| head.contains("open sesame")), "{:?}", server.heads());
+        }
+    }
+    assert_eq!(other.heads(), [""; 0]);
+    // the same server is asked where it says so, but not for ever
+    let server = Stranger::redirecting(302, "/elsewhere/v1/status");
+    let (code, text) = complaint(&run(&server.url, &["status", "--token-file", token]));
+    assert!(code == Some(3) && text.contains("redirects again and again"), "{text}");
+    let paths: Vec<String> = server.heads().iter().map(|head| head.split(' ').nth(1).unwrap().to_owned()).collect();
+    assert_eq!(paths.len(), 4, "{paths:?}");
+    assert!(paths[1..].iter().all(|path| path == "/elsewhere/v1/status"), "{paths:?}");
+}
