@@ -5,6 +5,7 @@
 
 mod descriptors;
 mod early;
+mod ending;
 mod plan;
 mod restore;
 mod signals;
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{ApiOptions, BindError, Bound, etcd_service};
 pub use crate::api::{OpenapiForm, openapi_json as openapi_document};
 use crate::clustermesh::{Mesh, watch_directory, watch_local_etcd};
-use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, command_queue, folder, persister, publication};
+use crate::commit::{Committer, DecodedBudget, PersistState, Subscriber, Unsynced, command_queue, folder, persister, publication};
 use crate::config::{Setting, Settings};
 use crate::etcd_api;
 use crate::handle::{About, ClusterBoard, Early, EarlyWatch, FindingsDoor, Handle, StoreReport};
@@ -31,9 +32,10 @@ pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{Opened, Store};
 use crate::telemetry::Log;
 
+pub use self::ending::SHUTDOWN_MAX;
 use self::plan::{Plan, StartSeed};
 use self::signals::Reread;
-pub use self::signals::{Asked, Signals};
+pub use self::signals::{Asked, Signals, StartSignals};
 pub use self::wiring::client_options;
 
 /// How many events of the directory and the own cluster's file may wait for the registry: one for each cluster of the largest mesh (511)
@@ -42,9 +44,6 @@ const DIRECTORY_EVENTS_MAX: usize = 512;
 
 /// How long open requests may take once shutdown has begun. Streams end at once; a lookup takes microseconds.
 const REQUEST_GRACE: Duration = Duration::from_secs(1);
-
-/// Shutdown as a whole (docs/invariants.md, "Waiting and ending": 5 s, less what the exit itself takes).
-const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 
 /// How long the start waits until somebody has read where it listens: a pipe holds 64 KiB (pipe(7)), so it never waits but for a full one.
 const TELLING_MAX: Duration = Duration::from_secs(1);
@@ -65,7 +64,7 @@ pub enum RunError {
     /// A task ended that must not.
     #[error("the {0} ended unexpectedly: this is a bug, see the log")]
     TaskEnded(&'static str),
-    /// Shutdown did not finish in time.
+    /// Shutdown did not finish in time, for another reason than the data directory.
     #[error("shutdown did not finish within {SHUTDOWN_MAX:?}: what was not stored is read again at the next start")]
     ShutdownOverdue,
     /// A second signal came during shutdown.
@@ -79,6 +78,7 @@ struct Parts {
     writer: JoinHandle<()>,
     persister: JoinHandle<Store>,
     folder: JoinHandle<()>,
+    unsynced: Unsynced,
     stop_api: CancellationToken,
     stop_mirror: CancellationToken,
 }
@@ -130,9 +130,11 @@ pub async fn run(
     let reread = Reread::default();
     let descriptors = descriptors::raise(settings.max_connected_clusters);
     let started = Instant::now();
-    let bound = Bound::bind(&settings.listen, &wiring::api_options(&settings, &reread, descriptors)).await?;
+    let Some(bound) = ending::unless_stopped(bind(&settings, &reread, descriptors), &mut signals, &reread).await.transpose()? else {
+        return Ok(());
+    };
     let (early_sender, early) = watch::channel(None);
-    let opening = wiring::opening(&settings);
+    let (opening, data_dir) = (wiring::opening(&settings), settings.data_dir.clone());
     let mut opening = spawn_blocking(move || opening.open(early_sender));
     let failed = |_| RunError::TaskEnded("opening of the store");
     // either some answers can be given, or all, or none, or it takes a while; an opening that fails lets go of what tells of answers before it has failed
@@ -142,18 +144,14 @@ pub async fn run(
         Ok(()) = async { coming.wait_for(Option::is_some).await.map(drop) } => None,
         opened = &mut opening => Some(opened.map_err(failed)??),
         () = tokio::time::sleep(OPENING_SILENT_MAX) => None,
-        () = signals.end(&reread) => return Ok(()),
+        () = signals.end(&reread) => {
+            ending::report_before_loaded(&data_dir);
+            return Ok(());
+        }
     };
-    let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
-    let etcd = bound.etcd_address().map(|address| format!("{address} as an etcd"));
-    let addresses = bound.addresses().into_iter().chain(health).chain(etcd).collect();
+    let addresses = addresses(&bound);
     let served = serve(&settings, in_force, bound, early, started, log);
     let (stop_api, served_no_more) = (served.stop_api.clone(), served.no_more.clone());
-    // a process that ends must see it gone, and with it the unix socket
-    let leave = async || {
-        stop_api.cancel();
-        drop(tokio::time::timeout(2 * REQUEST_GRACE, served_no_more.cancelled()).await);
-    };
     tell(addresses).await;
     let starting = async {
         let opened = match opened {
@@ -165,13 +163,17 @@ pub async fn run(
     let mut starting = std::pin::pin!(starting);
     let begun = tokio::select! {
         parts = starting.as_mut() => Some(parts),
-        // nothing was mirrored yet, so there is nothing to store
         () = signals.end(&reread) => None,
     };
     let mut parts = match begun {
         Some(Ok(parts)) => parts,
         ended => {
-            leave().await;
+            if ended.is_none() {
+                ending::report_before_loaded(&data_dir);
+            }
+            stop_api.cancel();
+            // with it the unix socket is gone
+            drop(tokio::time::timeout(2 * REQUEST_GRACE, served_no_more.cancelled()).await);
             return ended.map_or(Ok(()), |failed| failed.map(drop));
         }
     };
@@ -184,11 +186,23 @@ pub async fn run(
         Some(name) => tracing::error!(task = name, "a task ended unexpectedly: shutting down"),
         None => tracing::info!("shutting down"),
     }
-    tokio::select! {
-        done = tokio::time::timeout(SHUTDOWN_MAX, parts.shut_down()) => done.map_err(|_| RunError::ShutdownOverdue)?,
-        () = signals.end(&reread) => return Err(RunError::Aborted),
-    }
+    parts.end(signals.end(&reread), &data_dir).await?;
     ended.map_or(Ok(()), |name| Err(RunError::TaskEnded(name)))
+}
+
+/// Takes the addresses, on a thread of its own: a file that cannot be read to its end (a token in a FIFO, a share that hangs) must not keep signals
+/// from being heard.
+async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Result<Bound, RunError> {
+    let (listen, options) = (settings.listen.clone(), wiring::api_options(settings, reread, descriptors));
+    let binding = tokio::spawn(async move { Bound::bind(&listen, &options).await });
+    Ok(binding.await.map_err(|_| RunError::TaskEnded("opening of the addresses"))??)
+}
+
+/// Where it listens, and for what.
+fn addresses(bound: &Bound) -> Vec<String> {
+    let health = bound.health_address().map(|address| format!("{address} for probes and metrics"));
+    let etcd = bound.etcd_address().map(|address| format!("{address} as an etcd"));
+    bound.addresses().into_iter().chain(health).chain(etcd).collect()
 }
 
 /// Says on standard output where it listens, all in one write: a script that sees one line has them all. A full disk or closed pipe there is no
@@ -289,6 +303,7 @@ async fn start(
     let folder = spawn_blocking(move || fold_worker.run());
     let writer = spawn_blocking(move || committer.run(queue));
     let known = restored.known;
+    let unsynced = worker.unsynced();
     let taken_over = move |store: &Store| {
         store.know(&known);
         store.forget_pages();
@@ -320,7 +335,7 @@ async fn start(
     if let Some(options) = reflect {
         spawn_reflector(&mut tasks, handle, options, stop_mirror.clone());
     }
-    Ok(Parts { tasks, writer, persister, folder, stop_api, stop_mirror })
+    Ok(Parts { tasks, writer, persister, folder, unsynced, stop_api, stop_mirror })
 }
 
 /// Writes what is mirrored into another etcd, until the mirror stops.
@@ -329,37 +344,4 @@ fn spawn_reflector(tasks: &mut JoinSet<&'static str>, handle: Handle, options: R
         reflect::run(handle, options, stop).await;
         "reflector"
     });
-}
-
-impl Parts {
-    /// Ends everything, against the way of the data.
-    async fn shut_down(&mut self) {
-        self.stop_api.cancel();
-        // the server's task is the only one that ends now
-        let server = tokio::time::timeout(2 * REQUEST_GRACE, self.tasks.join_next()).await;
-        if server.is_err() {
-            tracing::warn!("some requests were still open when their time was over");
-        }
-        self.stop_mirror.cancel();
-        while let Some(ended) = self.tasks.join_next().await {
-            tracing::debug!(task = ended.unwrap_or("task that panicked"), "ended");
-        }
-        if !self.writer.is_finished()
-            && let Err(error) = (&mut self.writer).await
-        {
-            tracing::error!(%error, "the writer panicked");
-        }
-        if let Err(error) = (&mut self.folder).await {
-            tracing::error!(%error, "the thread that packs panicked");
-        }
-        let Ok(store) = (&mut self.persister).await else {
-            tracing::error!("storing panicked: what was not stored is read again at the next start");
-            return;
-        };
-        match spawn_blocking(move || store.close()).await {
-            Ok(Ok(())) => tracing::info!("store closed"),
-            Ok(Err(error)) => tracing::error!(%error, "the store could not be closed cleanly"),
-            Err(error) => tracing::error!(%error, "closing the store panicked"),
-        }
-    }
 }

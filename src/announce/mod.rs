@@ -21,6 +21,6 @@ mod retire;
 mod tests;
 mod yaml;
 
-pub use announcer::{AnnounceOptions, announce, withdraw};
+pub use announcer::{AnnounceError, AnnounceOptions, announce, withdraw};
 pub use dry_run::dry_run;
 pub use follow::{ChangeRules, MaxWithdrawal};

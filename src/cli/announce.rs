@@ -7,14 +7,17 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::target::{check_takeover, parse_lease_ttl};
 use super::{output, printed};
-use crate::announce::{AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
+use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
 use crate::config::{LogFormat, LogLevel, parse_duration};
 use crate::kvstore::SessionOptions;
-use crate::{runtime, telemetry};
+use crate::runtime::{Asked, SHUTDOWN_MAX, Signals, StartSignals};
+use crate::telemetry;
 
 /// What to announce.
 #[derive(Debug, Args)]
@@ -63,40 +66,58 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// Announces until told to stop; or prints, or withdraws.
-pub(super) fn run(options: Options) -> anyhow::Result<()> {
+pub(super) fn run(options: Options, start: &StartSignals) -> anyhow::Result<()> {
     if options.dry_run {
+        start.kill_from_now_on();
         return print(&options.files);
     }
     let Some(to) = options.to else { bail!("--to is missing") };
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
-    let mut signals = executor.block_on(async { runtime::Signals::new() }).context("cannot receive signals")?;
+    let mut signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
     let _log = telemetry::init(options.log_format, options.log_level)?;
+    let (apply_now, stop, is_retirement) = (Arc::new(Notify::new()), CancellationToken::new(), options.retire);
     let asked = AnnounceOptions {
         to,
         files: options.files,
         lease_ttl: options.lease_ttl,
         rules: ChangeRules { stable: options.stable_time, hold: options.hold_time, max_withdrawal: options.max_withdrawal },
-        apply_now: Arc::new(Notify::new()),
+        apply_now: Arc::clone(&apply_now),
         metrics_file: options.metrics_file,
     };
-    let stop = CancellationToken::new();
-    let ended = executor.block_on(async {
-        let work = async {
-            if options.retire { withdraw(&asked, options.retire_grace, stop.clone()).await } else { announce(&asked, stop.clone()).await }
-        };
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                ended = &mut work => return ended,
-                end = signals.next() => match end {
-                    runtime::Asked::End => stop.cancel(),
-                    runtime::Asked::Reread => asked.apply_now.notify_one(),
-                },
-            }
-        }
-    });
+    let (grace, stopped) = (options.retire_grace, stop.clone());
+    let work =
+        executor.spawn(async move { if is_retirement { withdraw(&asked, grace, stopped).await } else { announce(&asked, stopped).await } });
+    let done = executor.block_on(until_done(work, &mut signals, &apply_now, &stop));
     executor.shutdown_background();
-    Ok(ended?)
+    match done? {
+        false if is_retirement => bail!("stopped before the cluster was withdrawn: run it again"),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the work to end and passes signals on to it. Returns whether it has ended: a file that cannot be read to its end, or an etcd that does
+/// not answer, must not keep a process that was told to stop.
+async fn until_done(
+    mut work: JoinHandle<Result<(), AnnounceError>>,
+    signals: &mut Signals,
+    apply_now: &Notify,
+    stop: &CancellationToken,
+) -> anyhow::Result<bool> {
+    loop {
+        tokio::select! {
+            ended = &mut work => return Ok(ended?.map(|()| true)?),
+            asked = signals.next() => match asked {
+                Asked::End => break,
+                Asked::Reread => apply_now.notify_one(),
+            },
+        }
+    }
+    stop.cancel();
+    if let Ok(ended) = timeout(SHUTDOWN_MAX, work).await {
+        return Ok(ended?.map(|()| true)?);
+    }
+    tracing::warn!("ending while a file or the etcd does not answer: what was announced stays until its leases run out (--lease-ttl)");
+    Ok(false)
 }
 
 /// Prints what would be written.

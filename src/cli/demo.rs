@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::demo::{self, DemoOptions};
+use crate::runtime::{Signals, StartSignals};
 
 /// What it can be told.
 #[derive(Debug, Args)]
@@ -28,11 +29,16 @@ pub(super) struct Options {
 }
 
 /// Runs until it is told to stop.
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &Options, start: &StartSignals) -> anyhow::Result<()> {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
+    let mut signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
     let Options { pods, changes, listen, control } = *options;
     let options = DemoOptions { pods, changes_per_second: changes, listen, control };
-    let ended = executor.block_on(demo::run(&options));
+    // also SIGHUP, a terminal that is closed: the sidecar would take it for a wish to read its files again, and go on without us
+    let stopped = async {
+        let _ = signals.next().await;
+    };
+    let ended = executor.block_on(demo::run(&options, stopped));
     executor.shutdown_background();
     Ok(ended?)
 }

@@ -46,6 +46,16 @@ use self::asker::ServerOptions;
 use self::failure::{EXIT_USAGE, Failure, Verdict};
 use crate::config::{Setting, Settings, UsageError};
 use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
+use crate::runtime::StartSignals;
+
+/// The commands that run until they are told to stop.
+const LONG_COMMANDS: [&str; 4] = ["serve", "reflect", "announce", "demo"];
+
+/// The stack of the thread that runs them: what Linux gives the first thread of a process.
+const STACK_BYTES: usize = 8 << 20;
+
+/// The exit code of a process whose first thread panics (std).
+const EXIT_PANICKED: u8 = 101;
 
 /// How long an end waits for whoever reads its error: a pipe holds 64 KiB (pipe(7)), so only behind a reader that sleeps.
 const PRINTING_MAX: Duration = Duration::from_secs(1);
@@ -128,26 +138,62 @@ struct Asking<O: clap::Args> {
 
 /// Runs the command that the arguments name; the first is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_long = arguments.get(1).and_then(|name| name.to_str()).is_some_and(|name| LONG_COMMANDS.contains(&name));
+    if !is_long {
+        return run_with(&arguments, None);
+    }
+    // before anything else: nothing that follows, not even reading the arguments, may end by a signal
+    let start = match StartSignals::install() {
+        Ok(start) => start,
+        Err(error) => return end(Err(anyhow::Error::new(error).context("cannot receive signals"))),
+    };
+    // the kernel hands a signal to the first thread, which therefore does nothing: one that reads from a network share without its server would
+    // run no handler before that read returns
+    std::thread::scope(|scope| {
+        let working = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
+        match working.spawn_scoped(scope, || run_with(&arguments, Some(&start))) {
+            Ok(working) => working.join().unwrap_or(ExitCode::from(EXIT_PANICKED)),
+            Err(error) => end(Err(anyhow::Error::new(error).context("cannot start a thread"))),
+        }
+    })
+}
+
+fn run_with(arguments: &[OsString], start: Option<&StartSignals>) -> ExitCode {
     // whatever is created from here on is its owner's alone, also what sled creates; a unix socket gets its mode when it is bound
     umask(Mode::RWXG | Mode::RWXO);
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
-    match parse(&arguments) {
-        Ok((CliCommand::Serve(settings), in_force)) => {
+    match (parse(arguments), start) {
+        (Ok((command, in_force)), Some(start)) => run_until_stopped(command, in_force, start),
+        (Ok((command, _)), None) => run_to_the_end(command),
+        (Err(error), _) => refuse(&error),
+    }
+}
+
+/// Runs one of [`LONG_COMMANDS`].
+fn run_until_stopped(command: CliCommand, in_force: Vec<Setting>, start: &StartSignals) -> ExitCode {
+    match command {
+        CliCommand::Serve(settings) => {
             let warnings = warnings("serve", &settings);
-            end(serve::run(*settings, in_force, &warnings, None))
+            end(serve::run(*settings, in_force, &warnings, None, start))
         }
-        Ok((CliCommand::Reflect(reflect), in_force)) => {
+        CliCommand::Reflect(reflect) => {
             let warnings = warnings("reflect", &reflect.settings);
-            end(reflect.to.options().and_then(|options| serve::run(reflect.settings, in_force, &warnings, Some(options))))
+            end(reflect.to.options().and_then(|options| serve::run(reflect.settings, in_force, &warnings, Some(options), start)))
         }
-        Ok((CliCommand::Announce(options), _)) => end(announce::run(options)),
-        Ok((CliCommand::Demo(options), _)) => end(demo::run(&options)),
-        Ok((CliCommand::Openapi(options), _)) => end(openapi::run(options)),
-        Ok((CliCommand::Store(command), _)) => store::run(&command),
-        Ok((CliCommand::Completion { shell }, _)) => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
-        Ok((CliCommand::Man, _)) => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
-        Ok((command, _)) => ask(command),
-        Err(error) => refuse(&error),
+        CliCommand::Announce(options) => end(announce::run(options, start)),
+        CliCommand::Demo(options) => end(demo::run(&options, start)),
+        command => run_to_the_end(command),
+    }
+}
+
+/// Runs a command that ends by itself. A signal ends it as the system does.
+fn run_to_the_end(command: CliCommand) -> ExitCode {
+    match command {
+        CliCommand::Openapi(options) => end(openapi::run(options)),
+        CliCommand::Store(command) => store::run(&command),
+        CliCommand::Completion { shell } => finish(scripts::completion(shell, Cli::command()).map(|()| Verdict::Fine)),
+        CliCommand::Man => finish(scripts::man(Cli::command()).map(|()| Verdict::Fine)),
+        command => ask(command),
     }
 }
 

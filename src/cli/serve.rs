@@ -8,16 +8,24 @@ use super::output::print_coloured;
 use crate::config::{Setting, Settings};
 use crate::doctor::{DoctorOptions, examine_files};
 use crate::reflect::ReflectOptions;
+use crate::runtime::{Signals, StartSignals};
 use crate::{runtime, telemetry};
 
 /// Serves until told to stop, or only looks at the settings; with a target it also reflects.
-pub(super) fn run(settings: Settings, in_force: Vec<Setting>, warnings: &[String], reflect: Option<ReflectOptions>) -> anyhow::Result<()> {
+pub(super) fn run(
+    settings: Settings,
+    in_force: Vec<Setting>,
+    warnings: &[String],
+    reflect: Option<ReflectOptions>,
+    start: &StartSignals,
+) -> anyhow::Result<()> {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
-    // before anything else: whoever ends a start, or asks for files to be read again, shall not meet the system's default, a sudden end
-    let signals = executor.block_on(async { runtime::Signals::new() }).context("cannot receive signals")?;
     if settings.check_config {
+        // exit code 0 would say that the settings are fine
+        start.kill_from_now_on();
         return executor.block_on(check(&settings, warnings));
     }
+    let signals = executor.block_on(async { Signals::new(start) }).context("cannot receive signals")?;
     let log = telemetry::init(settings.log_format, settings.log_level)?;
     for warning in warnings {
         tracing::warn!("{warning}");

@@ -29,7 +29,7 @@ use crate::view::{Effects, Live, View};
 pub use decoded::{DecodedBudget, DecodedRoom, NoDecodedRoom};
 pub use folding::{Folder, folder};
 pub use marks::{ChangeCounts, QueueMarks};
-pub use persist::{PersistState, Persistence, Persister, persister};
+pub use persist::{PersistState, Persistence, Persister, Unsynced, persister};
 use queue::Batch;
 pub use queue::{CommandQueue, CommandSender, WeakCommandSender, WriterGone, command_queue};
 
@@ -276,6 +276,7 @@ impl Committer {
             group.sequence_reserved = Some(self.reserved);
         }
         if let Some(log) = self.log.as_ref().filter(|_| !group.is_empty()) {
+            self.persister.note_writing(&group);
             log.append(&mut group);
             self.publisher.marks.log_fails.store(log.is_failing(), Ordering::Relaxed);
         }

@@ -147,6 +147,10 @@ enum Next {
 struct Waiting {
     gathered: Gathered,
     since: Option<Instant>,
+    /// How many changes the writer is writing to the log.
+    writing: usize,
+    /// What the store is busy with: how many changes, and since when they wait.
+    storing: Option<(usize, Option<Instant>)>,
     failing: bool,
     stopped: bool,
     finished: bool,
@@ -175,6 +179,29 @@ pub struct PersistWorker<P> {
     reminders: Mutex<Reminders<()>>,
 }
 
+/// Tells at any time what is not synced, without waiting for the store.
+#[derive(Debug, Clone)]
+pub struct Unsynced(Arc<Shared>);
+
+/// What is not synced at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnsyncedChanges {
+    /// The number of keys, cursors and tombstones that the writer has applied and that are not known to be synced.
+    pub changes: usize,
+    /// Since when the oldest of them waits.
+    pub since: Option<Instant>,
+}
+
+impl Unsynced {
+    /// What is not synced now.
+    #[must_use]
+    pub fn now(&self) -> UnsyncedChanges {
+        let waiting = self.0.lock();
+        let (storing, storing_since) = waiting.storing.unwrap_or_default();
+        UnsyncedChanges { changes: waiting.writing + storing + waiting.gathered.len(), since: storing_since.or(waiting.since) }
+    }
+}
+
 /// Makes both ends; `state` is told how it goes.
 pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistState>) -> (Persister, PersistWorker<P>) {
     let shared = Arc::new(Shared::default());
@@ -185,6 +212,13 @@ pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistSta
 }
 
 impl Waiting {
+    /// Takes what waits, to store it.
+    fn take(&mut self) -> (Group, Option<Instant>) {
+        let since = self.since.take();
+        self.storing = Some((self.gathered.len(), since));
+        (self.gathered.take(), since)
+    }
+
     /// How long to wait until it is looked at again, if it has waited so long; `None` once it is time.
     fn left(&self, waited: Duration) -> Option<Duration> {
         let is_calm = waited >= GROUP_WINDOW && self.gathered.len() < CALM_CHANGES_MAX;
@@ -225,9 +259,15 @@ impl Shared {
 }
 
 impl Persister {
+    /// Notes that the log is being written with a group, which may take any time and is followed by [`Self::push`].
+    pub fn note_writing(&self, group: &Group) {
+        self.shared.lock().writing = group.len();
+    }
+
     /// Adds a group to what waits, and says how many changes and bytes wait now. Blocks while a healthy store is too far behind; never for a failing one.
     pub fn push(&self, group: Group) -> (usize, usize) {
         let mut waiting = self.shared.lock();
+        waiting.writing = 0;
         while waiting.is_full() && !waiting.failing && !waiting.stopped {
             waiting = self.shared.wait(waiting, None);
         }
@@ -279,6 +319,11 @@ impl<P: Persistence> PersistWorker<P> {
         self
     }
 
+    /// What is not synced, for whoever ends the process.
+    pub fn unsynced(&self) -> Unsynced {
+        Unsynced(Arc::clone(&self.shared))
+    }
+
     /// Stores groups until the writer has finished and nothing waits, or the last try fails. Gives the store back.
     pub fn run(self) -> P {
         let mut untidy = true;
@@ -305,7 +350,9 @@ impl<P: Persistence> PersistWorker<P> {
             untidy = true;
             // the window of the next group begins with its first change, no earlier than now
             let next_at = Instant::now() + GROUP_WINDOW;
-            match self.persistence.persist(&group) {
+            let outcome = self.persistence.persist(&group);
+            self.shared.lock().storing = None;
+            match outcome {
                 Ok(()) => {
                     self.succeeded();
                     if let Some(since) = since {
@@ -353,8 +400,7 @@ impl<P: Persistence> PersistWorker<P> {
         let mut waiting = self.shared.lock();
         loop {
             if waiting.finished {
-                let group = waiting.gathered.take();
-                let since = waiting.since.take();
+                let (group, since) = waiting.take();
                 return if group.is_empty() { Next::End } else { Next::Group { group: group.into(), since, last: true } };
             }
             let timeout = match waiting.since {
@@ -368,8 +414,7 @@ impl<P: Persistence> PersistWorker<P> {
             };
             waiting = self.shared.wait(waiting, timeout);
         }
-        let since = waiting.since.take();
-        let group = waiting.gathered.take();
+        let (group, since) = waiting.take();
         self.shared.changed.notify_all();
         Next::Group { group: group.into(), since, last: false }
     }

@@ -16,7 +16,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -71,20 +70,14 @@ pub enum DemoError {
     /// The sidecar is gone.
     #[error("meshkeep serve ended ({0}): what it said is above")]
     SidecarEnded(std::process::ExitStatus),
-    /// The system does not tell when to stop.
-    #[error("cannot receive signals: {0}")]
-    Signals(std::io::Error),
 }
 
-/// Runs until Ctrl-C or `q`.
+/// Runs until `stopped` is ready, or `q` is pressed.
 ///
 /// # Errors
 /// [`DemoError`].
-pub async fn run(options: &DemoOptions) -> Result<(), DemoError> {
-    let signals = |kind| signal(kind).map_err(DemoError::Signals);
-    let (mut interrupt, mut terminate) = (signals(SignalKind::interrupt())?, signals(SignalKind::terminate())?);
-    // a terminal that is closed: the sidecar would take it for a wish to read its files again, and go on without us
-    let mut hangup = signals(SignalKind::hangup())?;
+pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Result<(), DemoError> {
+    let mut stopped = std::pin::pin!(stopped);
     let mut tasks = JoinSet::new();
     let mut sources = Vec::new();
     for (name, id) in CLUSTERS {
@@ -109,9 +102,7 @@ pub async fn run(options: &DemoOptions) -> Result<(), DemoError> {
     explain(&DemoOptions { listen, control, ..options.clone() });
     loop {
         tokio::select! {
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            _ = hangup.recv() => break,
+            () = stopped.as_mut() => break,
             ended = sidecar.ended() => return Err(DemoError::SidecarEnded(ended)),
             ask = asked.recv() => match ask {
                 None | Some(Ask::Quit) => break,

@@ -38,6 +38,7 @@ mod secrets;
 mod shutdown;
 mod starting;
 
+mod stopping;
 mod store_command;
 mod store_faults;
 mod streams;

@@ -3,6 +3,7 @@
 
 pub(crate) mod certificates;
 pub(crate) mod etcd;
+pub(crate) mod hanging;
 pub(crate) mod hostile;
 pub(crate) mod mesh;
 pub(crate) mod meshkeep;

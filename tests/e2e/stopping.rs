@@ -1,0 +1,230 @@
+//! SIGTERM in the first moments of a start, and while the data directory or a file that is read does not answer.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::hanging::{Hanging, HangingDirectory};
+use crate::harness::mesh::SMALL;
+use crate::harness::meshkeep::Home;
+use crate::harness::scene::Scene;
+use crate::harness::{PATIENCE, eventually};
+
+/// How long a shutdown may take: 5 s by design, of which one that waits for the disk uses 4.7 s, and a second for a machine that is busy with other tests.
+const SHUTDOWN: Duration = Duration::from_secs(6);
+
+/// How long a start takes until it serves, about: the signals come at random moments of it.
+const START: Duration = Duration::from_millis(60);
+
+/// SIGSEGV in a mask of signals (signal(7)).
+const SIGSEGV: u64 = 1 << 10;
+
+/// A command of its own, ended when dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(arguments: &[String]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+        command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Waits for the first instructions of the program itself: Rust's runtime catches SIGSEGV right before. A signal that comes earlier meets a
+    /// process that has not begun.
+    fn begun(&self) {
+        let status = format!("/proc/{}/status", self.0.id());
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = fs::read_to_string(&status).unwrap();
+            let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+            if u64::from_str_radix(caught.trim(), 16).unwrap() & SIGSEGV != 0 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the program does not begin");
+            std::thread::yield_now();
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap(), signal).unwrap();
+    }
+
+    /// How it ended, and what it wrote to standard error.
+    async fn end(mut self) -> (ExitStatus, String) {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it does not end within {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        let mut text = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        (status, text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // nothing can be done about one that has ended already
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The commands that run until they are told to stop, with files in a directory.
+fn commands(directory: &Path, etcd: &Etcd) -> [Vec<String>; 4] {
+    let path = |name: &str| directory.join(name).display().to_string();
+    fs::create_dir(directory.join("clustermesh")).unwrap();
+    fs::write(path("etcd.yaml"), etcd.client_file_yaml()).unwrap();
+    fs::write(path("vms.yaml"), "cluster: {name: vms, id: 77}\n").unwrap();
+    let sidecar = ["--clustermesh-config", &path("clustermesh"), "--data-dir", &path("data"), "--listen", "127.0.0.1:0"];
+    let command = |name: &str, arguments: &[&str]| [&[name], arguments].concat().iter().map(|part| (*part).to_owned()).collect();
+    [
+        command("serve", &sidecar),
+        command("reflect", &[&sidecar[..], &["--to", &path("etcd.yaml")]].concat()),
+        command("announce", &["--to", &path("etcd.yaml"), &path("vms.yaml")]),
+        command("demo", &["--pods", "1", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]),
+    ]
+}
+
+#[tokio::test]
+async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
+    let (directory, etcd) = (TempDir::new().unwrap(), Etcd::builder().start().await);
+    let commands = commands(directory.path(), &etcd);
+    let mut random = rand::rng();
+    let mut wrong = Vec::new();
+    for number in 0..60 {
+        // the sidecar's start is the longest, so it has most of the tries
+        let command = &commands[[0, 0, 0, 1, 2, 3][number % 6]];
+        let running = Running::start(command);
+        running.begun();
+        let moment = Duration::from_micros(random.random_range(100..u64::try_from(START.as_micros()).unwrap()));
+        tokio::time::sleep(moment).await;
+        running.signal(Signal::TERM);
+        let (status, text) = running.end().await;
+        if status.code() != Some(0) {
+            wrong.push(format!("{} {moment:?}: {status}, signal {:?}\n{text}", command[0], status.signal()));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of 60:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
+    let (directory, etcd) = (TempDir::new().unwrap(), Etcd::builder().start().await);
+    let [serve, reflect, announce, _] = commands(directory.path(), &etcd);
+    let hanging_at = directory.path().join("hanging");
+    let hanging = HangingDirectory::at(&hanging_at).await;
+    let file = |name: &str, text: &str| {
+        fs::write(hanging_at.join(name), text).unwrap();
+        hanging_at.join(name).display().to_string()
+    };
+    let (settings, token, to) = (file("settings", "log-level: info\n"), file("token", "secret\n"), file("to", &etcd.client_file_yaml()));
+    let more = file("more.yaml", "cluster: {name: vms, id: 77}\n");
+    let with = |command: &[String], more: &[&str]| [command, &more.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()].concat();
+    let mut reflect_elsewhere = reflect.clone();
+    *reflect_elsewhere.last_mut().unwrap() = to;
+    hanging.hang(Hanging::Killable);
+    for command in [
+        with(&serve, &["--config", &settings]),
+        with(&serve, &["--token-file", &token]),
+        with(&reflect, &["--config", &settings]),
+        reflect_elsewhere,
+        with(&announce, &[&more]),
+    ] {
+        let running = Running::start(&command);
+        hanging.is_waited_for(Hanging::Killable).await;
+        let signalled = Instant::now();
+        running.signal(Signal::TERM);
+        let (status, text) = running.end().await;
+        assert_eq!(status.code(), Some(0), "{command:?}: {status}\n{text}");
+        assert!(signalled.elapsed() < SHUTDOWN, "{command:?}: {:?}", signalled.elapsed());
+    }
+    // a check that did not come to its end has not found everything fine
+    let running = Running::start(&with(&serve, &["--check-config", "--token-file", &token]));
+    hanging.is_waited_for(Hanging::Killable).await;
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().await.0.signal(), Some(15));
+}
+
+/// A sidecar that mirrors a cluster into a directory that can hang.
+async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let directory = HangingDirectory::at(&scene.home.data_directory()).await;
+    scene.start_meshkeep().await;
+    scene.settles("the first loading").await;
+    (scene, directory)
+}
+
+/// Asserts that the log of a process that ended says what it left behind.
+fn says_what_was_not_synced(log: &str) {
+    let last: Vec<&str> = log.lines().rev().take(2).collect();
+    assert!(last[0].contains("the kernel holds it in an uninterruptible write to the data directory"), "{log}");
+    assert!(last[1].contains("which the data directory has not finished"), "{log}");
+    let count = last[1].split_once("unsynced_changes=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
+    assert!(count.is_some_and(|count| count > 0), "{log}");
+}
+
+#[tokio::test]
+async fn a_data_directory_that_hangs_keeps_no_shutdown_and_the_log_says_what_was_not_synced() {
+    let (mut scene, directory) = scene_with_hanging_directory().await;
+    directory.hang(Hanging::Killable);
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    directory.is_waited_for(Hanging::Killable).await;
+    scene.follower = None;
+    let ended = scene.meshkeep.take().unwrap().stop().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+    assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+    says_what_was_not_synced(&ended.log);
+
+    // what was not synced is read again
+    directory.go_on(Hanging::Killable);
+    scene.start_meshkeep().await;
+    scene.settles("a directory that hung").await;
+}
+
+#[tokio::test]
+async fn a_process_that_the_kernel_holds_in_a_write_has_said_so() {
+    let (mut scene, directory) = scene_with_hanging_directory().await;
+    directory.hang(Hanging::Uninterruptible);
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    directory.is_waited_for(Hanging::Uninterruptible).await;
+    scene.follower = None;
+    let meshkeep = scene.meshkeep.take().unwrap();
+    let (id, signalled) = (meshkeep.id(), Instant::now());
+    meshkeep.terminate();
+    eventually("the end of all threads but one that is held", || async {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        // the first thread has ended, and the process is still there
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')).then_some(())
+    })
+    .await;
+    assert!(signalled.elapsed() < SHUTDOWN, "{:?}", signalled.elapsed());
+    says_what_was_not_synced(&meshkeep.log());
+    directory.go_on(Hanging::Uninterruptible);
+    let ended = meshkeep.end().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+}
+
+#[tokio::test]
+async fn a_start_on_a_data_directory_that_hangs_ends_with_0() {
+    let mut home = Home::new();
+    let directory = HangingDirectory::at(&home.data_directory()).await;
+    directory.hang(Hanging::Killable);
+    let beginning = home.begin().await;
+    directory.is_waited_for(Hanging::Killable).await;
+    let ended = beginning.stop().await;
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
+    assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+    assert!(ended.log.contains("shutting down before the store was loaded"), "{}", ended.log);
+}
