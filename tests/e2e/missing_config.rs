@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use etcd_client::Permission;
 use serde_json::{Value, json};
 
 use crate::harness::etcd::{Etcd, Tls};
@@ -123,7 +124,10 @@ async fn a_config_that_may_not_be_read_is_read_as_soon_as_it_may() {
     assert_eq!(found["severity"], "critical", "{found}");
     stays_without_config(&meshkeep, "paris").await;
     has_no_entries(&meshkeep).await;
-    etcd.restrict_to_remote("paris").await;
+    let mut client = etcd.client().await;
+    for granted in [Permission::read("cilium/cluster-config/paris"), Permission::read("cilium/synced/paris/").with_prefix()] {
+        client.role_grant_permission("mesh", granted).await.unwrap();
+    }
     settles(&meshkeep, &Truth::of([&paris]).expected(), "the right to read the config").await;
 }
 
