@@ -42,7 +42,7 @@ const TRANSFERRED: &str = "const all = [...performance.getEntriesByType('navigat
 
 pub(crate) async fn page(keys: u32) -> Outcome<()> {
     // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, client) = start_etcd(home.path()).await?;
     let (count, _) = fill(&client, keys).await?;

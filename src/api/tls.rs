@@ -55,7 +55,7 @@ fn expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
 
 /// What the files say now. A key that is not the certificate's is refused.
 fn serving(files: &TlsFiles) -> Result<Serving, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(&files.certificate)?;
     let expiry = expiry(&chain);
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| not_pem(&files.key, &error))?;

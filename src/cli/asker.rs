@@ -97,7 +97,7 @@ impl Asker {
         let server = shown_server(&options.server);
         let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).redirect(redirects()).no_proxy();
         let base = match options.server.strip_prefix("unix://") {
             Some(path) if path.starts_with('/') => {

@@ -91,7 +91,7 @@ impl ClientFile {
             let store: RootCertStore = roots(Some(authorities.as_path())).map_err(|error| error.to_string())?;
             let chain = certificates(certificate).map_err(|error| error.to_string())?;
             let (own, between) = chain.split_first().ok_or("no certificate in it")?;
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
             let verified = verifier.map_err(|error| error.to_string())?.verify_client_cert(own, between, UnixTime::now());
             verified.map(|_| ()).map_err(|error| error.to_string())

@@ -20,10 +20,10 @@ const NOT_PEM: &str = "not in PEM form, or cut off";
 
 /// The TLS side of a client file. Blocks on files.
 pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("must hold: ring supports TLS 1.2 and 1.3");
+        .expect("must hold: aws-lc supports TLS 1.2 and 1.3");
     let builder = builder.dangerous().with_custom_certificate_verifier(server_verifier(file)?);
     let mut config = match &file.client_pair {
         None => builder.with_no_client_auth(),
@@ -39,7 +39,7 @@ pub(super) fn client_config(file: &ClientFile) -> Result<ClientConfig, KvstoreEr
 
 /// Who decides whether a server's certificate is trusted. Blocks on files.
 pub(super) fn server_verifier(file: &ClientFile) -> Result<Arc<dyn ServerCertVerifier>, KvstoreError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     if file.insecure_skip_tls_verify {
         return Ok(Arc::new(AcceptAnyServer { provider }));
     }

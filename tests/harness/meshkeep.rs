@@ -344,7 +344,7 @@ pub(crate) fn http() -> &'static reqwest::Client {
     static HTTP: OnceLock<reqwest::Client> = OnceLock::new();
     HTTP.get_or_init(|| {
         // an error says that there is one already
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         // no pool: a connection lives on the runtime of the test that opened it
         reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap()
     })

@@ -120,7 +120,7 @@ impl Poster {
         let refused = |reason: String| BindError::OnProblem { shown: shown.clone(), reason };
         let parsed = Url::parse(url.whole()).map_err(|error| refused(format!("it is no URL ({error})")))?;
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         // no connection is kept: there are minutes between two posts, and one that the receiver closed meanwhile would cost one
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).timeout(ANSWER_TIME_MAX).pool_max_idle_per_host(0);
         builder = builder.redirect(Policy::none()).no_proxy();

@@ -43,7 +43,7 @@ impl Running {
 
 /// The provider that reqwest takes; another test may have set the same one already.
 pub(super) fn set_provider() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 pub(super) async fn get(url: String) -> reqwest::Result<reqwest::Response> {
