@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::local::{certificate, seconds_now};
 use super::{Check, Outcome};
-use crate::kvstore::{ClientFile, Endpoint, Handshake, ServerFacts, examine};
+use crate::kvstore::{ClientFile, Endpoint, Handshake, ServerFacts, TlsRefusal, examine};
 
 /// The domain in which Cilium's chart names clusters that have addresses alone (`clustermesh.config.domain`).
 const MESH_DOMAIN: &str = "mesh.cilium.io";
@@ -67,19 +67,14 @@ fn name_advice(host: &str) -> &'static str {
 
 fn tls(client: &ClientFile, handshake: &Handshake) -> Vec<Check> {
     let mut checks = Vec::new();
-    let names = handshake.chain.first().map(|own| own.names.join(", ")).filter(|names| !names.is_empty());
     let now = seconds_now();
     checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..certificate("server: ", facts, now) }));
-    if let Some(reason) = &handshake.untrusted {
-        let advice = format!(
-            "trusted-ca-file must hold the authority that signed it, and the endpoint's host must be one of its names ({})",
-            names.as_deref().unwrap_or("it has none")
-        );
-        checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), advice));
+    if let Some(TlsRefusal { reason, cure }) = &handshake.untrusted {
+        checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), cure.clone()));
     }
-    if let Some(error) = &handshake.error {
-        let advice = client_certificate_advice(client, handshake).unwrap_or("is this the port of an etcd that speaks TLS?".to_owned());
-        checks.push(Check::failed("tls", error.clone(), advice));
+    if let Some(TlsRefusal { reason, cure }) = &handshake.error {
+        let advice = client_certificate_advice(client, handshake).map_or_else(|| cure.clone(), |advice| format!("{cure}; {advice}"));
+        checks.push(Check::failed("tls", reason.clone(), advice));
     }
     if let Some(protocol) = &handshake.protocol {
         let asked = if handshake.acceptable_authorities.is_some() { ", asks for a client certificate" } else { "" };

@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 
 use super::{Check, DoctorOptions};
 use crate::clustermesh::{ClusterFiles, read_cluster_files};
-use crate::kvstore::{CertificateFacts, ClientFile};
+use crate::kvstore::{CertificateFacts, ClientFile, TlsRefusal};
 use crate::model::{ClusterName, EtcdClusterId};
 use crate::store::{StoreError, inspect};
 
@@ -124,10 +124,13 @@ pub(super) fn certificates(client: &ClientFile) -> Vec<Check> {
             Ok(found) => checks.extend(found.iter().map(|facts| certificate(&format!("{}: ", file.path.display()), facts, now))),
         }
     }
-    if let Some(Err(reason)) = client.client_certificate_is_trusted() {
-        let advice =
-            "fine if the server trusts another authority; else client and authorities were made by different installations: share one CA";
-        checks.push(Check::warning("certificates", format!("the client's certificate is not signed by trusted-ca-file: {reason}"), advice));
+    if let Some(Err(TlsRefusal { reason, cure })) = client.client_certificate_is_trusted() {
+        let advice = format!("fine if the server trusts another authority; otherwise: {cure}");
+        checks.push(Check::warning(
+            "certificates",
+            format!("the client's certificate is not trusted by trusted-ca-file: {reason}"),
+            advice,
+        ));
     }
     checks
 }

@@ -13,7 +13,7 @@ use tonic::transport::{self, Channel, Uri};
 
 use super::endpoint::Address;
 use super::error::with_causes;
-use super::tls::client_config;
+use super::tls::ClientTls;
 use super::{ClientFile, ClientOptions, Endpoint, KvstoreError};
 
 /// How much one stream may have on the way to us: etcd's largest message (1.5 MiB, `--max-request-bytes`) takes two round trips.
@@ -34,7 +34,7 @@ pub(super) async fn dial(file: &ClientFile, address: &Address, options: &ClientO
     let authority = address.authority();
     let limit = options.connect_timeout;
     let opening = async {
-        let stream = open_stream(file, address).await?;
+        let (stream, _) = open_stream(file, address).await?;
         into_channel(stream, address, options).await
     };
     timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("connecting to {authority}"), limit }))
@@ -45,15 +45,17 @@ pub(super) async fn dial(file: &ClientFile, address: &Address, options: &ClientO
 /// it. So this asks again over a second connection, and only listens.
 pub(super) async fn tls_refusal(file: &ClientFile, address: &Address, options: &ClientOptions) -> Option<KvstoreError> {
     let listening = async {
-        let mut stream = open_stream(file, address).await.ok()?;
+        let (mut stream, tls) = open_stream(file, address).await.ok()?;
         // tokio-rustls gives TLS errors this kind; any other says nothing new
-        stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)
+        let error = stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)?;
+        Some(tls?.refusal(&error))
     };
-    let cause = timeout(options.connect_timeout, listening).await.ok()??;
-    Some(KvstoreError::Tls { authority: address.authority(), cause })
+    let refusal = timeout(options.connect_timeout, listening).await.ok()??;
+    Some(KvstoreError::Tls { authority: address.authority(), refusal })
 }
 
-async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream, KvstoreError> {
+/// The stream, and what explains its errors if it is one of TLS.
+async fn open_stream(file: &ClientFile, address: &Address) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
     let authority = address.authority();
     // the files first: a missing certificate is better news than a refused connection
     let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
@@ -61,15 +63,18 @@ async fn open_stream(file: &ClientFile, address: &Address) -> Result<BoxedStream
     let addresses = resolve(file, address).await.map_err(connect)?;
     let stream = TcpStream::connect(addresses.as_slice()).await.map_err(connect)?;
     stream.set_nodelay(true).map_err(connect)?;
-    let Some(connector) = tls else {
-        return Ok(Box::new(stream));
+    let Some(tls) = tls else {
+        return Ok((Box::new(stream), None));
     };
     let name = address.server_name().map_err(|_| KvstoreError::InvalidEndpoint {
         endpoint: Endpoint::new(&authority),
         reason: "not a host name that TLS can verify",
     })?;
-    let stream = connector.connect(name, stream).await.map_err(|cause| KvstoreError::Tls { authority, cause })?;
-    Ok(Box::new(stream))
+    let connector = TlsConnector::from(Arc::new(tls.config.clone()));
+    match connector.connect(name, stream).await {
+        Ok(stream) => Ok((Box::new(stream), Some(tls))),
+        Err(error) => Err(KvstoreError::Tls { authority, refusal: tls.refusal(&error) }),
+    }
 }
 
 /// The addresses that the name of an endpoint stands for: those that the client file gives for it, else those that the system knows.
@@ -81,10 +86,9 @@ pub(super) async fn resolve(file: &ClientFile, address: &Address) -> io::Result<
 }
 
 /// The outer error is that of the blocking thread, which ends early only with the runtime.
-async fn read_tls(file: &ClientFile) -> io::Result<Result<TlsConnector, KvstoreError>> {
+async fn read_tls(file: &ClientFile) -> io::Result<Result<ClientTls, KvstoreError>> {
     let file = file.clone();
-    let config = tokio::task::spawn_blocking(move || client_config(&file)).await?;
-    Ok(config.map(|config| TlsConnector::from(Arc::new(config))))
+    Ok(tokio::task::spawn_blocking(move || ClientTls::read(&file)).await?)
 }
 
 /// Hands the stream to tonic once. When it breaks, tonic asks for another and gets an error, now and ever after.

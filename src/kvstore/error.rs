@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use super::Endpoint;
+use super::{Endpoint, TlsRefusal};
 use crate::model::{EtcdClusterId, Revision};
 
 /// How much of a key is shown in a message: keys may be as large as a request.
@@ -58,12 +58,12 @@ pub enum KvstoreError {
         cause: io::Error,
     },
     /// No TLS connection.
-    #[error("TLS with {authority} failed: {cause}")]
+    #[error("TLS with {authority} failed: {refusal}")]
     Tls {
         /// The host and port.
         authority: String,
-        /// What TLS said, such as an unknown issuer.
-        cause: io::Error,
+        /// Why, such as an unknown issuer, and what to do.
+        refusal: TlsRefusal,
     },
     /// Something took too long.
     #[error("{what} took longer than {limit:?}")]

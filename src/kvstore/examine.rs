@@ -16,18 +16,17 @@ use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::FromDer;
 
-use super::certificates::CertificateFacts;
 use super::dial::resolve;
 use super::endpoint::Address;
-use super::tls::{client_config, server_verifier};
-use super::{ClientFile, Endpoint, KvstoreError};
+use super::tls::{ClientTls, ServerVerifier, tls_error};
+use super::{CertificateFacts, ClientFile, Endpoint, KvstoreError, TlsRefusal};
 
 /// etcd's answer to `/version` has some 60 bytes.
 const VERSION_BYTES_MAX: usize = 4096;
@@ -55,11 +54,11 @@ pub struct Handshake {
     /// The server's certificates, its own first.
     pub chain: Vec<CertificateFacts>,
     /// Why the server's certificate is not trusted.
-    pub untrusted: Option<String>,
+    pub untrusted: Option<TlsRefusal>,
     /// The authorities whose client certificates the server takes; `None` if it asked for no certificate.
     pub acceptable_authorities: Option<Vec<String>>,
     /// Why the handshake failed.
-    pub error: Option<String>,
+    pub error: Option<TlsRefusal>,
 }
 
 /// What a server says of itself at `/version`.
@@ -85,16 +84,16 @@ pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration)
     found.connected = Some(connected.as_ref().map(|(_, peer, took)| (*peer, *took)).map_err(Clone::clone));
     let Ok((stream, _, _)) = connected else { return Ok(found) };
     if !address.secure {
-        found.server = Some(within(step_max, ask_version(stream, &address)).await);
+        found.server = Some(within(step_max, ask_version(stream, &address, None)).await.map_err(|unanswered| unanswered.text));
         return Ok(found);
     }
     let recorder = Arc::new(Recorder::default());
-    let config = {
+    let tls = {
         let (file, recorder) = (file.clone(), Arc::clone(&recorder));
         let reading = tokio::task::spawn_blocking(move || recording(&file, &recorder));
         reading.await.map_err(|error| KvstoreError::Malformed { reason: error.to_string() })??
     };
-    let opened = within(step_max, shake_hands(config, stream, &address)).await;
+    let opened = shake_hands(&tls, stream, &address, step_max).await;
     let mut handshake = recorder.told();
     match opened {
         Ok(stream) => {
@@ -102,7 +101,10 @@ pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration)
             let version = session.protocol_version().and_then(|version| version.as_str()).unwrap_or("TLS");
             let suite = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or("of an unknown suite");
             handshake.protocol = Some(format!("{}, {suite}", version.replace("TLSv1_", "TLS 1.")));
-            found.server = Some(within(step_max, ask_version(stream, &address)).await);
+            match within(step_max, ask_version(stream, &address, Some(&tls))).await {
+                Err(Unanswered { refusal: Some(refusal), .. }) => handshake.error = Some(refusal),
+                answer => found.server = Some(answer.map_err(|unanswered| unanswered.text)),
+            }
         }
         Err(error) => handshake.error = Some(error),
     }
@@ -111,8 +113,12 @@ pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration)
 }
 
 /// The answer, or that there was none in time.
-async fn within<T>(limit: Duration, step: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    timeout(limit, step).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+async fn within<T, E: From<String>>(limit: Duration, step: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    timeout(limit, step).await.unwrap_or_else(|_| Err(silence(limit).into()))
+}
+
+fn silence(limit: Duration) -> String {
+    format!("no answer within {limit:?}")
 }
 
 async fn addresses(file: &ClientFile, address: &Address) -> Result<Vec<SocketAddr>, String> {
@@ -135,21 +141,55 @@ async fn connect(addresses: &[SocketAddr], step_max: Duration) -> Result<(TcpStr
 }
 
 async fn shake_hands(
-    config: ClientConfig,
+    tls: &ClientTls,
     stream: TcpStream,
     address: &Address,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, String> {
-    let name = address.server_name().map_err(|_| "not a host name that TLS can verify".to_owned())?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| error.to_string())
+    limit: Duration,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, TlsRefusal> {
+    let connecting = async {
+        let name = address.server_name().map_err(|_| io::Error::other("not a host name that TLS can verify"))?;
+        TlsConnector::from(Arc::new(tls.config.clone())).connect(name, stream).await
+    };
+    let late = || io::Error::new(io::ErrorKind::TimedOut, silence(limit));
+    timeout(limit, connecting).await.unwrap_or_else(|_| Err(late())).map_err(|error| tls.refusal(&error))
+}
+
+/// Why `/version` was not answered.
+struct Unanswered {
+    text: String,
+    /// The reason in TLS, where it is one.
+    refusal: Option<TlsRefusal>,
+}
+
+impl From<String> for Unanswered {
+    fn from(text: String) -> Self {
+        Self { text, refusal: None }
+    }
+}
+
+impl Unanswered {
+    fn from_http(error: &hyper::Error, tls: Option<&ClientTls>) -> Self {
+        let cause = std::error::Error::source(error);
+        let io = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
+        let refusal = io.filter(|error| tls_error(error).is_some()).zip(tls).map(|(error, tls)| tls.refusal(error));
+        let text = match cause {
+            Some(cause) => cause.to_string(),
+            None if error.is_canceled() || error.is_closed() || error.is_incomplete_message() => {
+                "the server closed the connection".to_owned()
+            }
+            None => error.to_string(),
+        };
+        Self { text, refusal }
+    }
 }
 
 /// `GET /version`. In TLS 1.3 a server that refuses our certificate says so only in place of this answer.
-async fn ask_version(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, address: &Address) -> Result<ServerFacts, String> {
-    let shown = |error: hyper::Error| match std::error::Error::source(&error) {
-        Some(cause) => cause.to_string(),
-        None if error.is_canceled() || error.is_closed() || error.is_incomplete_message() => "the server closed the connection".to_owned(),
-        None => error.to_string(),
-    };
+async fn ask_version(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    address: &Address,
+    tls: Option<&ClientTls>,
+) -> Result<ServerFacts, Unanswered> {
+    let shown = |error: hyper::Error| Unanswered::from_http(&error, tls);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(shown)?;
     let request = hyper::Request::get("/version").header("host", address.authority()).body(Empty::<Bytes>::new());
     let request = request.map_err(|error| error.to_string())?;
@@ -158,7 +198,7 @@ async fn ask_version(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'stati
         let date = response.headers().get("date").and_then(|date| date.to_str().ok()).and_then(seconds_of);
         let body = Limited::new(response.into_body(), VERSION_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
         let body: serde_json::Value = serde_json::from_slice(&body.to_bytes()).map_err(|_| "what answers is no etcd".to_owned())?;
-        let version = body.get("etcdserver").and_then(|version| version.as_str()).ok_or("what answers is no etcd")?;
+        let version = body.get("etcdserver").and_then(|version| version.as_str()).ok_or_else(|| "what answers is no etcd".to_owned())?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|now| i64::try_from(now.as_secs()).ok());
         Ok(ServerFacts { version: version.to_owned(), clock_ahead_seconds: date.zip(now).map(|(theirs, ours)| theirs - ours) })
     };
@@ -182,14 +222,15 @@ fn seconds_of(date: &str) -> Option<i64> {
 
 /// The client's TLS configuration, with everything that the server shows written down, and its certificate taken whatever it is: this connection
 /// carries nothing.
-fn recording(file: &ClientFile, recorder: &Arc<Recorder>) -> Result<ClientConfig, KvstoreError> {
-    let mut config = client_config(file)?;
-    let verifier = server_verifier(file)?;
+fn recording(file: &ClientFile, recorder: &Arc<Recorder>) -> Result<ClientTls, KvstoreError> {
+    let mut tls = ClientTls::read(file)?;
+    let config = &mut tls.config;
+    let verifier = Arc::clone(&tls.verifier);
     config.dangerous().set_certificate_verifier(Arc::new(RecordServer { recorder: Arc::clone(recorder), verifier }));
     config.client_auth_cert_resolver =
         Arc::new(RecordRequest { recorder: Arc::clone(recorder), resolver: Arc::clone(&config.client_auth_cert_resolver) });
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    Ok(tls)
 }
 
 /// What a handshake showed so far.
@@ -210,7 +251,7 @@ impl Recorder {
 #[derive(Debug)]
 struct RecordServer {
     recorder: Arc<Recorder>,
-    verifier: Arc<dyn ServerCertVerifier>,
+    verifier: Arc<ServerVerifier>,
 }
 
 impl ServerCertVerifier for RecordServer {
@@ -225,7 +266,7 @@ impl ServerCertVerifier for RecordServer {
         let verified = self.verifier.verify_server_cert(own, between, name, stapled, now);
         self.recorder.note(|handshake| {
             handshake.chain = std::iter::once(own).chain(between).filter_map(CertificateFacts::of).collect();
-            handshake.untrusted = verified.err().map(|error| error.to_string());
+            handshake.untrusted = verified.err().and_then(|_| self.verifier.refusal());
         });
         Ok(ServerCertVerified::assertion())
     }
@@ -290,7 +331,7 @@ mod tests {
             server.write_all(answer.as_bytes()).await.unwrap();
         };
         let address = Address { host: "etcd".into(), port: 2379, secure: false };
-        tokio::join!(ask_version(client, &address), serving).0
+        tokio::join!(ask_version(client, &address, None), serving).0.map_err(|unanswered| unanswered.text)
     }
 
     #[tokio::test]

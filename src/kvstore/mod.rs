@@ -9,7 +9,6 @@
 //!
 //! The only room that imports `etcd-client`.
 
-mod certificates;
 mod client_fields;
 mod client_file;
 #[cfg(test)]
@@ -34,7 +33,6 @@ mod values;
 mod watch;
 mod watch_stream;
 
-pub use certificates::{CertificateFacts, CertificateFile};
 pub use client_file::{ClientFile, ClientFileError, Slip};
 pub(crate) use client_keys::meant_by;
 pub use connection::Connection;
@@ -49,6 +47,7 @@ pub use session::{
     ClusterSize, Condition, DeleteWatcher, Deleted, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys, Session,
     SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
 };
+pub use tls::{CertificateFacts, CertificateFile, TlsRefusal};
 pub use values::{Event, KeyValue, prefix_end};
 #[cfg(test)]
 pub(crate) use watch::ScriptedWatch;

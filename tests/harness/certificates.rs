@@ -28,11 +28,24 @@ pub(crate) struct Authority {
 impl Authority {
     /// A new authority; its certificate is `<name>.crt` in the directory.
     pub(crate) fn new(directory: &Path, name: &str) -> Self {
-        fs::create_dir_all(directory).unwrap();
+        Self::write(directory, name, CertifiedIssuer::self_signed(Self::parameters(name), KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// An intermediate authority, signed by this one.
+    pub(crate) fn below(&self, name: &str) -> Self {
+        let issuer = CertifiedIssuer::signed_by(Self::parameters(name), KeyPair::generate().unwrap(), &self.issuer).unwrap();
+        Self::write(&self.directory, name, issuer)
+    }
+
+    fn parameters(name: &str) -> CertificateParams {
         let mut parameters = parameters(&[], Some(name), EXPIRY_YEAR);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        let issuer = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
+        parameters
+    }
+
+    fn write(directory: &Path, name: &str, issuer: CertifiedIssuer<'static, KeyPair>) -> Self {
+        fs::create_dir_all(directory).unwrap();
         let certificate = directory.join(format!("{name}.crt"));
         fs::write(&certificate, issuer.pem()).unwrap();
         Self { directory: directory.into(), issuer, certificate }
@@ -48,7 +61,7 @@ impl Authority {
     pub(crate) fn server(&self, file_name: &str, names: &[&str]) -> Pair {
         let mut parameters = parameters(names, None, EXPIRY_YEAR);
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(file_name, &parameters)
+        self.sign(file_name, &parameters, &KeyPair::generate().unwrap())
     }
 
     /// A client's pair with this common name, which etcd takes for the user where authentication is on.
@@ -58,14 +71,22 @@ impl Authority {
 
     /// A client's pair that runs out at the beginning of a year.
     pub(crate) fn client_until(&self, common_name: &str, expiry_year: i32) -> Pair {
-        let mut parameters = parameters(&[], Some(common_name), expiry_year);
-        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(&format!("client-{common_name}"), &parameters)
+        self.sign_client(common_name, expiry_year, &KeyPair::generate().unwrap())
     }
 
-    fn sign(&self, file_name: &str, parameters: &CertificateParams) -> Pair {
-        let key = KeyPair::generate().unwrap();
-        let signed = parameters.signed_by(&key, &self.issuer).unwrap();
+    /// A client's pair with this key.
+    pub(crate) fn client_with_key(&self, common_name: &str, key: &KeyPair) -> Pair {
+        self.sign_client(common_name, EXPIRY_YEAR, key)
+    }
+
+    fn sign_client(&self, common_name: &str, expiry_year: i32, key: &KeyPair) -> Pair {
+        let mut parameters = parameters(&[], Some(common_name), expiry_year);
+        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(&format!("client-{common_name}"), &parameters, key)
+    }
+
+    fn sign(&self, file_name: &str, parameters: &CertificateParams, key: &KeyPair) -> Pair {
+        let signed = parameters.signed_by(key, &self.issuer).unwrap();
         let pair =
             Pair { certificate: self.directory.join(format!("{file_name}.crt")), key: self.directory.join(format!("{file_name}.key")) };
         fs::write(&pair.certificate, signed.pem()).unwrap();
@@ -77,6 +98,7 @@ impl Authority {
 fn parameters(names: &[&str], common_name: Option<&str>, expiry_year: i32) -> CertificateParams {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut parameters = CertificateParams::new(names).unwrap();
+    parameters.use_authority_key_identifier_extension = true;
     parameters.not_after = rcgen::date_time_ymd(expiry_year, 1, 1);
     parameters.distinguished_name = DistinguishedName::new();
     if let Some(common_name) = common_name {

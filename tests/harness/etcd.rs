@@ -201,6 +201,11 @@ impl Etcd {
         &self.authority
     }
 
+    /// The server's pair, which it reads anew for each connection.
+    pub(crate) fn server_pair(&self) -> &Pair {
+        &self.server_pair
+    }
+
     /// The pair of the client `meshkeep`.
     pub(crate) fn client_pair(&self) -> &Pair {
         &self.client_pair

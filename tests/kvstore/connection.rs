@@ -77,7 +77,14 @@ async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped
     let wrong = format!("endpoints: [{}]\ntrusted-ca-file: {}\n", etcd.url(), other.certificate().display());
     let error = refusal(&wrong, &etcd.url()).await;
     let authority = format!("127.0.0.1:{}", etcd.port());
-    assert_eq!(error.to_string(), format!("TLS with {authority} failed: invalid peer certificate: UnknownIssuer"));
+    let text = error.to_string();
+    let start = format!("TLS with {authority} failed: the server's certificate for localhost, 127.0.0.1 (serial ");
+    let end = format!(
+        ") is signed by CN=ca: {file} has no authority of this name, and the server does not send it as an intermediate certificate; add the certificate of \
+         CN=ca to trusted-ca-file ({file}); or, if it is an intermediate authority, append its certificate to the file of etcd's --cert-file",
+        file = other.certificate().display()
+    );
+    assert!(text.starts_with(&start) && text.ends_with(&end), "{text}");
     assert_eq!(error.disposition(), Disposition::Retry);
 
     let file = ClientFile::parse(format!("{wrong}insecure-skip-tls-verify: true").as_bytes()).unwrap();
@@ -93,12 +100,22 @@ async fn what_keeps_a_connection_from_opening_is_named() {
     let mut etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let (url, ca) = (etcd.url(), etcd.authority().certificate().display().to_string());
     let error = refusal(&format!("endpoints: [a]\ntrusted-ca-file: {ca}\n"), &url).await.to_string();
-    assert!(error.starts_with(&format!("TLS with 127.0.0.1:{} failed: received fatal alert: ", etcd.port())), "{error}");
+    let required = "failed: the server requires a client certificate, and the client file names none (";
+    assert!(error.starts_with(&format!("TLS with 127.0.0.1:{} {required}", etcd.port())), "{error}");
+    assert!(error.ends_with("; set cert-file and key-file"), "{error}");
 
     let missing = format!("endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: /nowhere.crt\nkey-file: /nowhere.key\n");
     assert_eq!(refusal(&missing, &url).await.to_string(), "/nowhere.crt cannot be used: No such file or directory (os error 2)");
-    let empty = "endpoints: [a]\ntrusted-ca-file: /dev/null\n";
-    assert_eq!(refusal(empty, &url).await.to_string(), "/dev/null cannot be used: no certificate in it");
+    let (own, stranger) = (etcd.client_pair().clone(), etcd.authority().client("stranger"));
+    let mixed =
+        format!("endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: {}\nkey-file: {}\n", own.certificate.display(), stranger.key.display());
+    let error = refusal(&mixed, &url).await.to_string();
+    let start = format!("{} cannot be used: it is not the key of CN=meshkeep (serial ", stranger.key.display());
+    assert!(error.starts_with(&start) && error.ends_with("; use the two files that were made together"), "{error}");
+    let empty = etcd.directory().join("empty.crt");
+    std::fs::write(&empty, "").unwrap();
+    let error = refusal(&format!("endpoints: [a]\ntrusted-ca-file: {}\n", empty.display()), &url).await.to_string();
+    assert_eq!(error, format!("{} cannot be used: no certificate in it", empty.display()));
 
     etcd.enable_auth("meshkeep", "secret").await;
     let wrong = etcd.client_file_yaml().replace("secret", "wr0ng-password");
@@ -112,6 +129,20 @@ async fn what_keeps_a_connection_from_opening_is_named() {
     etcd.stop().await;
     let error = refusal(&etcd.client_file_yaml(), &url).await.to_string();
     assert_eq!(error, format!("cannot connect to 127.0.0.1:{}: Connection refused (os error 111)", etcd.port()));
+}
+
+/// A client's key may be of each kind that Go's may be.
+#[tokio::test]
+async fn clients_with_keys_over_p521_and_ed25519_are_let_in_and_plain_servers_are_named() {
+    let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
+    for algorithm in [&rcgen::PKCS_ECDSA_P521_SHA512, &rcgen::PKCS_ED25519] {
+        etcd.authority().client_with_key("meshkeep", &rcgen::KeyPair::generate_for(algorithm).unwrap());
+        assert_eq!(open(&etcd).await.get(b"cilium/a", None).await.unwrap().0, None);
+    }
+    let plain = Etcd::start().await;
+    let error = refusal("endpoints: [a]\ninsecure-skip-tls-verify: true\n", &plain.url().replace("http:", "https:")).await.to_string();
+    assert!(error.contains("the server closed the connection during the handshake") || error.contains("does not speak TLS"), "{error}");
+    assert!(error.contains("Write http:// or insecure-transport: true"), "{error}");
 }
 
 #[tokio::test]
@@ -211,7 +242,8 @@ async fn certificates_are_read_anew_for_each_connection() {
     let stranger = stranger_authority.client("meshkeep");
     std::fs::copy(&stranger.certificate, &etcd.client_pair().certificate).unwrap();
     std::fs::copy(&stranger.key, &etcd.client_pair().key).unwrap();
-    assert!(Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.is_err());
+    let error = Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.err().unwrap().to_string();
+    assert!(error.contains("the client's certificate CN=meshkeep (serial ") && error.contains("etcd's --trusted-ca-file"), "{error}");
     etcd.authority().client("meshkeep");
     let opened = eventually("a connection with the right certificate", || async {
         Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.ok()
@@ -220,7 +252,7 @@ async fn certificates_are_read_anew_for_each_connection() {
     let ca = std::fs::read(etcd.authority().certificate()).unwrap();
     std::fs::copy(stranger_authority.certificate(), etcd.authority().certificate()).unwrap();
     let error = Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.err().unwrap().to_string();
-    assert!(error.contains("invalid peer certificate"), "{error}");
+    assert!(error.contains(" is signed by another CN=ca than that of ") && error.contains("same name, different key"), "{error}");
     std::fs::write(etcd.authority().certificate(), ca).unwrap();
     Connection::open(&file, &Endpoint::new(etcd.url()), &ClientOptions::default()).await.unwrap();
 }

@@ -1,45 +1,77 @@
 //! What certificates say, for people who look for a wrong one.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
-use x509_parser::extensions::GeneralName;
+use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 
-use super::ClientFile;
-use super::client_file::ClientPair;
-use super::tls::{certificates, roots};
+use super::super::ClientFile;
+use super::read_certificates;
 
-/// What a certificate says of itself.
+/// The fields of a certificate that people compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// Whom it is for.
     pub subject: String,
     /// Who signed it.
     pub issuer: String,
+    /// Its number, in hexadecimal digits, as `openssl x509 -serial` has it.
+    pub serial: String,
     /// The host names and addresses that it is good for.
     pub names: Vec<String>,
     /// From when on it is good, in seconds since 1970.
     pub not_before: i64,
     /// Until when, likewise.
     pub not_after: i64,
+    /// The identifier of its key (`subjectKeyIdentifier`), in hexadecimal digits.
+    pub key_id: Option<String>,
+    /// The identifier of the key that signed it (`authorityKeyIdentifier`), in hexadecimal digits.
+    pub issuer_key_id: Option<String>,
 }
 
 impl CertificateFacts {
     /// Reads a certificate; `None` for what is none.
-    pub(super) fn of(der: &CertificateDer<'_>) -> Option<Self> {
+    pub(in crate::kvstore) fn of(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-        let names = certificate.subject_alternative_name().ok().flatten();
         Some(Self {
             subject: certificate.subject().to_string(),
             issuer: certificate.issuer().to_string(),
-            names: names.iter().flat_map(|extension| &extension.value.general_names).filter_map(shown).collect(),
+            serial: certificate.raw_serial_as_string(),
+            names: names(&certificate),
             not_before: certificate.validity().not_before.timestamp(),
             not_after: certificate.validity().not_after.timestamp(),
+            key_id: key_id(&certificate),
+            issuer_key_id: issuer_key_id(&certificate),
         })
     }
+}
+
+/// The host names and addresses of a certificate.
+pub(super) fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    names.iter().flat_map(|extension| &extension.value.general_names).filter_map(shown).collect()
+}
+
+/// The identifier of a certificate's key.
+pub(super) fn key_id(certificate: &X509Certificate<'_>) -> Option<String> {
+    certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(hexadecimal(id.0)),
+        _ => None,
+    })
+}
+
+/// The identifier of the key that signed a certificate.
+pub(super) fn issuer_key_id(certificate: &X509Certificate<'_>) -> Option<String> {
+    certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| hexadecimal(id.0)),
+        _ => None,
+    })
+}
+
+/// Bytes as `0a:1b`.
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
 /// A name of a certificate that a connection can be checked against.
@@ -72,31 +104,10 @@ impl ClientFile {
         }
         let own = self.client_pair.as_ref().map(|pair| &pair.certificate);
         let facts = |path: &PathBuf| {
-            let found = certificates(path).map_err(|error| error.to_string());
+            let found = read_certificates(path).map_err(|error| error.to_string());
             CertificateFile { path: path.clone(), certificates: found.map(|found| found.iter().filter_map(CertificateFacts::of).collect()) }
         };
         self.trusted_ca_file.iter().chain(own).map(facts).collect()
-    }
-
-    /// Whether the client's certificate is signed by the authorities that the client itself trusts, as it is wherever Cilium's Helm chart made
-    /// both; `None` without either. A server may trust others. Blocks on files.
-    #[must_use]
-    pub fn client_certificate_is_trusted(&self) -> Option<Result<(), String>> {
-        let (Some(authorities), Some(ClientPair { certificate, .. }), false) =
-            (&self.trusted_ca_file, &self.client_pair, self.insecure_transport)
-        else {
-            return None;
-        };
-        let verify = || {
-            let store: RootCertStore = roots(Some(authorities.as_path())).map_err(|error| error.to_string())?;
-            let chain = certificates(certificate).map_err(|error| error.to_string())?;
-            let (own, between) = chain.split_first().ok_or("no certificate in it")?;
-            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
-            let verified = verifier.map_err(|error| error.to_string())?.verify_client_cert(own, between, UnixTime::now());
-            verified.map(|_| ()).map_err(|error| error.to_string())
-        };
-        Some(verify())
     }
 
     /// Whom the client logs in as, where the file gives a name and a password.

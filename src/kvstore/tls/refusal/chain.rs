@@ -1,0 +1,254 @@
+//! What is wrong with a certificate and those that came with it.
+
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::objects::{oid_registry, oid2sn};
+
+use super::super::certificates::{issuer_key_id, key_id, names};
+use super::super::trust::TrustedCertificates;
+use super::{NAMES_MAX, Owner, TlsRefusal, clip, describe, list, parsed, short_rsa_bits, words};
+
+/// A certificate, those that came with it, and those that are trusted.
+pub(super) struct Chain<'a> {
+    owner: Owner,
+    own: X509Certificate<'a>,
+    between: Vec<X509Certificate<'a>>,
+    trusted: &'a TrustedCertificates,
+}
+
+impl<'a> Chain<'a> {
+    pub(super) fn read(
+        owner: Owner,
+        own: &'a CertificateDer<'_>,
+        between: &'a [CertificateDer<'_>],
+        trusted: &'a TrustedCertificates,
+    ) -> Option<Self> {
+        Some(Self { owner, own: parsed(own)?, between: between.iter().filter_map(parsed).collect(), trusted })
+    }
+
+    pub(super) fn refusal(&self, name: Option<&ServerName<'_>>, error: &webpki::Error) -> TlsRefusal {
+        let own = self.shown(&self.own);
+        match error {
+            webpki::Error::UnknownIssuer => self.unknown_issuer(),
+            webpki::Error::CaUsedAsEndEntity if self.own.subject() == self.own.issuer() => self.unknown_issuer(),
+            webpki::Error::InvalidSignatureForPublicKey => self.wrong_key(),
+            webpki::Error::CertExpired { time, not_after } => self.expired(*time, *not_after),
+            webpki::Error::CertNotValidYet { time, not_before } => self.not_valid_yet(*time, *not_before),
+            webpki::Error::CertNotValidForName(_) => self.wrong_name(name),
+            webpki::Error::CaUsedAsEndEntity => TlsRefusal::new(
+                format!("{own} is that of an authority (CA:TRUE), not of a {}", self.owner.noun()),
+                format!("issue a new one without CA:TRUE, or add this certificate itself to {}", self.file()),
+            ),
+            webpki::Error::EndEntityUsedAsCa => {
+                let signers = self.between.iter().cloned().chain(self.trusted().filter(|other| other.subject() == self.last().issuer()));
+                let wrong = signers.into_iter().find(|certificate| !certificate.is_ca());
+                let shown = wrong.map_or_else(|| own.clone(), |certificate| self.shown(&certificate));
+                TlsRefusal::new(
+                    format!("{shown} has signed another one, and may not: CA:TRUE is missing"),
+                    "sign with an authority's certificate",
+                )
+            }
+            webpki::Error::RequiredEkuNotFoundContext(_) | webpki::Error::EmptyEkuExtension => self.wrong_purpose(),
+            webpki::Error::NameConstraintViolation => TlsRefusal::new(
+                format!("an authority above {own} may not sign for its names ({}): it has name constraints", list(&names(&self.own))),
+                "use an authority that may sign for them",
+            ),
+            webpki::Error::PathLenConstraintViolated => TlsRefusal::new(
+                format!("the chain of {own} has more authorities than one of them permits (pathLenConstraint)"),
+                "sign with an authority that is nearer to the root",
+            ),
+            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
+            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_)
+            | webpki::Error::SignatureAlgorithmMismatch => self.unsupported_signature(),
+            webpki::Error::UnsupportedCertVersion => TlsRefusal::new(
+                format!("{own} has no version 3 of X.509, and so no names"),
+                "issue a new one with subject alternative names (openssl: -extfile or -addext)",
+            ),
+            webpki::Error::UnsupportedCriticalExtension => {
+                TlsRefusal::new(format!("{own} has a critical extension that meshkeep does not know"), "issue a new one without it")
+            }
+            webpki::Error::InvalidCertValidity => TlsRefusal::new(format!("{own} ends before it begins"), "issue a new one"),
+            webpki::Error::MaximumSignatureChecksExceeded => TlsRefusal::new(
+                format!("too many certificates of one name could have signed {own}"),
+                format!("leave those in {} that are in use", self.file()),
+            ),
+            other => TlsRefusal::new(format!("{own} is not accepted ({})", words(other)), "issue a new one"),
+        }
+    }
+
+    /// Whose certificate it is, its subject and its serial number.
+    fn shown(&self, certificate: &X509Certificate<'_>) -> String {
+        if certificate.tbs_certificate.as_ref() == self.own.tbs_certificate.as_ref() {
+            return format!("the {}'s certificate {}", self.owner.noun(), describe(certificate));
+        }
+        let comes_with_it = self.between.iter().any(|other| other.tbs_certificate.as_ref() == certificate.tbs_certificate.as_ref());
+        let source = if comes_with_it { format!("that the {} sends", self.owner.noun()) } else { format!("of {}", self.trusted.place()) };
+        format!("the certificate {} {source}", describe(certificate))
+    }
+
+    /// Where an authority's certificate is to be added.
+    fn file(&self) -> String {
+        format!("trusted-ca-file ({})", self.trusted.place())
+    }
+
+    fn trusted(&self) -> impl Iterator<Item = X509Certificate<'a>> {
+        self.trusted.certificates().iter().filter_map(parsed)
+    }
+
+    /// The last certificate that can be reached from the own one by names of issuers.
+    fn last(&self) -> &X509Certificate<'a> {
+        let mut last = &self.own;
+        // as many steps as there are certificates: two may have signed each other
+        for _ in &self.between {
+            let next = self.between.iter().find(|other| other.subject() == last.issuer() && other.subject() != last.subject());
+            last = next.unwrap_or(last);
+        }
+        last
+    }
+
+    fn unknown_issuer(&self) -> TlsRefusal {
+        let last = self.last();
+        let (shown, issuer) = (self.shown(last), clip(&last.issuer().to_string()));
+        let place = self.trusted.place();
+        if last.subject() == last.issuer() {
+            let reason = format!("{shown} is signed by itself and is not in {place}");
+            return TlsRefusal::new(reason, format!("add it to {} if it is the right one", self.file()));
+        }
+        let (sends, append) = match self.owner {
+            Owner::Server => ("the server does not send it", "append its certificate to the file of etcd's --cert-file"),
+            Owner::Client => ("cert-file does not have it", "append its certificate to cert-file"),
+        };
+        let reason =
+            format!("{shown} is signed by {issuer}: {place} has no authority of this name, and {sends} as an intermediate certificate");
+        TlsRefusal::new(
+            reason,
+            format!("add the certificate of {issuer} to {}; or, if it is an intermediate authority, {append}", self.file()),
+        )
+    }
+
+    /// Who has the name of the issuer has another key.
+    fn wrong_key(&self) -> TlsRefusal {
+        let known: Vec<X509Certificate<'_>> = self.trusted().collect();
+        let chain = || std::iter::once(&self.own).chain(&self.between);
+        let issuers = |certificate: &X509Certificate<'_>| {
+            let is_issuer = |other: &&X509Certificate<'_>| {
+                other.subject() == certificate.issuer() && other.tbs_certificate.as_ref() != certificate.tbs_certificate.as_ref()
+            };
+            known.iter().chain(&self.between).filter(is_issuer).collect::<Vec<_>>()
+        };
+        if let Some((issuer, bits)) = chain().flat_map(issuers).find_map(|issuer| Some((issuer, short_rsa_bits(issuer)?))) {
+            return TlsRefusal::short_key(&self.shown(issuer), bits);
+        }
+        // a certificate that an authority of the right name cannot have signed, by the identifiers of keys where there are any
+        let has_another_key = |certificate: &&X509Certificate<'a>| {
+            let (signer, issuers) = (issuer_key_id(certificate), issuers(certificate));
+            !issuers.is_empty() && !issuers.iter().any(|issuer| signer.is_some() && key_id(issuer) == signer)
+        };
+        // from above: an authority that was made anew is more likely than anything else
+        let Some(certificate) = chain().rev().find(has_another_key) else {
+            let reason = format!("the signature of {} or of one above it is damaged", self.shown(&self.own));
+            return TlsRefusal::new(reason, "issue a new one");
+        };
+        self.same_name_other_key(certificate, &issuers(certificate))
+    }
+
+    fn same_name_other_key(&self, certificate: &X509Certificate<'_>, issuers: &[&X509Certificate<'_>]) -> TlsRefusal {
+        let issuer = clip(&certificate.issuer().to_string());
+        let known: Vec<String> = issuers.iter().filter_map(|issuer| key_id(issuer)).take(NAMES_MAX).collect();
+        let keys = match issuer_key_id(certificate) {
+            Some(signer) if !known.is_empty() => format!(" (signed by key {}, known {})", clip(&signer), clip(&known.join(" and "))),
+            _ => String::new(),
+        };
+        let is_trusted = self.trusted().any(|other| other.subject() == certificate.issuer());
+        let place =
+            if is_trusted { format!("that of {}", self.trusted.place()) } else { format!("that which the {} sends", self.owner.noun()) };
+        let reason = format!("{} is signed by another {issuer} than {place}: same name, different key{keys}", self.shown(certificate));
+        TlsRefusal::new(reason, self.another_authority(&issuer))
+    }
+
+    fn another_authority(&self, issuer: &str) -> String {
+        let file = self.file();
+        format!(
+            "add the certificate of the {issuer} that signed it to {file}; the authority was replaced, or two installations each have one of this name"
+        )
+    }
+
+    /// The certificates of the chain and the trusted ones.
+    fn all(&self) -> impl Iterator<Item = X509Certificate<'a>> {
+        std::iter::once(self.own.clone()).chain(self.between.clone()).chain(self.trusted())
+    }
+
+    fn expired(&self, now: UnixTime, not_after: UnixTime) -> TlsRefusal {
+        let ended = self.all().find(|certificate| is_at(certificate.validity().not_after.timestamp(), not_after));
+        let shown = self.shown(ended.as_ref().unwrap_or(&self.own));
+        let reason = format!("{shown} ended {}", date(not_after));
+        TlsRefusal::new(reason, format!("renew it, or correct this machine's clock, which says {}", date(now)))
+    }
+
+    fn not_valid_yet(&self, now: UnixTime, not_before: UnixTime) -> TlsRefusal {
+        let early = self.all().find(|certificate| is_at(certificate.validity().not_before.timestamp(), not_before));
+        let shown = self.shown(early.as_ref().unwrap_or(&self.own));
+        let reason = format!("{shown} is valid only from {} on", date(not_before));
+        TlsRefusal::new(
+            reason,
+            format!("correct this machine's clock, which says {}, or that of the machine that issued the certificate", date(now)),
+        )
+    }
+
+    fn wrong_name(&self, name: Option<&ServerName<'_>>) -> TlsRefusal {
+        let wanted = name.map(|name| clip(&name.to_str())).unwrap_or_default();
+        let (own, names) = (self.shown(&self.own), names(&self.own));
+        if names.is_empty() {
+            return TlsRefusal::new(
+                format!("{own} names no host: it has no subject alternative name, and the common name is not used"),
+                format!("issue a new one with {wanted} as a subject alternative name"),
+            );
+        }
+        let reason = format!("{own} is not for {wanted}: it is for {}", list(&names));
+        TlsRefusal::new(reason, format!("use one of these names as the endpoint's host, or issue a new certificate for {wanted}"))
+    }
+
+    fn wrong_purpose(&self) -> TlsRefusal {
+        let (purpose, wanted) = match self.owner {
+            Owner::Server => ("a server", "serverAuth"),
+            Owner::Client => ("a client", "clientAuth"),
+        };
+        let forbids = |certificate: &&X509Certificate<'_>| {
+            let usage = certificate.extended_key_usage().ok().flatten().map(|extension| extension.value);
+            usage.is_some_and(|usage| {
+                !usage.any
+                    && !match self.owner {
+                        Owner::Server => usage.server_auth,
+                        Owner::Client => usage.client_auth,
+                    }
+            })
+        };
+        let wrong = std::iter::once(&self.own).chain(&self.between).find(forbids).unwrap_or(&self.own);
+        let reason = format!("{} may not be used for {purpose}: its extended key usage lacks {wanted}", self.shown(wrong));
+        TlsRefusal::new(reason, format!("issue a new one with {wanted}"))
+    }
+
+    fn unsupported_signature(&self) -> TlsRefusal {
+        let algorithm = |certificate: &X509Certificate<'_>| {
+            let oid = &certificate.signature_algorithm.algorithm;
+            oid2sn(oid, oid_registry()).map_or_else(|_| oid.to_id_string(), str::to_owned)
+        };
+        // that of the own one is checked first
+        let chain: Vec<String> = std::iter::once(&self.own)
+            .chain(&self.between)
+            .map(|certificate| format!("{} by {}", self.shown(certificate), algorithm(certificate)))
+            .collect();
+        let reason = format!("a signature is of a kind that is not accepted: {} is signed {}", self.shown(&self.own), algorithm(&self.own));
+        let reason = if chain.len() > 1 { format!("a signature is of a kind that is not accepted: {}", chain.join(", ")) } else { reason };
+        TlsRefusal::new(reason, "sign with SHA-256, SHA-384 or SHA-512, by RSA, RSA-PSS, ECDSA over P-256, P-384 or P-521, or Ed25519")
+    }
+}
+
+fn is_at(seconds: i64, time: UnixTime) -> bool {
+    u64::try_from(seconds).unwrap_or_default() == time.as_secs()
+}
+
+fn date(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
