@@ -46,7 +46,7 @@ pub(super) async fn checks(client: &ClientFile, endpoint: &Endpoint, step_max: D
         }
         None => {}
     }
-    checks.extend(found.handshake.iter().flat_map(|handshake| tls(client, handshake)));
+    checks.extend(found.handshake.iter().flat_map(tls));
     if checks.iter().all(|check| check.outcome != Outcome::Failed) {
         checks.extend(found.server.map(|server| release(client, server)).into_iter().flatten());
     }
@@ -65,7 +65,7 @@ fn name_advice(host: &str) -> &'static str {
     }
 }
 
-fn tls(client: &ClientFile, handshake: &Handshake) -> Vec<Check> {
+fn tls(handshake: &Handshake) -> Vec<Check> {
     let mut checks = Vec::new();
     let now = seconds_now();
     checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..certificate("server: ", facts, now) }));
@@ -73,7 +73,7 @@ fn tls(client: &ClientFile, handshake: &Handshake) -> Vec<Check> {
         checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), cure.clone()));
     }
     if let Some(TlsRefusal { reason, cure }) = &handshake.error {
-        let advice = client_certificate_advice(client, handshake).map_or_else(|| cure.clone(), |advice| format!("{cure}; {advice}"));
+        let advice = client_certificate_advice(handshake).map_or_else(|| cure.clone(), |advice| format!("{cure}; {advice}"));
         checks.push(Check::failed("tls", reason.clone(), advice));
     }
     if let Some(protocol) = &handshake.protocol {
@@ -84,18 +84,28 @@ fn tls(client: &ClientFile, handshake: &Handshake) -> Vec<Check> {
 }
 
 /// What to do about a client certificate that a server does not take, if it asked for one.
-fn client_certificate_advice(client: &ClientFile, handshake: &Handshake) -> Option<String> {
+fn client_certificate_advice(handshake: &Handshake) -> Option<String> {
     let authorities = handshake.acceptable_authorities.as_ref()?;
     let whose = if authorities.is_empty() {
         "does not say whose it takes".to_owned()
     } else {
         format!("takes those of {}", authorities.join(" and "))
     };
-    Some(if client.has_client_certificate() {
-        format!("the server {whose}: use a client certificate that is signed by it")
-    } else {
-        format!("the server asks for a client certificate and {whose}: set cert-file and key-file")
-    })
+    let Some(last) = handshake.client_chain.last() else {
+        return Some(format!("the server asks for a client certificate and {whose}: set cert-file and key-file"));
+    };
+    let issuer = &last.issuer;
+    if authorities.contains(issuer) {
+        let key = last.issuer_key_id.as_ref().map(|id| format!(" (key {id})")).unwrap_or_default();
+        return Some(format!(
+            "the server {whose}, and the client's certificate is signed by an authority of that name{key}: if its names, dates and purpose are right, \
+             the server's authority has the same name and a different key"
+        ));
+    }
+    Some(format!(
+        "the server {whose}, and the client's certificate is signed by {issuer}: use one that is signed by an authority of the server; or, if {issuer} is an \
+         intermediate authority, append its certificate to cert-file"
+    ))
 }
 
 /// The server's release and its clock.

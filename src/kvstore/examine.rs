@@ -23,10 +23,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::FromDer;
 
-use super::dial::resolve;
+use super::dial::{resolve, tls_refusal};
 use super::endpoint::Address;
 use super::tls::{ClientTls, ServerVerifier, tls_error};
-use super::{CertificateFacts, ClientFile, Endpoint, KvstoreError, TlsRefusal};
+use super::{CertificateFacts, ClientFile, ClientOptions, Endpoint, KvstoreError, TlsRefusal};
 
 /// etcd's answer to `/version` has some 60 bytes.
 const VERSION_BYTES_MAX: usize = 4096;
@@ -57,6 +57,8 @@ pub struct Handshake {
     pub untrusted: Option<TlsRefusal>,
     /// The authorities whose client certificates the server takes; `None` if it asked for no certificate.
     pub acceptable_authorities: Option<Vec<String>>,
+    /// The client's certificate and those that were sent with it, if the server asked for one.
+    pub client_chain: Vec<CertificateFacts>,
     /// Why the handshake failed.
     pub error: Option<TlsRefusal>,
 }
@@ -102,14 +104,30 @@ pub async fn examine(file: &ClientFile, endpoint: &Endpoint, step_max: Duration)
             let suite = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or("of an unknown suite");
             handshake.protocol = Some(format!("{}, {suite}", version.replace("TLSv1_", "TLS 1.")));
             match within(step_max, ask_version(stream, &address, Some(&tls))).await {
-                Err(Unanswered { refusal: Some(refusal), .. }) => handshake.error = Some(refusal),
-                answer => found.server = Some(answer.map_err(|unanswered| unanswered.text)),
+                Ok(server) => found.server = Some(Ok(server)),
+                Err(Unanswered { text, refusal }) => {
+                    handshake.error = match refusal {
+                        Some(refusal) => Some(refusal),
+                        // what was written can break the connection before the alert is read
+                        None => listen_for_refusal(file, &address, step_max).await,
+                    };
+                    found.server = if handshake.error.is_none() { Some(Err(text)) } else { None };
+                }
             }
         }
         Err(error) => handshake.error = Some(error),
     }
     found.handshake = Some(handshake);
     Ok(found)
+}
+
+/// Why the server ends a second connection on which nothing is written, if it does.
+async fn listen_for_refusal(file: &ClientFile, address: &Address, step_max: Duration) -> Option<TlsRefusal> {
+    let options = ClientOptions { connect_timeout: step_max, ..ClientOptions::default() };
+    match tls_refusal(file, address, &options).await? {
+        KvstoreError::Tls { refusal, .. } => Some(refusal),
+        _ => None,
+    }
 }
 
 /// The answer, or that there was none in time.
@@ -304,8 +322,12 @@ struct RecordRequest {
 impl ResolvesClientCert for RecordRequest {
     fn resolve(&self, authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let shown = |der: &&[u8]| x509_parser::x509::X509Name::from_der(der).ok().map(|(_, name)| name.to_string());
-        self.recorder.note(|handshake| handshake.acceptable_authorities = Some(authorities.iter().filter_map(shown).collect()));
-        self.resolver.resolve(authorities, schemes)
+        let key = self.resolver.resolve(authorities, schemes);
+        self.recorder.note(|handshake| {
+            handshake.acceptable_authorities = Some(authorities.iter().filter_map(shown).collect());
+            handshake.client_chain = key.iter().flat_map(|key| &key.cert).filter_map(CertificateFacts::of).collect();
+        });
+        key
     }
 
     fn has_certs(&self) -> bool {

@@ -191,6 +191,46 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
     );
 }
 
+/// Certificates that seem right by their names: what differs is said.
+#[tokio::test]
+async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named() {
+    let place = Place::new();
+    let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
+    furnish(&etcd, "paris").await;
+    let good = etcd.client_file_yaml();
+    let report = async |text: &str| {
+        place.write("paris", text);
+        let (code, complaints) = place.complaints().await;
+        assert_eq!(code, 1, "{complaints:#?}");
+        complaints
+    };
+    let says = |complaints: &[String], parts: &[&str]| {
+        assert!(complaints.iter().any(|text| parts.iter().all(|part| text.contains(part))), "{parts:?}: {complaints:#?}");
+    };
+    let namesake = Authority::new(&place.0.path().join("namesake"), "ca");
+    let (ours, theirs) = (etcd.authority().certificate().display().to_string(), namesake.certificate().display().to_string());
+    let complaints = report(&good.replace(&ours, &theirs)).await;
+    says(
+        &complaints,
+        &["the server's certificate is not trusted", "by another CN=ca than that of ", "same name, different key (signed by key "],
+    );
+    says(&complaints, &["the client's certificate is not trusted by trusted-ca-file", "same name, different key (signed by key "]);
+
+    let complaints = report(&with_pair(&good, etcd.client_pair(), &namesake.client("meshkeep"))).await;
+    says(&complaints, &["tls: ", "the client's certificate CN=meshkeep (serial "]);
+    let advice = place.report(&[]).await.1.to_string();
+    assert!(advice.contains("the server's authority has the same name and a different key"), "{advice}");
+
+    let middle = etcd.authority().below("middle");
+    let complaints = report(&with_pair(&good, etcd.client_pair(), &middle.client("below"))).await;
+    says(&complaints, &["is signed by CN=middle: ", "cert-file does not have it as an intermediate certificate"]);
+    let pair = middle.server("below", &["localhost", "127.0.0.1"]);
+    fs::copy(&pair.certificate, &etcd.server_pair().certificate).unwrap();
+    fs::copy(&pair.key, &etcd.server_pair().key).unwrap();
+    let complaints = report(&good).await;
+    says(&complaints, &["is signed by CN=middle: ", "the server does not send it as an intermediate certificate"]);
+}
+
 /// What is stored tells from which etcd it is; settings are checked without looking.
 #[tokio::test]
 async fn an_etcd_that_is_not_the_one_that_is_stored_is_told() {
