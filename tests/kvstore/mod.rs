@@ -1,5 +1,6 @@
 //! The kvstore room against real etcd servers.
 
+mod certificates;
 mod client_files;
 mod connection;
 mod follow;

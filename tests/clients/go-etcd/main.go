@@ -1,6 +1,10 @@
-// Follows a prefix of an etcd with etcd's own client for Go and prints each complete state that it holds: go-etcd URL PREFIX
+// etcd's own client for Go:
 //
-// It reads as a careful program does: a list of one revision, page by page, then a watch from the next; a new list where that was compacted. What a
+//	go-etcd URL PREFIX               follows a prefix of an etcd and prints each complete state that it holds
+//	go-etcd tls-certificates DIR     writes certificates of many kinds, a directory for each server
+//	go-etcd tls-verdict FILE         prints whether the server of a client file is accepted
+//
+// The first reads as a careful program does: a list of one revision, page by page, then a watch from the next; a new list where that was compacted. What a
 // watch tells must be in order, each revision once, and the value before an event, where it is told, must be the one that is held.
 package main
 
@@ -27,8 +31,19 @@ type state struct {
 }
 
 func main() {
+	switch os.Args[1] {
+	case "tls-certificates":
+		writeCases(os.Args[2])
+	case "tls-verdict":
+		printVerdict(os.Args[2])
+	default:
+		follow(os.Args[1], os.Args[2])
+	}
+}
+
+func follow(url, prefix string) {
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            os.Args[1:2],
+		Endpoints:            []string{url},
 		DialTimeout:          30 * time.Second,
 		DialKeepAliveTime:    time.Second,
 		DialKeepAliveTimeout: 5 * time.Second,
@@ -36,11 +51,11 @@ func main() {
 	})
 	must(err)
 	ctx := clientv3.WithRequireLeader(context.Background())
-	ask(ctx, client, os.Args[1])
+	ask(ctx, client, url)
 	state := state{}
 	for {
-		state.list(ctx, client, os.Args[2])
-		state.follow(ctx, client, os.Args[2])
+		state.list(ctx, client, prefix)
+		state.follow(ctx, client, prefix)
 	}
 }
 

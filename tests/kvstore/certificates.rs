@@ -1,0 +1,143 @@
+//! Servers with certificates of many kinds: which are accepted, compared with etcd's own client, and what is said of the others.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use meshkeep::kvstore::{ClientFile, ClientOptions, Connection};
+use tempfile::TempDir;
+
+use crate::harness::certificates::Pair;
+use crate::harness::etcd::{Etcd, Tls};
+use crate::stream_clients::client::etcd_clients;
+
+/// What both clients must answer.
+enum Verdict {
+    Accepted,
+    /// Refused; each of these is in the message of ours.
+    Refused(&'static [&'static str]),
+    /// As `Refused`, but accepted by etcd's client.
+    RefusedHere(&'static [&'static str]),
+}
+
+use Verdict::{Accepted, Refused, RefusedHere};
+
+/// The cases of tests/clients/go-etcd/tls.go.
+const CASES: [(&str, Verdict); 44] = [
+    ("p256", Accepted),
+    ("p256-sha384", Accepted),
+    ("p256-sha512", Accepted),
+    ("p384", Accepted),
+    ("p384-sha256", Accepted),
+    ("p384-sha512", Accepted),
+    ("p521", Accepted),
+    ("p521-sha256", Accepted),
+    ("p521-sha384", Accepted),
+    ("p521-under-rsa", Accepted),
+    ("rsa", Accepted),
+    ("rsa-3072", Accepted),
+    ("rsa-pss", Accepted),
+    ("ed25519", Accepted),
+    ("same-name-right-first", Accepted),
+    ("same-name-right-last", Accepted),
+    ("itself-as-authority", Accepted),
+    ("itself-without-authority", Accepted),
+    ("itself-without-its-issuer", Accepted),
+    ("intermediate", Accepted),
+    ("intermediate-trusted", Accepted),
+    ("authority-renewed", Accepted),
+    ("for-anything", Accepted),
+    ("version-1-skipped", Accepted),
+    (
+        "rsa-1024",
+        RefusedHere(&[
+            "the server's certificate CN=server (serial ",
+            " has an RSA key of 1024 bits, and 2048 is the minimum; issue a new one",
+        ]),
+    ),
+    ("rsa-1024-issuer", RefusedHere(&["the certificate CN=root (serial ", "/ca.crt has an RSA key of 1024 bits, and 2048 is the minimum"])),
+    (
+        "authority-as-server",
+        RefusedHere(&["CN=server (serial ", " is that of an authority (CA:TRUE), not of a server; issue a new one without CA:TRUE"]),
+    ),
+    ("signed-with-sha1", Refused(&["CN=server (serial ", " is signed sha1WithRSAEncryption; sign with SHA-256"])),
+    (
+        "same-name-wrong",
+        Refused(&["is signed by another CN=root than that of ", "/ca.crt: same name, different key (signed by key ", ", known "]),
+    ),
+    (
+        "other-name",
+        Refused(&[
+            " is signed by CN=root: ",
+            "/ca.crt has no authority of this name, and the server does not send it",
+            "; add the certificate of CN=root",
+        ]),
+    ),
+    (
+        "itself-wrong-name",
+        Refused(&["CN=server (serial ", " is not for 127.0.0.1: it is for paris.example.org, 192.0.2.1; use one of these names"]),
+    ),
+    ("itself-expired", Refused(&["the server's certificate CN=server (serial ", " ended ", "; renew it, or correct this machine's clock"])),
+    ("itself-for-clients", Refused(&["may not be used for a server: its extended key usage lacks serverAuth; issue a new one"])),
+    ("itself-untrusted", Refused(&["CN=server (serial ", " is signed by itself and is not in ", "; add it to trusted-ca-file ("])),
+    (
+        "signed-by-server",
+        Refused(&["the certificate CN=server (serial ", "/ca.crt has signed another one, and may not: CA:TRUE is missing"]),
+    ),
+    (
+        "intermediate-missing",
+        Refused(&[
+            " is signed by CN=middle: ",
+            "the server does not send it as an intermediate certificate",
+            "append its certificate to the file of etcd's --cert-file",
+        ]),
+    ),
+    ("intermediate-is-server", Refused(&["CN=server (serial ", " that the server sends has signed another one, and may not"])),
+    ("name-constraints", Refused(&["may not sign for its names (localhost, 127.0.0.1): it has name constraints"])),
+    ("expired", Refused(&["the server's certificate CN=server (serial ", " ended ", "; renew it"])),
+    ("not-yet-valid", Refused(&["the server's certificate CN=server (serial ", " is valid only from ", "; correct this machine's clock"])),
+    ("authority-expired", Refused(&["the certificate CN=root (serial ", "/ca.crt ended ", "; renew it"])),
+    ("wrong-name", Refused(&[" is not for 127.0.0.1: it is for paris.example.org, 192.0.2.1; use one of these names"])),
+    (
+        "common-name-alone",
+        Refused(&[" names no host: it has no subject alternative name", "; issue a new one with 127.0.0.1 as a subject alternative name"]),
+    ),
+    ("for-clients", Refused(&["may not be used for a server: its extended key usage lacks serverAuth; issue a new one with serverAuth"])),
+];
+
+#[tokio::test]
+async fn servers_are_accepted_as_by_etcds_own_client_and_refused_in_sentences() {
+    let go = etcd_clients().join("go-etcd");
+    let directory = TempDir::new().unwrap();
+    assert!(Command::new(&go).arg("tls-certificates").arg(directory.path()).status().unwrap().success());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), CASES.len());
+    // etcd reads its certificate anew for each connection
+    let etcd = Etcd::builder().tls(Tls::Server).start().await;
+    let mut wrong = Vec::new();
+    for (name, expected) in CASES {
+        let case = directory.path().join(name);
+        install(&case, etcd.server_pair());
+        let more = fs::read_to_string(case.join("more.yaml")).unwrap();
+        let text = format!("endpoints: ['{}']\ntrusted-ca-file: {}\n{more}", etcd.url(), case.join("ca.crt").display());
+        fs::write(case.join("client.yaml"), &text).unwrap();
+        let theirs = Command::new(&go).arg("tls-verdict").arg(case.join("client.yaml")).output().unwrap();
+        let theirs = String::from_utf8(theirs.stdout).unwrap();
+        let file = ClientFile::parse(text.as_bytes()).unwrap();
+        let ours = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.err().map(|error| error.to_string());
+        let is_right = match expected {
+            Accepted => theirs == "accepted\n" && ours.is_none(),
+            Refused(parts) => theirs != "accepted\n" && ours.as_ref().is_some_and(|text| parts.iter().all(|part| text.contains(part))),
+            RefusedHere(parts) => theirs == "accepted\n" && ours.as_ref().is_some_and(|text| parts.iter().all(|part| text.contains(part))),
+        };
+        if !is_right {
+            wrong.push(format!("{name}: etcd's client: {theirs}; this one: {}", ours.as_deref().unwrap_or("accepted")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Puts the certificate and key of a case where etcd reads them.
+fn install(case: &Path, pair: &Pair) {
+    fs::copy(case.join("server.crt"), &pair.certificate).unwrap();
+    fs::copy(case.join("server.key"), &pair.key).unwrap();
+}
