@@ -81,7 +81,7 @@ fuzz *seconds:
 mutants *names:
     scripts/mutants {{ names }}
 
-# the attacks at full size: 12,000 strangers that hold every connection, or as many as given; `remote`, the etcds that lie; `files`, client files that are hard to read; or `lists`, keys and services that are too large
+# the attacks at full size: 12,000 strangers that hold every connection, or as many as given; `remote`, the etcds that lie; `files`, client files that are hard to read; `lists`, keys and services that are too large; or `face`, one client of the etcd face that asks for all it can
 attack *what:
     scripts/attack {{ what }}
 

@@ -1,6 +1,7 @@
 //! The etcd face against the clients of etcd, and against etcd itself.
 
 mod agents;
+mod bounds;
 mod clients;
 mod conformance;
 mod copies;

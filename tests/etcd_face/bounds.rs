@@ -1,0 +1,92 @@
+//! What one client may have, and that others go on without it.
+
+use std::net::IpAddr;
+
+use etcd_client::{Channel, Client, Error, EventType, Txn, TxnOp, TxnOpResponse, WatchOptions};
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use super::watches::message;
+use super::{Mirrored, face_url, list};
+use crate::harness::PATIENCE;
+
+/// A client of an address of its own, as clients are told apart by those.
+pub(super) async fn client_at(url: &str, address: [u8; 4]) -> Client {
+    let endpoint = Endpoint::from_shared(url.to_owned()).unwrap().local_address(Some(IpAddr::from(address)));
+    Client::from_channel(Channel::Tonic(endpoint.connect().await.unwrap()), None).await.unwrap()
+}
+
+#[tokio::test]
+async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more() {
+    const KEY_BYTES: usize = 1 << 20;
+    let Mirrored { mut remote, home, meshkeep: _meshkeep, face: _ } = Mirrored::start().await;
+    let url = face_url(&home);
+    let mut greedy = client_at(&url, [127, 0, 0, 2]).await;
+    // key and range_end together are larger than a request of etcd may be
+    let range = WatchOptions::new().with_range(vec![b'l'; 1 << 20]);
+    let mut watch = greedy.watch(vec![b'k'; (1 << 19) + 1], Some(range)).await.unwrap();
+    let refused = message(&mut watch).await;
+    assert!(refused.created() && refused.canceled() && refused.cancel_reason().contains("request is too large"), "{refused:?}");
+    let mut watches = Vec::new();
+    let refused = loop {
+        let mut watch = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
+        let told = message(&mut watch).await;
+        if told.canceled() {
+            break told;
+        }
+        watches.push(watch);
+        assert!(watches.len() < 100, "there is no bound");
+    };
+    assert!(refused.cancel_reason().contains("this client's watches"), "{refused:?}");
+    assert_eq!(watches.len(), 15, "16 MiB with what is kept beside the keys");
+    // others go on
+    let mut other = client_at(&url, [127, 0, 0, 3]).await;
+    let from = list(&mut other, "cilium/cache/ip/").await.header().unwrap().revision();
+    let options = WatchOptions::new().with_prefix().with_start_revision(from + 1);
+    let mut live = other.watch("cilium/cache/ip/", Some(options)).await.unwrap();
+    assert!(!message(&mut live).await.canceled());
+    let key = remote.clusters[0].keys_of("ip/v1").swap_remove(0);
+    remote.change(|cluster| cluster.delete(&key)).await;
+    assert_eq!(message(&mut live).await.events()[0].event_type(), EventType::Delete);
+    // what is cancelled or ends is free again
+    watches[0].cancel(0).await.unwrap();
+    assert!(message(&mut watches[0]).await.canceled());
+    let mut one = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
+    assert!(!message(&mut one).await.canceled());
+    drop((watches, one));
+    let freed = async {
+        loop {
+            let mut watch = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
+            if !message(&mut watch).await.canceled() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, freed).await.expect("must be free again");
+}
+
+/// A transaction of so many inner ones, each of so many ranges.
+fn tree(inner: usize, ranges: usize) -> Txn {
+    let inner_one = || TxnOp::txn(Txn::new().and_then(vec![TxnOp::get("cilium/.heartbeat", None); ranges]));
+    Txn::new().and_then((0..inner).map(|_| inner_one()).collect::<Vec<_>>())
+}
+
+#[tokio::test]
+async fn a_transaction_has_1024_operations_in_its_whole_tree_and_128_along_a_path() {
+    let Mirrored { remote: _remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
+    // 8, and 120 in each
+    let answer = face.txn(tree(8, 120)).await.unwrap();
+    let inner = answer.op_responses().into_iter().map(|response| match response {
+        TxnOpResponse::Txn(inner) => inner.op_responses().len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(inner.collect::<Vec<_>>(), [120; 8]);
+    for (too_large, said) in [(tree(9, 113), "its whole tree may have 1024"), (tree(1, 128), "too many operations in txn request")] {
+        let Err(Error::GRpcStatus(refused)) = face.txn(too_large).await else { panic!("must be refused: {said}") };
+        assert!(refused.code() == Code::InvalidArgument && refused.message().contains(said), "{refused}");
+    }
+    // its keys have no more bytes than a request of etcd
+    let long = vec![TxnOp::get(vec![b'k'; 1 << 20], None); 2];
+    let Err(Error::GRpcStatus(refused)) = face.txn(Txn::new().and_then(long)).await else { panic!("must be refused") };
+    assert_eq!(refused.message(), "etcdserver: request is too large");
+}
