@@ -52,7 +52,7 @@ impl Place {
         (output, text)
     }
 
-    /// The same of a command that shows the hostile text.
+    /// Runs a command that shows a hostile text, and expects that no control character reaches its output.
     async fn shows(&self, arguments: &[&str]) -> Output {
         let (output, text) = self.run(arguments).await;
         assert!(text.contains(SHOWN), "{arguments:?} does not show the text: {text}");
