@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::processes::{Outcome, add_cluster, start_meshkeep, until};
 
-/// As the issue of attacks counts them: twenty of them held `/livez` for 16.5 s when scans ran on the async threads.
+/// Number of clients that scan: twenty delayed `/livez` by 16.5 s when scans ran on the async threads.
 const SCANNERS: usize = 20;
 
 /// A page that finds nothing: it looks at every entry, or until its 5 s are over.

@@ -12,6 +12,7 @@ use super::options::{AllocatorOptions, InvalidOptions};
 use super::remote::RemoteCache;
 use super::shared::Shared;
 use super::upkeep;
+use crate::model::Backoff;
 
 /// Gives numbers to keys, over a store that others use for the same.
 pub struct Allocator<B: Backend> {
@@ -135,6 +136,7 @@ impl<B: Backend> Allocator<B> {
         let limit = self.shared.options.allocation_max;
         let deadline = Instant::now() + limit;
         self.wait_for_initial_sync(limit).await?;
+        let mut backoff = Backoff::new(self.shared.options.backoff.saturating_mul(2), Duration::MAX);
         let (mut attempt, mut last) = (0, None);
         loop {
             attempt += 1;
@@ -144,7 +146,7 @@ impl<B: Backend> Allocator<B> {
             if let Some(id) = self.shared.reuse(key) {
                 return Ok(Allocation { id, is_new: false, first_use: false });
             }
-            let wait = self.shared.options.backoff.saturating_mul(2_u32.saturating_pow(attempt));
+            let wait = backoff.next_wait();
             let outcome = timeout_at(deadline, async {
                 let result = self.attempt(key).await;
                 if result.is_err() && attempt < self.shared.options.attempts_max {

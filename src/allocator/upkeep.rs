@@ -12,6 +12,7 @@ use super::backend::{Backend, Id, Mutation, Restored};
 use super::event::Event;
 use super::key::AllocatorKey;
 use super::shared::Shared;
+use crate::model::Backoff;
 
 /// How many changes of the store wait to be taken over: a page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
@@ -19,11 +20,11 @@ const MUTATIONS_MAX: usize = 256;
 /// How many numbers are looked at in the store at a time: as many as tasks allocate on a busy node.
 const LOOKS_MAX: usize = 16;
 
-/// How long to wait after the first failure of several in a row; after the n-th it is n times as long (Cilium's controllers).
-const RETRY_STEP: Duration = Duration::from_secs(1);
+/// First wait after a failure.
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
 
-/// How long to wait at most: twelve of the leases that references stand on (15 minutes) pass in no less than 30 tries.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Longest wait after failures: 30 tries fit into the life of the leases that references are attached to (15 minutes).
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 /// Starts the tasks.
 pub(super) fn start<B: Backend>(shared: &Arc<Shared<B>>) {
@@ -68,11 +69,10 @@ async fn tell<B>(shared: &Shared<B>, event: Option<Event>) {
 
 /// Writes a number that is used here into the store again, as long as it is used here.
 async fn restore<B: Backend>(shared: Arc<Shared<B>>, id: Id, key: AllocatorKey) {
-    let mut failures = 0;
+    let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     while let Err(reason) = look_at(&shared, id, &key).await {
-        failures += 1;
         tracing::warn!(%id, %key, reason, "an identity in use has gone from the store and cannot be written again yet");
-        if shared.stop.run_until_cancelled(sleep(retry_after(failures))).await.is_none() {
+        if shared.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
             break;
         }
     }
@@ -90,11 +90,15 @@ async fn keep<B: Backend>(shared: Arc<Shared<B>>) {
     let stopped = shared.stop.clone();
     let work = async {
         let _ = listed.wait_for(|listed| *listed).await;
-        let mut failures = 0;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
             let lost = shared.backend.references_lost();
-            failures = if look_at_all(&shared).await { 0 } else { failures + 1 };
-            let interval = if failures > 0 { Some(retry_after(failures)) } else { shared.options.sync_interval };
+            let interval = if look_at_all(&shared).await {
+                backoff.reset();
+                shared.options.sync_interval
+            } else {
+                Some(backoff.next_wait())
+            };
             let due = async {
                 match interval {
                     Some(interval) => sleep(interval).await,
@@ -152,8 +156,4 @@ async fn look_at<B: Backend>(shared: &Arc<Shared<B>>, id: Id, key: &AllocatorKey
         }
     }
     Ok(())
-}
-
-fn retry_after(failures: u32) -> Duration {
-    RETRY_STEP.saturating_mul(failures).min(RETRY_MAX)
 }

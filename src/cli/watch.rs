@@ -14,7 +14,7 @@ use super::kinds::owner;
 use super::output::{Colour, Format, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
-use crate::model::{ReaderPosition, printable};
+use crate::model::{Backoff, ReaderPosition, printable};
 
 /// The waits between tries to reach the sidecar again: a restart takes a moment.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -82,7 +82,7 @@ pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start:
     };
     let is_narrow = filters.iter().any(|(name, _)| !matches!(name.as_str(), "kind" | "cluster"));
     let mut place = Place { position, snapshot, is_narrow };
-    let (mut wait, mut connected_before) = (RETRY_MIN, false);
+    let (mut backoff, mut connected_before) = (Backoff::new(RETRY_MIN, RETRY_MAX), false);
     loop {
         let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         match &place.position {
@@ -95,15 +95,16 @@ pub(super) async fn follow(asker: &Asker, filters: Vec<(String, String)>, start:
                 if connected_before {
                     note(if place.position.is_some() { "connected again: going on from where it was" } else { "connected again" });
                 }
-                (connected_before, wait) = (true, RETRY_MIN);
+                connected_before = true;
+                backoff.reset();
                 read(asker, response, &mut place, format).await?
             }
             Err(failure) if connected_before && failure.is_unreachable() => failure.to_string(),
             Err(failure) => return Err(failure),
         };
+        let wait = backoff.next_wait();
         note(&format!("{broken}; trying again in {:.1} s", wait.as_secs_f64()));
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(RETRY_MAX);
     }
 }
 

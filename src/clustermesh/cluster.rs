@@ -20,7 +20,7 @@ use super::failure::AttemptError;
 use super::ids::ClusterIds;
 use super::resync::Resync;
 use super::scope::{KindMemory, Surroundings};
-use super::timing::{Backoff, STABLE_CONNECTION};
+use super::timing::STABLE_CONNECTION;
 use crate::commit::DecodedBudget;
 use crate::kvstore::{ClientFile, ClientOptions, Endpoint};
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
@@ -103,7 +103,7 @@ impl ClusterTask {
     async fn live(self) {
         let mut file_changes = self.content.clone();
         let mut memory = self.remember();
-        let mut backoff = Backoff::new(&self.options.timing);
+        let mut backoff = self.options.timing.backoff();
         let limits = self.options.timing.silence_limits();
         self.surroundings.reporter.change(|status| {
             status.config.clone_from(&memory.record.config);
@@ -134,14 +134,14 @@ impl ClusterTask {
                     tracing::info!(cluster = %self.name, "the cluster's file changed: connecting anew");
                     self.surroundings.reporter.forget_missing_config();
                     memory.untried.clear();
-                    backoff.reset(&self.options.timing);
+                    backoff.reset();
                     continue;
                 }
             };
             if started.elapsed() > STABLE_CONNECTION || self.surroundings.reporter.was_live() {
-                backoff.reset(&self.options.timing);
+                backoff.reset();
             }
-            let mut wait = backoff.next_wait(&self.options.timing, rand::random());
+            let mut wait = backoff.next_wait_with_jitter(rand::random());
             if error.is_too_much() {
                 self.surroundings.reporter.too_large(&error);
                 wait = self.options.timing.too_large_wait;

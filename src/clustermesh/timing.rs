@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{REMINDER_INTERVAL, SilenceLimits};
+use crate::model::{Backoff, REMINDER_INTERVAL, SilenceLimits};
 
 /// Times of a remote cluster's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +64,11 @@ impl Default for Timing {
 }
 
 impl Timing {
+    /// The waits between attempts to connect.
+    pub(super) const fn backoff(&self) -> Backoff {
+        Backoff::new(self.backoff_min, self.backoff_max)
+    }
+
     /// How long a cluster's writer may be silent.
     pub(super) const fn silence_limits(&self) -> SilenceLimits {
         SilenceLimits { warning: self.heartbeat_silence, critical: self.heartbeat_silence_critical }
@@ -84,41 +89,3 @@ pub(super) const HOLD_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// How often the time of the last contact is stored.
 pub(super) const CONTACT_STORED_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Exponential back-off with jitter: each wait is 50 to 100 % of a limit that doubles.
-#[derive(Debug)]
-pub(super) struct Backoff {
-    limit: Duration,
-}
-
-impl Backoff {
-    pub(super) fn new(timing: &Timing) -> Self {
-        Self { limit: timing.backoff_min }
-    }
-
-    pub(super) fn reset(&mut self, timing: &Timing) {
-        self.limit = timing.backoff_min;
-    }
-
-    /// The next wait. `chance` is 0 to 1.
-    pub(super) fn next_wait(&mut self, timing: &Timing, chance: f64) -> Duration {
-        let wait = self.limit.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
-        self.limit = (self.limit * 2).min(timing.backoff_max);
-        wait
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_double_up_to_the_longest_and_start_again_after_a_reset() {
-        let timing = Timing::default();
-        let mut backoff = Backoff::new(&timing);
-        let waits: Vec<u128> = (0..8).map(|_| backoff.next_wait(&timing, 1.0).as_millis()).collect();
-        assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
-        backoff.reset(&timing);
-        assert_eq!(backoff.next_wait(&timing, 0.0).as_millis(), 400);
-    }
-}

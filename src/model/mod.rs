@@ -4,6 +4,7 @@
 //! any knowledge of Cilium's wire formats (`wire` has that) or of sled's layout (`store` has that).
 
 mod announcement;
+mod backoff;
 mod causes;
 mod change;
 mod cluster;
@@ -34,6 +35,7 @@ mod told_finding;
 mod writer;
 
 pub use announcement::{Announcement, Rows, Version};
+pub use backoff::Backoff;
 pub use causes::{Causes, Due};
 pub use change::{Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Sentinel, Tombstone};
 pub use cluster::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::kvstore::keys::SYNCED_PREFIX;
-use crate::model::{ClusterName, Kind};
+use crate::model::{Backoff, ClusterName, Kind};
 use crate::wire::keys::watched_prefix;
 
 /// The first wait after a step of a withdrawal failed, doubled each time (KVStoreMesh: 2 s).
@@ -52,7 +52,7 @@ pub(super) struct Withdrawal {
     steps: Vec<Step>,
     /// When the next one is due.
     pub(super) due: Instant,
-    wait: Duration,
+    backoff: Backoff,
 }
 
 /// One step of it.
@@ -86,7 +86,7 @@ impl Withdrawal {
         let kinds = [Kind::EndpointSlice, Kind::Ip, Kind::Identity, Kind::Node, Kind::ServiceExport, Kind::Service];
         let mut steps = vec![Step::Config(config_key), Step::Grace(grace), Step::Prefix(format!("{SYNCED_PREFIX}/{cluster}/"))];
         steps.extend(kinds.map(|kind| Step::Prefix(watched_prefix(kind, cluster, true))));
-        Self { steps, due: Instant::now(), wait: RETRY_MIN }
+        Self { steps, due: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX) }
     }
 
     /// The next step.
@@ -105,13 +105,12 @@ impl Withdrawal {
         };
         self.steps.remove(0);
         self.due = Instant::now() + pause;
-        self.wait = RETRY_MIN;
+        self.backoff.reset();
     }
 
     /// It failed: it is tried again later.
     pub(super) fn failed(&mut self) {
-        self.due = Instant::now() + self.wait;
-        self.wait = (self.wait * 2).min(RETRY_MAX);
+        self.due = Instant::now() + self.backoff.next_wait();
     }
 }
 

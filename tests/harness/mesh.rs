@@ -44,7 +44,7 @@ pub(crate) struct Shape {
     pub(crate) exports: u32,
 }
 
-/// The size that the issue names for each of ten clusters.
+/// The default size of a cluster of Cilium's clustermesh-apiserver mock, used for ten clusters.
 pub(crate) const FULL: Shape = Shape { nodes: 20, identities: 100, endpoints: 250, services: 20, exports: 0 };
 
 /// Enough to have something of everything that every release has.

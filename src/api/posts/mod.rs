@@ -23,7 +23,7 @@ use self::outstanding::{Change, Outstanding};
 use super::bind_error::BindError;
 use super::dto::rfc3339;
 use crate::dto::problems::Finding;
-use crate::model::{EntryKey, Object, SecretUrl};
+use crate::model::{Backoff, EntryKey, Object, SecretUrl};
 
 /// How long a connection may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -138,7 +138,7 @@ impl Poster {
     pub(super) async fn run(self, posts: Posts, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
         let (board, mut standing) = (&posts.0, posts.0.standing.subscribe());
-        let (mut outstanding, mut backoff) = (Outstanding::default(), BACKOFF_MIN);
+        let (mut outstanding, mut backoff) = (Outstanding::default(), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));
         loop {
             let now = Arc::clone(&standing.borrow_and_update());
             board.waiting.store(outstanding.count(&now), Ordering::Relaxed);
@@ -150,10 +150,10 @@ impl Poster {
             };
             let (wait, counter) = match self.post(&change, &started_at).await {
                 Delivery::Taken => {
-                    if backoff > BACKOFF_MIN {
+                    if backoff.failures() > 0 {
                         tracing::info!(receiver = self.shown, "findings are posted again");
                     }
-                    backoff = BACKOFF_MIN;
+                    backoff.reset();
                     outstanding.settle(change);
                     (PACE, &board.taken)
                 }
@@ -163,13 +163,11 @@ impl Poster {
                     (PACE, &board.refused)
                 }
                 Delivery::Failed(why, asked) => {
-                    if backoff == BACKOFF_MIN {
+                    if backoff.failures() == 0 {
                         tracing::warn!(receiver = self.shown, why, "a finding cannot be posted: trying again, at least once a minute");
                     }
                     outstanding.fail(change);
-                    let wait = backoff.max(asked.unwrap_or_default());
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
-                    (wait, &board.failed)
+                    (backoff.next_wait().max(asked.unwrap_or_default()), &board.failed)
                 }
             };
             counter.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// The promise, which is what every test holds the watch to.
+/// Maximum time from a change of the directory to its event (docs/invariants.md).
 const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 
 struct Fixture {

@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{Session, SessionState};
 use crate::kvstore::error::printable;
 use crate::kvstore::{Connection, Disposition, Event, KvstoreError, WatchMessage, prefix_end};
-use crate::model::{EtcdClusterId, Revision};
+use crate::model::{Backoff, EtcdClusterId, Revision};
 
 /// The first wait after a watch that failed.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -66,10 +66,10 @@ struct Watching {
 
 impl Watching {
     async fn run(mut self) {
-        let mut failures = 0_u32;
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
             let Some(connection) = self.shared.connection_at_last().await else { return };
-            let error = match self.watch(&connection, &mut failures).await {
+            let error = match self.watch(&connection, &mut backoff).await {
                 Ok(()) => return,
                 Err(error) => error,
             };
@@ -77,18 +77,18 @@ impl Watching {
                 self.at = None;
             }
             let prefix = printable(&self.prefix);
-            failures = failures.saturating_add(1);
-            if failures == WARN_FROM {
+            let wait = backoff.next_wait();
+            if backoff.failures() == WARN_FROM {
                 tracing::warn!(prefix, %error, hint = error.hint(), "deletes cannot be watched; trying again");
             } else {
                 tracing::debug!(prefix, %error, "the watch for deletes ended");
             }
-            tokio::time::sleep((BACKOFF_MIN * 2_u32.saturating_pow(failures.min(16))).min(BACKOFF_MAX)).await;
+            tokio::time::sleep(wait).await;
         }
     }
 
     /// Watches over one connection. No error: nobody wants to know any more.
-    async fn watch(&mut self, connection: &Connection, failures: &mut u32) -> Result<(), KvstoreError> {
+    async fn watch(&mut self, connection: &Connection, backoff: &mut Backoff) -> Result<(), KvstoreError> {
         let id = connection.etcd_cluster_id();
         let known = self.at.filter(|(known, _)| *known == id).map(|(_, revision)| revision);
         let after = match known {
@@ -98,7 +98,7 @@ impl Watching {
         let end = prefix_end(&self.prefix);
         let mut watch = connection.watch_deletes(&self.prefix, Some(&end), after).await?;
         self.at = Some((id, after));
-        *failures = 0;
+        backoff.reset();
         if known.is_none() && self.sender.send(Deleted::Unknown).await.is_err() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::{EndpointStatus, Link, Session, SessionState, SessionStatus, status_check_interval};
 use crate::kvstore::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
 use crate::kvstore::{Connection, Endpoint, Event, Follow, KvstoreError, prefix_end};
-use crate::model::{EtcdClusterId, Revision};
+use crate::model::{Backoff, EtcdClusterId, Revision};
 
 /// The first wait after an attempt that failed: Cilium's own for its lists.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub(super) async fn run(shared: Arc<SessionState>) {
 
 async fn connect_for_ever(shared: &Arc<SessionState>) {
     let mut history = History::default();
-    let mut backoff = BACKOFF_MIN;
+    let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     for attempt in 0_usize.. {
         let endpoints = shared.file.endpoints();
         let endpoint = &endpoints[attempt % endpoints.len()];
@@ -53,11 +53,11 @@ async fn connect_for_ever(shared: &Arc<SessionState>) {
         let error = connect_once(shared, endpoint, &mut history).await;
         shared.link.send_replace(Link { cause: Some(error.to_string()), ..Link::default() });
         if begun_at.elapsed() > LASTING {
-            backoff = BACKOFF_MIN;
+            backoff.reset();
         }
-        tracing::info!(endpoint = %endpoint, %error, wait = ?backoff, "no connection with etcd; connecting again");
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF_MAX);
+        let wait = backoff.next_wait();
+        tracing::info!(endpoint = %endpoint, %error, ?wait, "no connection with etcd; connecting again");
+        tokio::time::sleep(wait).await;
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{Session, SessionState};
 use crate::kvstore::error::printable;
 use crate::kvstore::{Connection, Event, KvstoreError, WatchMessage, prefix_end};
-use crate::model::Revision;
+use crate::model::{Backoff, Revision};
 
 /// The first wait after a list that failed (Cilium's `etcd.go`).
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -123,35 +123,25 @@ impl From<KvstoreError> for Ended {
     }
 }
 
-/// Lists that failed in a row, or whose watches did not stand for long.
-#[derive(Debug, Clone, Copy, Default)]
-struct Failures {
-    in_a_row: u32,
-}
-
-impl Failures {
-    /// Counts another one, whose watch stood so long. Returns how long to wait before the next list.
-    fn wait_after(&mut self, watched: Duration) -> Duration {
-        if watched >= STABLE_WATCH {
-            self.in_a_row = 0;
-        }
-        let wait = BACKOFF_MIN.saturating_mul(2_u32.saturating_pow(self.in_a_row)).min(BACKOFF_MAX);
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        wait
+/// Counts a list that failed, or whose watch lasted so long. Returns the wait before the next list.
+fn wait_after(backoff: &mut Backoff, watched: Duration) -> Duration {
+    if watched >= STABLE_WATCH {
+        backoff.reset();
     }
+    backoff.next_wait()
 }
 
 impl Following {
     async fn run(mut self) {
-        let mut failures = Failures::default();
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
             let Some(connection) = self.shared.connection_at_last().await else { return };
             let (watched, error) = match self.list_then_watch(&connection).await {
                 (_, Ended::Unread) => return,
                 (watched, Ended::Failed(error)) => (watched, error),
             };
-            let wait = failures.wait_after(watched);
-            self.note_failure(failures, &error);
+            let wait = wait_after(&mut backoff, watched);
+            self.note_failure(backoff.failures(), &error);
             tokio::time::sleep(wait).await;
         }
     }
@@ -167,9 +157,9 @@ impl Following {
         (listed.elapsed(), ended)
     }
 
-    fn note_failure(&self, failures: Failures, error: &KvstoreError) {
+    fn note_failure(&self, failures: u32, error: &KvstoreError) {
         let prefix = printable(&self.prefix);
-        if failures.in_a_row == WARN_AT {
+        if failures == WARN_AT {
             tracing::warn!(prefix, %error, attempts = WARN_AT, hint = error.hint(), "a list or its watch fails again and again");
         } else {
             tracing::debug!(prefix, %error, "a list or its watch failed; listing anew");
@@ -252,11 +242,9 @@ mod tests {
 
     #[test]
     fn watches_that_are_refused_are_tried_less_and_less_often() {
-        let mut failures = Failures::default();
-        let waits: Vec<u128> = (0..12).map(|_| failures.wait_after(Duration::from_millis(5)).as_millis()).collect();
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+        let waits: Vec<u128> = (0..12).map(|_| wait_after(&mut backoff, Duration::from_millis(5)).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000]);
-        assert_eq!(failures.wait_after(Duration::from_secs(3_600)).as_millis(), 100);
-        failures.in_a_row = u32::MAX;
-        assert_eq!(failures.wait_after(Duration::ZERO), BACKOFF_MAX);
+        assert_eq!(wait_after(&mut backoff, Duration::from_secs(3_600)).as_millis(), 100);
     }
 }

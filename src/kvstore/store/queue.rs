@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::kvstore::error::printable;
 use crate::kvstore::{KvstoreError, Life, LostKeys, Session};
+use crate::model::Backoff;
 
 /// How many keys may wait: 256 for each of 64 calls in flight, some 2 MB of names.
 const WAITING_MAX: usize = 16_384;
@@ -100,7 +101,7 @@ struct Looking {
 struct Item {
     group: u32,
     since: Instant,
-    failures: u32,
+    backoff: Backoff,
     running: bool,
     /// It changed while it was being written.
     again: bool,
@@ -334,7 +335,7 @@ impl QueueState {
             item.again |= item.running;
             return false;
         }
-        self.items.insert(key.to_vec(), Item { group, since: Instant::now(), failures: 0, running: false, again: false });
+        self.items.insert(key.to_vec(), Item { group, since: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX), running: false, again: false });
         self.ready.push_back(key.to_vec());
         *self.groups.entry(group).or_default() += 1;
         true
@@ -354,9 +355,10 @@ impl QueueState {
 
     fn succeeded(&mut self, key: &[u8]) {
         let Some(item) = self.items.get_mut(key) else { return };
-        self.failing -= usize::from(item.failures > 0);
+        self.failing -= usize::from(item.backoff.failures() > 0);
         if item.again {
-            (item.running, item.again, item.failures, item.since) = (false, false, 0, Instant::now());
+            item.backoff.reset();
+            (item.running, item.again, item.since) = (false, false, Instant::now());
             self.ready.push_back(key.to_vec());
         } else if let Some(item) = self.items.remove(key)
             && let Some(count) = self.groups.get_mut(&item.group)
@@ -370,9 +372,8 @@ impl QueueState {
 
     fn put_off(&mut self, key: &[u8], now: Instant) {
         let Some(item) = self.items.get_mut(key) else { return };
-        self.failing += usize::from(item.failures == 0);
-        let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(item.failures.min(20))).min(RETRY_MAX);
-        item.failures = item.failures.saturating_add(1);
+        self.failing += usize::from(item.backoff.failures() == 0);
+        let wait = item.backoff.next_wait();
         item.running = false;
         self.later.insert((now + wait, key.to_vec()));
     }

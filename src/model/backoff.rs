@@ -1,0 +1,70 @@
+//! Exponential backoff: the waits between attempts that fail.
+
+use std::time::Duration;
+
+/// Waits that double with each failure in a row, from a first to a longest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    min: Duration,
+    max: Duration,
+    failures: u32,
+}
+
+impl Backoff {
+    /// Returns a backoff without a failure.
+    #[must_use]
+    pub const fn new(min: Duration, max: Duration) -> Self {
+        Self { min, max, failures: 0 }
+    }
+
+    /// Number of failures in a row.
+    #[must_use]
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Counts a failure. Returns the wait before the next attempt.
+    pub fn next_wait(&mut self) -> Duration {
+        let wait = self.min.saturating_mul(2_u32.saturating_pow(self.failures)).min(self.max);
+        self.failures = self.failures.saturating_add(1);
+        wait
+    }
+
+    /// Counts a failure. Returns 50 to 100 % of the wait, so that many clients do not try at the same moment. `chance` is a random
+    /// number from 0 to 1.
+    pub fn next_wait_with_jitter(&mut self, chance: f64) -> Duration {
+        self.next_wait().mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// Forgets the failures after an attempt that succeeded.
+    pub const fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN: Duration = Duration::from_millis(800);
+    const MAX: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_start_again_after_a_reset() {
+        let mut backoff = Backoff::new(MIN, MAX);
+        let waits: Vec<u128> = (0..8).map(|_| backoff.next_wait().as_millis()).collect();
+        assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(backoff.failures(), 8);
+        backoff.reset();
+        assert_eq!(backoff, Backoff::new(MIN, MAX));
+        backoff.failures = u32::MAX;
+        assert_eq!(backoff.next_wait(), MAX);
+    }
+
+    #[test]
+    fn jitter_takes_at_most_half_of_a_wait() {
+        for (chance, expected) in [(0.0, 400), (0.5, 600), (1.0, 800), (7.0, 800)] {
+            assert_eq!(Backoff::new(MIN, MAX).next_wait_with_jitter(chance).as_millis(), expected);
+        }
+    }
+}
