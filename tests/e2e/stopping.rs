@@ -18,14 +18,14 @@ use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
 use crate::harness::{PATIENCE, eventually};
 
-/// How long a shutdown may take: 5 s by design, of which one that waits for the disk uses 4.7 s, and a second for a machine that is busy with other tests.
-const SHUTDOWN: Duration = Duration::from_secs(6);
+/// Maximum time of a shutdown: 4.7 s by design, and the rest for a machine that is busy with other tests. `docker stop` waits as long.
+const SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// How long a start takes until it serves, about: the signals come at random moments of it.
 const START: Duration = Duration::from_millis(60);
 
-/// SIGSEGV in a mask of signals (signal(7)).
-const SIGSEGV: u64 = 1 << 10;
+/// SIGTERM in a mask of signals (signal(7)).
+const SIGTERM: u64 = 1 << 14;
 
 /// A command of its own, ended when dropped.
 struct Running(Child);
@@ -37,15 +37,15 @@ impl Running {
         Self(command.spawn().unwrap())
     }
 
-    /// Waits for the first instructions of the program itself: Rust's runtime catches SIGSEGV right before. A signal that comes earlier meets a
-    /// process that has not begun.
+    /// Waits until the program catches SIGTERM, which it does before it reads its arguments or any file. A signal that comes earlier meets a process
+    /// that has not begun, and on a busy machine that can be long.
     fn begun(&self) {
         let status = format!("/proc/{}/status", self.0.id());
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = fs::read_to_string(&status).unwrap();
             let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-            if u64::from_str_radix(caught.trim(), 16).unwrap() & SIGSEGV != 0 {
+            if u64::from_str_radix(caught.trim(), 16).unwrap() & SIGTERM != 0 {
                 return;
             }
             assert!(Instant::now() < deadline, "the program does not begin");
@@ -108,7 +108,7 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
         let command = &commands[[0, 0, 0, 1, 2, 3][number % 6]];
         let running = Running::start(command);
         running.begun();
-        let moment = Duration::from_micros(random.random_range(100..u64::try_from(START.as_micros()).unwrap()));
+        let moment = Duration::from_micros(random.random_range(0..u64::try_from(START.as_micros()).unwrap()));
         tokio::time::sleep(moment).await;
         running.signal(Signal::TERM);
         let (status, text) = running.end().await;
@@ -121,6 +121,9 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
 
 #[tokio::test]
 async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
+    if !HangingDirectory::is_possible() {
+        return;
+    }
     let (directory, etcd) = (TempDir::new().unwrap(), Etcd::builder().start().await);
     let [serve, reflect, announce, _] = commands(directory.path(), &etcd);
     let hanging_at = directory.path().join("hanging");
@@ -134,7 +137,7 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
     let with = |command: &[String], more: &[&str]| [command, &more.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()].concat();
     let mut reflect_elsewhere = reflect.clone();
     *reflect_elsewhere.last_mut().unwrap() = to;
-    hanging.hang(Hanging::Killable);
+    hanging.hang(Hanging::Killable).await;
     for command in [
         with(&serve, &["--config", &settings]),
         with(&serve, &["--token-file", &token]),
@@ -143,6 +146,7 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
         with(&announce, &[&more]),
     ] {
         let running = Running::start(&command);
+        running.begun();
         hanging.is_waited_for(Hanging::Killable).await;
         let signalled = Instant::now();
         running.signal(Signal::TERM);
@@ -152,6 +156,7 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
     }
     // a check that did not come to its end has not found everything fine
     let running = Running::start(&with(&serve, &["--check-config", "--token-file", &token]));
+    running.begun();
     hanging.is_waited_for(Hanging::Killable).await;
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0.signal(), Some(15));
@@ -177,8 +182,11 @@ fn says_what_was_not_synced(log: &str) {
 
 #[tokio::test]
 async fn a_data_directory_that_hangs_keeps_no_shutdown_and_the_log_says_what_was_not_synced() {
+    if !HangingDirectory::is_possible() {
+        return;
+    }
     let (mut scene, directory) = scene_with_hanging_directory().await;
-    directory.hang(Hanging::Killable);
+    directory.hang(Hanging::Killable).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     directory.is_waited_for(Hanging::Killable).await;
     scene.follower = None;
@@ -195,8 +203,11 @@ async fn a_data_directory_that_hangs_keeps_no_shutdown_and_the_log_says_what_was
 
 #[tokio::test]
 async fn a_process_that_the_kernel_holds_in_a_write_has_said_so() {
+    if !HangingDirectory::is_possible() {
+        return;
+    }
     let (mut scene, directory) = scene_with_hanging_directory().await;
-    directory.hang(Hanging::Uninterruptible);
+    directory.hang(Hanging::Uninterruptible).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     directory.is_waited_for(Hanging::Uninterruptible).await;
     scene.follower = None;
@@ -218,9 +229,12 @@ async fn a_process_that_the_kernel_holds_in_a_write_has_said_so() {
 
 #[tokio::test]
 async fn a_start_on_a_data_directory_that_hangs_ends_with_0() {
+    if !HangingDirectory::is_possible() {
+        return;
+    }
     let mut home = Home::new();
     let directory = HangingDirectory::at(&home.data_directory()).await;
-    directory.hang(Hanging::Killable);
+    directory.hang(Hanging::Killable).await;
     let beginning = home.begin().await;
     directory.is_waited_for(Hanging::Killable).await;
     let ended = beginning.stop().await;

@@ -38,6 +38,15 @@ pub(crate) enum Hanging {
 }
 
 impl HangingDirectory {
+    /// Whether this machine can make one. Without it the tests that need one say so and end.
+    pub(crate) fn is_possible() -> bool {
+        let is_possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && Path::new("/usr/bin/bindfs").exists();
+        if !is_possible {
+            eprintln!("without directories that hang: they need root, /dev/fuse and Debian's bindfs");
+        }
+        is_possible
+    }
+
     /// Makes the directory, which must not exist yet.
     pub(crate) async fn at(directory: &Path) -> Self {
         let kept = TempDir::new().unwrap();
@@ -57,16 +66,17 @@ impl HangingDirectory {
         }
     }
 
-    /// No call returns any more.
-    pub(crate) fn hang(&self, hanging: Hanging) {
-        self.stopped(hanging).signal(Signal::STOP);
+    /// No call returns any more. Waits first for the calls in progress, such as the release of files that were just written.
+    pub(crate) async fn hang(&self, hanging: Hanging) {
+        let layer = self.stopped(hanging);
+        eventually("the end of the calls to the directory", || async { (layer.waiting() == "0").then_some(()) }).await;
+        layer.signal(Signal::STOP);
     }
 
     /// Waits until a call hangs that somebody made.
     pub(crate) async fn is_waited_for(&self, hanging: Hanging) {
-        let waiting = self.stopped(hanging).connection.join("waiting");
-        eventually("a call to the directory that hangs", || async { (fs::read_to_string(&waiting).unwrap().trim() != "0").then_some(()) })
-            .await;
+        let layer = self.stopped(hanging);
+        eventually("a call to the directory that hangs", || async { (layer.waiting() != "0").then_some(()) }).await;
     }
 
     /// Calls return again.
@@ -91,6 +101,11 @@ impl Layer {
         }
         assert!(connection.exists(), "{} is not there: these tests need root", connection.display());
         Self { mounted: to.to_owned(), connection, daemon }
+    }
+
+    /// Number of requests that wait for an answer.
+    fn waiting(&self) -> String {
+        fs::read_to_string(self.connection.join("waiting")).unwrap().trim().to_owned()
     }
 
     fn signal(&self, signal: Signal) {
