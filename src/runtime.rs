@@ -194,8 +194,12 @@ pub async fn run(
 /// from being heard.
 async fn bind(settings: &Settings, reread: &Reread, descriptors: usize) -> Result<Bound, RunError> {
     let (listen, options) = (settings.listen.clone(), wiring::api_options(settings, reread, descriptors));
-    let binding = tokio::spawn(async move { Bound::bind(&listen, &options).await });
-    Ok(binding.await.map_err(|_| RunError::TaskEnded("opening of the addresses"))??)
+    let mut binding = JoinSet::new();
+    binding.spawn(async move { Bound::bind(&listen, &options).await });
+    match binding.join_next().await {
+        Some(Ok(bound)) => Ok(bound?),
+        Some(Err(_)) | None => Err(RunError::TaskEnded("opening of the addresses")),
+    }
 }
 
 /// Where it listens, and for what.

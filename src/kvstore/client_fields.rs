@@ -131,7 +131,8 @@ pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, Cli
     texts.ok_or(ClientFileError::WrongType { key, expected: "a list of texts" })
 }
 
-/// A scalar as the text that `sigs.k8s.io/yaml` makes of it for a key that is one.
+/// A scalar as the text that `sigs.k8s.io/yaml` makes of it for a key that is one: a float has the 32 bits that it has there.
+#[allow(clippy::cast_possible_truncation, reason = "sigs.k8s.io/yaml rounds floats to 32 bits")]
 pub(super) fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

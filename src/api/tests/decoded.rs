@@ -116,9 +116,7 @@ async fn a_service_that_never_fits_is_a_finding() {
 
 /// Asks until there are so many findings: an answer waits only 100 ms for the newest ones, and decoding these slices can take longer.
 async fn wait_for_findings(fixture: &Fixture, count: usize) {
-    let ask = async {
-        while fixture.json("/v1/problems?kind=serviceTooLarge").await["items"].as_array().unwrap().len() != count {}
-    };
+    let ask = async { while fixture.json("/v1/problems?kind=serviceTooLarge").await["items"].as_array().unwrap().len() != count {} };
     tokio::time::timeout(Duration::from_secs(60), ask).await.unwrap();
 }
 

@@ -335,7 +335,10 @@ impl QueueState {
             item.again |= item.running;
             return false;
         }
-        self.items.insert(key.to_vec(), Item { group, since: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX), running: false, again: false });
+        self.items.insert(
+            key.to_vec(),
+            Item { group, since: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX), running: false, again: false },
+        );
         self.ready.push_back(key.to_vec());
         *self.groups.entry(group).or_default() += 1;
         true

@@ -27,7 +27,13 @@ const MAY_ACT = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\\[
 function parse(text) {
   if (!MAY_ACT.test(text)) return JSON.parse(text);
   const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  return JSON.parse(text, (_, value) => (typeof value === "string" ? value.replace(ACTED_ON, escape) : value));
+  const shown = (one) => one.replace(ACTED_ON, escape);
+  return JSON.parse(text, (_, value) => {
+    if (typeof value === "string") return shown(value);
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+    // names of members too: the keys of labels
+    return Object.fromEntries(Object.entries(value).map(([name, one]) => [shown(name), one]));
+  });
 }
 
 let token = null;
