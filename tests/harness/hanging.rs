@@ -89,8 +89,8 @@ impl Layer {
     async fn mount(from: &Path, to: &Path) -> Self {
         let mut command = Command::new("bindfs");
         command.args(["-f", "-o", "attr_timeout=0"]).args([from, to]).stdin(Stdio::null());
-        let daemon = command.spawn().expect("tests with directories that hang need Debian's package bindfs");
         let before = fs::metadata(to).unwrap().dev();
+        let daemon = command.spawn().expect("tests with directories that hang need Debian's package bindfs");
         let what = "a mount by FUSE, for which these tests need root and /dev/fuse";
         let device = eventually(what, || async { Some(fs::metadata(to).unwrap().dev()).filter(|device| *device != before) }).await;
         // file systems without a device have a number of their own, the minor one alone (fuse's Documentation/filesystems/fuse.rst)
