@@ -151,7 +151,7 @@ impl ClusterTask {
             }
             if matches!(error, AttemptError::ConfigMissing) {
                 // no failure of the connection: the next one follows soon, in case the address leads to another etcd by then
-                backoff.reset(&self.options.timing);
+                backoff.reset();
                 wait = self.options.timing.backoff_min;
             } else {
                 self.surroundings.reporter.failure(&error.to_string(), wait);
