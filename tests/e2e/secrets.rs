@@ -272,7 +272,8 @@ async fn secrets_in_the_url_of_a_server_are_in_no_output() {
     let asking: Vec<&str> = names.filter(|name| help(&[name]).contains("--server <URL>")).collect();
     let mut known = ASKING.map(|(name, _)| name).to_vec();
     let mut listed = asking.clone();
-    (known.sort_unstable(), listed.sort_unstable());
+    known.sort_unstable();
+    listed.sort_unstable();
     assert_eq!(listed, known);
 
     let directory = tempfile::tempdir().unwrap();

@@ -172,7 +172,8 @@ fn an_end_that_was_synced_and_files_that_cannot_be_read_are_damage() {
             let reason = format!("file {number} of its log cannot be read ({})", io::Error::from(kind));
             let mut expected = vec![reason, lost(groups)];
             let mut found = damage(&disk);
-            (expected.sort(), found.sort());
+            expected.sort();
+            found.sort();
             assert_eq!(found, expected);
         }
         // what the process lacks says nothing of the file
