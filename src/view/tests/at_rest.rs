@@ -73,7 +73,7 @@ fn a_large_value_takes_at_rest_what_came_and_is_served_all_the_same() {
     let key = EntryKey::new(Kind::Service, paris.clone(), "shop/s7");
     let served = |view: &View| view.record(&key).unwrap().object.as_deref().unwrap().as_service().unwrap().backends.len();
     assert_eq!(served(&view), 2_000);
-    assert!(matches!(view.gist(&key), Some(Gist::Slice { addresses, .. }) if addresses.len() == 2_000));
+    assert!(matches!(view.gist(&key), Some(Gist::Backends(addresses)) if addresses.len() == 2_000));
     assert_eq!(view.records_from(&key).next().map(|record| record.object.is_some()), Some(true));
     // a bad value keeps the last good one, whose object is not at hand
     let bad = Change::Put { key: key.clone(), value: b"{"[..].into(), decoded: Err("bad".into()), source };
