@@ -55,6 +55,7 @@ async fn lookup(meshkeep: &Meshkeep) -> Duration {
 
 #[tokio::test]
 async fn client_files_that_are_hard_to_read_stop_nothing() {
+    let _measuring = super::MEASURING.lock().await;
     let wanted: Option<usize> = std::env::var("MESHKEEP_ATTACK_CLIENT_FILES").ok().map(|text| text.parse().unwrap());
     let (lookups, copies) = wanted.map_or((LOOKUPS, 1), |lookups| (lookups, COPIES));
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;

@@ -184,6 +184,7 @@ async fn reads(face: &mut Client, keys: &[Vec<u8>], at_least: Duration) -> Vec<D
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn one_client_takes_the_face_away_from_nobody() {
+    let _measuring = super::MEASURING.lock().await;
     let wanted = std::env::var("MESHKEEP_ATTACK_KEYS").ok();
     let count = wanted.as_ref().map_or(KEYS, |text| text.parse().unwrap());
     let (at_least, read_max) = if wanted.is_some() { (MEASURED_FOR, READ_MAX) } else { (Duration::ZERO, READ_MAX_OF_TEST) };

@@ -81,6 +81,7 @@ async fn places(server: SocketAddr) -> [f64; 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn strangers_that_hold_all_they_can_lock_out_nobody() {
+    let _measuring = super::MEASURING.lock().await;
     let wanted = std::env::var("MESHKEEP_ATTACK_STRANGERS").ok();
     let count = wanted.as_ref().map_or(STRANGERS, |text| text.parse().unwrap());
     let mut home = Home::new();
