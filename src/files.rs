@@ -1,4 +1,4 @@
-//! Reading a file that somebody else may have put there: at most so many bytes, and regular files only. A FIFO would block its reader
+//! Reads files that somebody else may have written: regular files only, up to a maximum size. A FIFO would block its reader
 //! for ever, and a device such as `/dev/zero` never ends.
 
 use std::fs::{File, OpenOptions};

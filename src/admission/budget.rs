@@ -69,7 +69,7 @@ impl Budget {
         Arc::new(Self { bytes_max, share, state: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Takes so many bytes.
+    /// Takes bytes from the budget.
     ///
     /// # Errors
     /// [`NoRoom`] where there are not as many.
@@ -84,7 +84,7 @@ impl Budget {
         Held { budget: Arc::clone(budget), client, bytes: 0 }
     }
 
-    /// Waits until there are so many bytes for this client. Whoever waits should hold none, so that nobody waits for another who waits.
+    /// Waits until the bytes are free for this client. A caller that waits must hold none, or two of them could wait for each other.
     pub async fn wait(budget: &Arc<Self>, client: Client, bytes: usize) -> Held {
         loop {
             let freed = budget.freed.notified();
@@ -142,7 +142,7 @@ impl Held {
         self.bytes
     }
 
-    /// Takes so many bytes more.
+    /// Takes more bytes.
     ///
     /// # Errors
     /// [`NoRoom`] where there are not as many; it keeps what it has.
@@ -152,7 +152,7 @@ impl Held {
         Ok(())
     }
 
-    /// Gives back all but so many bytes.
+    /// Gives back all bytes above a number.
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {
             self.budget.resize(self.client, self.bytes, bytes);
@@ -160,7 +160,7 @@ impl Held {
         }
     }
 
-    /// Hands over so many of its bytes, or all that it has.
+    /// Moves bytes to a new permit, at most all of them.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);

@@ -1,7 +1,7 @@
 //! Fairness between clients, for every face that is served: who counts as one, whose turn it is where something takes long, and how much memory and how many
 //! streams each may have. One client gets its share, whatever it asks for, and leaves the others theirs.
 //!
-//! Owns: the bounds and who is next. Deliberately lacks: any protocol. What a client that gets nothing is told is said by the face (`api`, `etcd_api`).
+//! Owns: the bounds and who is next. Deliberately lacks: any protocol. The faces (`api`, `etcd_api`) choose the error of a client that gets no permit.
 
 mod budget;
 mod client;

@@ -152,7 +152,7 @@ impl Scanner {
         self.slice((), work).await.0
     }
 
-    /// Does some work in one slice on this thread, which is for what is as short as a slice and as a rule much shorter: waking another thread would take longer.
+    /// Does some work in one slice on this thread, for work that is at most as long as a slice and usually much shorter: waking another thread would take longer.
     pub(crate) async fn here<T>(&self, work: impl FnOnce(&mut Slice) -> T) -> T {
         let turn = self.place.turn().await;
         let mut slice = Slice::begin(self.scans.pace.slice);

@@ -48,7 +48,7 @@ use crate::config::{Setting, Settings, UsageError};
 use crate::model::{in_words, printable, with_bare_urls, without_url_secrets};
 use crate::runtime::StartSignals;
 
-/// The commands that run until they are told to stop.
+/// Commands that run until a signal stops them.
 const LONG_COMMANDS: [&str; 4] = ["serve", "reflect", "announce", "demo"];
 
 /// The stack of the thread that runs them: what Linux gives the first thread of a process.

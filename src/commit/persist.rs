@@ -319,7 +319,7 @@ impl<P: Persistence> PersistWorker<P> {
         self
     }
 
-    /// What is not synced, for whoever ends the process.
+    /// Changes that are not synced yet; the end of the process logs them.
     pub fn unsynced(&self) -> Unsynced {
         Unsynced(Arc::clone(&self.shared))
     }

@@ -49,7 +49,7 @@ enum Kind {
 }
 
 impl Room {
-    /// No room yet, for an answer to a request that keeps so many bytes meanwhile.
+    /// An answer without bytes yet, for a request that itself uses bytes meanwhile.
     pub(super) fn new(budget: &Arc<Budget>, client: Client, request_bytes: usize) -> Result<Self, Status> {
         let held = Budget::take(budget, client, request_bytes).map_err(refusal::no_room)?;
         Ok(Self { held, used: request_bytes })
@@ -66,7 +66,7 @@ impl Room {
         self.held.grow(step).or_else(|_| self.held.grow(lacking)).map_err(refusal::no_room)
     }
 
-    /// Gives so many back.
+    /// Gives bytes back.
     pub(super) const fn give(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes);
     }

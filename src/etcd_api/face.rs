@@ -32,7 +32,7 @@ const WATCHED_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
 const RECEIVED_BYTES_MAX: usize = 64 << 20;
 
 /// How many bytes of events may wait for their clients to take them; a client alone gets half. As a stream has four answers of some 256 KiB at most, those
-/// are 128 streams that are told as much as they can be and read nothing.
+/// are 128 streams whose clients read nothing.
 const TOLD_BYTES_MAX: usize = 256 << 20;
 
 /// One face.
@@ -50,7 +50,7 @@ pub(super) struct Face {
     pub(super) watched: Arc<Budget>,
     /// Messages that are not whole yet.
     pub(super) received: Arc<Budget>,
-    /// What watches are told.
+    /// Events of watches that wait to be sent.
     pub(super) told: Arc<Budget>,
     streams: Places,
 }

@@ -80,7 +80,7 @@ impl Work for Transacting {
     }
 }
 
-/// An answer in the making.
+/// A partial answer.
 struct Answering<W> {
     work: W,
     room: Room,

@@ -15,7 +15,7 @@ use super::span::Span;
 use crate::handle::{RawPast, RawPlace, Reading, Slice};
 use crate::model::{RawRecord, Sequence};
 
-/// What a key of the past takes beside its value, which the newest changes hold.
+/// Bytes of a key of an earlier revision in addition to its value, which the newest changes share.
 const PAST_BYTES: usize = size_of::<(SmolStr, Option<RawRecord>)>() + 128;
 
 /// The keys at one revision.

@@ -43,7 +43,7 @@ impl Pins {
         let is_first = kept.is_empty();
         kept.insert((revision(reading.position().sequence), client), Pin { reading: reading.clone(), asked: Instant::now() });
         while kept.len() > PINNED_COUNT_MAX {
-            // of whoever has most, what was asked for longest ago
+            // the least recently requested one of the client that has most
             let mut counts: BTreeMap<Client, usize> = BTreeMap::new();
             kept.keys().for_each(|(_, client)| *counts.entry(*client).or_default() += 1);
             let rank = |(_, client): &(i64, Client), pin: &Pin| (Reverse(counts.get(client).copied()), pin.asked);

@@ -21,7 +21,7 @@ use crate::model::{RawRecord, Sequence};
 /// (`--max-request-bytes`).
 pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
 
-/// What a key is charged with beside its bytes, found or written: two vectors and four numbers.
+/// Bytes charged for a key in addition to its key and value: two vectors and four numbers.
 const KEY_VALUE_BYTES: usize = size_of::<PbKeyValue>();
 
 /// A range that is being answered.
@@ -49,7 +49,7 @@ pub(super) struct Chunk {
     pub(super) bytes: usize,
 }
 
-/// What a request asks for beside its span.
+/// Options of a range request.
 #[derive(Debug)]
 struct Options {
     limit: Option<usize>,

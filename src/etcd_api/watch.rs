@@ -66,7 +66,7 @@ struct WatchStream {
     scanner: Scanner,
     answers: Answers,
     watchers: BTreeMap<i64, Watcher>,
-    /// No watch was told less than everything up to here, unless it is gone.
+    /// Sequence up to which every open watch has all events.
     lowest: Sequence,
     next_id: i64,
     /// It was asked how far all are, and that was not told yet.
@@ -75,7 +75,7 @@ struct WatchStream {
 
 /// What a part of a look came to.
 enum Looked {
-    /// This watch is told this.
+    /// Sends events to this watch.
     Told(i64, Told),
     /// This one is behind what is kept ready.
     Behind(i64),
@@ -212,7 +212,7 @@ impl WatchStream {
         }
     }
 
-    /// Takes the room of a watch: of its keys, and of what is kept beside them.
+    /// Takes the bytes of a watch: its keys, and a fixed number for its state.
     fn room_for(&self, key_bytes: usize) -> Result<Held, Refused> {
         if key_bytes > KEY_BYTES_MAX {
             return Err(Refused(format!(
@@ -267,7 +267,7 @@ impl WatchStream {
         self.next_id - 1
     }
 
-    /// Tells each watch a piece of what it lacks, by turns with what others ask for; whether any was told something.
+    /// Sends each watch a piece of the events that it lacks, in turns with the requests of other clients. Returns whether any watch got events.
     async fn look(&mut self) -> Result<bool, Gone> {
         let reading = self.reading()?;
         let head = reading.position().sequence;
@@ -347,7 +347,7 @@ impl WatchStream {
     }
 }
 
-/// Looks at watches that were not told everything, those that are `left` of them, until one is told something or the slice is over.
+/// Scans the watches that lack events, those that are `left` of them, until one gets events or the slice is over.
 fn look_at(
     watchers: &mut BTreeMap<i64, Watcher>,
     left: &mut Option<VecDeque<i64>>,

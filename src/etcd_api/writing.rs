@@ -7,7 +7,7 @@ use super::revisions::revision;
 use crate::model::RawRecord;
 use etcd_client::proto::PbResponseHeader;
 
-/// How large a piece is as a rule; one value may be larger.
+/// Usual size of a piece in bytes; one value can be larger.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// What is shorter is put together with what comes before it.
@@ -49,12 +49,12 @@ pub(super) struct Mark {
 }
 
 impl Writing {
-    /// The piece that is written, for so many bytes more.
+    /// Returns the current piece, with space for more bytes.
     fn tail(&mut self, bytes: usize) -> &mut Vec<u8> {
         self.length += bytes;
         let is_full = self.pieces.last().is_none_or(|piece| !piece.is_empty() && piece.len() + bytes > PIECE_BYTES);
         if is_full {
-            // the first one is small as a rule, and grows
+            // the first piece is usually small, and grows
             let capacity = if self.pieces.is_empty() { bytes } else { PIECE_BYTES.max(bytes) };
             self.pieces.push(Vec::with_capacity(capacity));
         }

@@ -12,10 +12,10 @@ use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-/// The exit code of a command that is told to stop before it has begun: nothing went wrong.
+/// Exit code of a command that a signal stops before it starts its work: nothing went wrong.
 const EXIT_STOPPED: i32 = 0;
 
-/// Signal handlers for the first moments of a command that runs until it is told to stop. SIGTERM and SIGINT end the process with exit code 0,
+/// Signal handlers for the start of a command that runs until a signal stops it. SIGTERM and SIGINT end the process with exit code 0,
 /// at once and from inside the handler, so that a start that hangs ends too. SIGHUP is remembered.
 #[derive(Debug)]
 pub struct StartSignals {

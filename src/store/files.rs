@@ -18,7 +18,7 @@ use crate::model::{Causes, Due};
 /// The directory inside the data directory.
 pub(super) const LOG_DIRECTORY: &str = "log";
 
-/// The file beside the engine's that says what is synced.
+/// File next to the engine's files that says up to which group the log is synced.
 const SYNCED_FILE: &str = "synced";
 
 /// Files with this number or a higher one are not ours: at a file each millisecond a log reaches it in 31,000 years.

@@ -17,7 +17,7 @@ use super::pairs::{Pairs, read_pairs};
 use super::threads::in_threads;
 use crate::model::Epoch;
 
-/// Frames are taken apart together until they have so many bytes: a start looks for each key in each of them.
+/// Minimum number of bytes of frames that are decoded together: a start searches each of them for every key.
 const RUN_STORED_BYTES: usize = 64 << 10;
 
 /// How many ranges of groups are named; of a wrecked log there may be thousands.
@@ -188,7 +188,7 @@ impl Run {
         files.sync_directory()
     }
 
-    /// Begins a log anew, in place of everything that is there.
+    /// Starts an empty log that replaces everything that exists.
     pub(super) fn begin(id: u64, first: u64, files: &dyn Files) -> io::Result<Self> {
         let old = files.numbers()?;
         let file = files::create_next(files, old.last().map_or(1, |last| last + 1))?;

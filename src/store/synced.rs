@@ -1,4 +1,4 @@
-//! The mark of what is synced: the file `synced` beside the engine's files.
+//! The synced mark: the file `synced` next to the engine's files. It says up to which group the log is on the disk.
 //!
 //! It is written behind each sync of the log and not synced itself, so it may be old after a power cut, but never names a group that is not on
 //! the disk. A log that ends before it has lost something. A store of an earlier version has none.

@@ -26,7 +26,7 @@ pub(super) fn resolve(tag: Option<&str>, text: String) -> Option<Value> {
     }
 }
 
-/// What a scalar is beside a text.
+/// Type of a plain scalar that is not a string.
 fn plain(text: &str) -> Option<Value> {
     let value = match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => true.into(),

@@ -180,7 +180,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Decides about all changes and applies them; returns when to decide anew.
+    /// Decides about all changes and applies them. Returns the time of the next decision.
     async fn apply_changes(&mut self, now: Instant, at_once: bool) -> Result<Option<Instant>, JoinError> {
         let (files, rules) = (take(&mut self.files), self.rules);
         let (files, decisions, checked) = spawn_blocking(move || {

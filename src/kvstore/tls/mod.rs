@@ -1,4 +1,4 @@
-//! TLS towards an etcd: certificates are read anew for each connection, so that rotated ones count from the next one on.
+//! TLS connections to an etcd. Certificates are read for each connection, so that a rotated one is used from the next connection on.
 
 mod certificates;
 mod refusal;

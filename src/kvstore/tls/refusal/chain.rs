@@ -144,7 +144,7 @@ impl<'a> Chain<'a> {
             let (signer, issuers) = (issuer_key_id(certificate), issuers(certificate));
             !issuers.is_empty() && !issuers.iter().any(|issuer| signer.is_some() && key_id(issuer) == signer)
         };
-        // from above: an authority that was made anew is more likely than anything else
+        // from the root down: a replaced authority is the most likely cause
         let Some(certificate) = chain().rev().find(has_another_key) else {
             let reason = format!("the signature of {} or of one above it is damaged", self.shown(&self.own));
             return TlsRefusal::new(reason, "issue a new one");
