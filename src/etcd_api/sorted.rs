@@ -36,12 +36,12 @@ pub(super) struct Sorted {
     target: Target,
     order: Order,
     /// Those that are equal stay in the order in which they came.
-    found: BTreeMap<(Place, usize), RawRecord>,
+    found: BTreeMap<(SortKey, usize), RawRecord>,
     came: usize,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum SortKey {
     Upwards(Rank),
     Downwards(Reverse<Rank>),
 }
@@ -69,7 +69,7 @@ impl Sorted {
             Target::Modify => Rank::Sequence(record.last_sequence),
             Target::Value => Rank::Value(Arc::clone(&record.value)),
         };
-        let place = if self.order == Order::Descending { Place::Downwards(Reverse(rank)) } else { Place::Upwards(rank) };
+        let place = if self.order == Order::Descending { SortKey::Downwards(Reverse(rank)) } else { SortKey::Upwards(rank) };
         self.came += 1;
         self.found.insert((place, self.came), record);
         if limit.is_some_and(|limit| self.found.len() > limit) { self.found.pop_last().map(|(_, record)| record) } else { None }

@@ -73,8 +73,8 @@ struct WatchStream {
     owes_progress: bool,
 }
 
-/// What a part of a look came to.
-enum Looked {
+/// Result of one step of a scan of the watches.
+enum ScanOutcome {
     /// Sends events to this watch.
     Told(i64, Told),
     /// This one is behind what is kept ready.
@@ -276,8 +276,8 @@ impl WatchStream {
             let (watchers, window) = (&mut self.watchers, &self.face.window);
             let looked = self.scanner.here(|slice| look_at(watchers, &mut left, &reading, window, slice)).await;
             let (id, told) = match looked {
-                Looked::Told(id, told) => (id, told),
-                Looked::Behind(id) => {
+                ScanOutcome::Told(id, told) => (id, told),
+                ScanOutcome::Behind(id) => {
                     let Some(behind) = self.watchers.remove(&id) else { continue };
                     let then = reading.clone();
                     // what is unpacked takes some milliseconds
@@ -289,8 +289,8 @@ impl WatchStream {
                     self.watchers.insert(id, behind);
                     (id, told)
                 }
-                Looked::Paused => continue,
-                Looked::Over => break,
+                ScanOutcome::Paused => continue,
+                ScanOutcome::Over => break,
             };
             match told {
                 Told::Events(events) if events.is_empty() => {}
@@ -354,21 +354,21 @@ fn look_at(
     reading: &Reading,
     window: &Window,
     slice: &mut Slice,
-) -> Looked {
+) -> ScanOutcome {
     let head = reading.position().sequence;
     let left = left.get_or_insert_with(|| {
         slice.look();
         watchers.iter().filter(|(_, watcher)| !watcher.is_current(head)).map(|(id, _)| *id).collect()
     });
     while !slice.is_over() {
-        let Some(id) = left.pop_front() else { return Looked::Over };
+        let Some(id) = left.pop_front() else { return ScanOutcome::Over };
         slice.look();
         let Some(watcher) = watchers.get_mut(&id) else { continue };
         match watcher.follow(reading, window) {
             Some(Told::Events(events)) if events.is_empty() => {}
-            Some(told) => return Looked::Told(id, told),
-            None => return Looked::Behind(id),
+            Some(told) => return ScanOutcome::Told(id, told),
+            None => return ScanOutcome::Behind(id),
         }
     }
-    Looked::Paused
+    ScanOutcome::Paused
 }
