@@ -162,7 +162,11 @@ impl Files for Directory {
     }
 
     fn create(&self, file: u64) -> io::Result<()> {
-        fs::create_dir_all(&self.path)?;
+        fs::create_dir_all(&self.path).map_err(|error| match error.kind() {
+            // this kind would mean that a file of this number exists, and that the next number may be free
+            io::ErrorKind::AlreadyExists => io::Error::new(io::ErrorKind::NotADirectory, format!("{} is a file", self.path.display())),
+            _ => error,
+        })?;
         self.file(file, true).map(drop)
     }
 
