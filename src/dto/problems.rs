@@ -18,6 +18,9 @@ pub(crate) struct Finding {
     pub(crate) kind: Cow<'static, str>,
     /// How bad it is.
     pub(crate) severity: Cow<'static, str>,
+    /// The cluster that it concerns, where it concerns exactly one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<String>,
     /// The clusters that it concerns; none where it concerns this process alone.
     pub(crate) clusters: Vec<String>,
     /// What is wrong.

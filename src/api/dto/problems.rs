@@ -6,7 +6,11 @@ use crate::model::ToldFinding;
 impl From<ToldFinding> for Finding {
     fn from(told: ToldFinding) -> Self {
         let ToldFinding { id, kind, severity, clusters, detail, advice, since, count, key } = told;
-        Self { id, kind: kind.into(), severity: severity.api_name().into(), clusters, detail, advice, since, count, key }
+        let cluster = match clusters.as_slice() {
+            [only] => Some(only.clone()),
+            _ => None,
+        };
+        Self { id, kind: kind.into(), severity: severity.api_name().into(), cluster, clusters, detail, advice, since, count, key }
     }
 }
 

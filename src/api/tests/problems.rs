@@ -165,6 +165,8 @@ async fn findings_come_and_go_with_what_they_rest_on() {
         (&dangling["kind"], &dangling["clusters"], &dangling["count"], &dangling["key"]),
         (&json!("danglingIdentity"), &json!(["paris"]), &json!(2), &json!("cilium/cache/ip/v1/paris/10.1.2.40"))
     );
+    // where it concerns several clusters, none of them is the one
+    assert_eq!((&dangling["cluster"], all["items"][2].get("cluster")), (&json!("paris"), None));
     assert_eq!(ids(&fixture.json("/v1/problems?cluster=tokyo").await), ["duplicateAddress/host/10.1.2.40"]);
     assert_eq!(ids(&fixture.json("/v1/problems?kind=danglingHostIP").await), ["danglingHostIP/paris/172.18.1.2"]);
     let mut found = Vec::new();
