@@ -1,5 +1,6 @@
-//! Reads files that somebody else may have written: regular files only, up to a maximum size. A FIFO would block its reader
-//! for ever, and a device such as `/dev/zero` never ends.
+//! Reads files up to a maximum size. A running sidecar reads regular files only: a FIFO would block
+//! its reader for ever, and a device such as `/dev/zero` never ends. A command reads what its caller
+//! names, a FIFO of the shell included.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -8,20 +9,40 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+/// Largest certificate, key, token or client file that is read, in bytes. Real ones have a few KiB.
+pub(crate) const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// Reads a regular file of at most `max` bytes; links are followed. Blocks, though never for a writer.
 ///
 /// # Errors
 /// Those of the file system; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidInput`] for what is no regular file.
 pub(crate) fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
-    let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes"));
     // a sparse file of a terabyte is refused unread
     if file.metadata()?.len() > max {
-        return Err(too_large());
+        return Err(too_large(max));
     }
+    read_at_most(file, max)
+}
+
+/// Reads at most `max` bytes of a file that the caller of a command names. Blocks, on a FIFO until
+/// its writers have closed it.
+///
+/// # Errors
+/// Those of the file system; [`io::ErrorKind::FileTooLarge`].
+pub(crate) fn read_argument(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    read_at_most(File::open(path)?, max)
+}
+
+fn read_at_most(file: File, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length <= max) { Ok(bytes) } else { Err(too_large()) }
+    let is_small = u64::try_from(bytes.len()).is_ok_and(|length| length <= max);
+    if is_small { Ok(bytes) } else { Err(too_large(max)) }
+}
+
+fn too_large(max: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes"))
 }
 
 /// The type is that of the open file, so that nothing can be put in its place between a check and the opening.
@@ -50,6 +71,8 @@ mod tests {
         assert_eq!(refused("sparse"), "larger than 3 bytes");
         assert_eq!(refused("fifo"), "not a regular file");
         assert_eq!(refused("zero"), "not a regular file");
+        assert_eq!(read_argument(&path("zero"), 3).unwrap_err().to_string(), "larger than 3 bytes");
+        assert_eq!(read_argument(&path("link"), 4).unwrap(), b"four");
         assert_eq!(read_bounded(directory.path(), 3).unwrap_err().to_string(), "not a regular file");
     }
 }

@@ -17,6 +17,7 @@ use super::plan::{Plan, Resource};
 use super::publish::{PublishError, Publisher, now};
 use super::retire::retire;
 use crate::allocator::{Allocator, AllocatorOptions, Collected, EtcdBackend, StaleIds};
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::kvstore::{ClientFile, ClientFileError, ClientOptions, KvLocker, KvstoreError, Life, Session, SessionOptions};
 use crate::model::{ClusterId, ClusterName, shown_path};
 use crate::wire::cluster_config::parse_cluster_config;
@@ -209,7 +210,8 @@ pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: Cancella
 }
 
 fn read_client_file(path: &Path) -> Result<ClientFile, AnnounceError> {
-    let content = std::fs::read(path).map_err(|error| AnnounceError::ClientFile { path: path.to_owned(), reason: error.to_string() })?;
+    let content = read_argument(path, SMALL_FILE_BYTES_MAX)
+        .map_err(|error| AnnounceError::ClientFile { path: path.to_owned(), reason: error.to_string() })?;
     ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })
 }
 

@@ -19,6 +19,7 @@ use super::BODY_BYTES_MAX;
 use super::kept::Kept;
 use super::problem::{Code, Problem};
 use super::visit::Visit;
+use crate::files::{SMALL_FILE_BYTES_MAX, read_bounded};
 
 /// Paths that anybody may ask.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
@@ -106,7 +107,8 @@ impl Token {
     }
 
     fn read(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let bytes = read_bounded(path, SMALL_FILE_BYTES_MAX).map_err(|error| error.to_string())?;
+        let text = String::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
         let token = text.trim();
         if token.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(Sha256::digest(token).into())) }
     }

@@ -4,6 +4,7 @@
 //! The server is not trusted: what is read of an answer is bounded in bytes and in time, and no redirect leads to another server.
 
 mod certificates;
+mod server_certificate;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use super::progress::Progress;
 use crate::dto::Page;
 use crate::dto::lookup::LookupRequest;
 use crate::dto::problem::ProblemDocument;
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::model::{SecretUrl, in_words, with_bare_urls};
 
 /// How long a connection may take: the sidecar is on this machine or near.
@@ -168,10 +170,7 @@ impl Asker {
                 query.push(("pageToken", token));
             }
             let answer = self.fetch(path, &query).await?;
-            byte_count = byte_count.saturating_add(answer.len().max(PAGE_BYTES_MIN));
-            if byte_count > LIST_BYTES_MAX {
-                return Err(self.too_much("a list", LIST_BYTES_MAX));
-            }
+            byte_count = with_page(byte_count, answer.len()).ok_or_else(|| self.too_much("a list", LIST_BYTES_MAX))?;
             let page: Page = self.parse(&answer)?;
             items.extend(page.items);
             progress.tell(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
@@ -258,8 +257,8 @@ impl Asker {
             text
         } else if cause.contains("InvalidContentType") {
             format!("{place} does not speak TLS: name it with http://")
-        } else if cause.contains("peer certificate") {
-            format!("{place} shows a certificate that cannot be trusted ({cause}): name the file of its authority with --ca-file")
+        } else if let Some(reason) = server_certificate::refusal(&error) {
+            server_certificate::describe(place, reason)
         } else if error.is_connect() {
             format!("no meshkeep at {place} ({cause}): start one with `meshkeep serve`, or name another with --server")
         } else if self.base.scheme() == "http" && ["invalid HTTP version", "before message completed"].iter().any(|one| cause.contains(one))
@@ -383,6 +382,11 @@ pub(super) fn items(mut answer: Value) -> Vec<Value> {
     }
 }
 
+/// Bytes of a list that grows by a page; `None` above [`LIST_BYTES_MAX`].
+fn with_page(byte_count: usize, page_bytes: usize) -> Option<usize> {
+    Some(byte_count.saturating_add(page_bytes.max(PAGE_BYTES_MIN))).filter(|sum| *sum <= LIST_BYTES_MAX)
+}
+
 /// The innermost reason of an error, in the words of the system and without its number.
 fn cause(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
@@ -403,9 +407,21 @@ fn cause(error: &reqwest::Error) -> String {
 /// The header that shows a token.
 fn token(path: &PathBuf) -> Result<HeaderValue, Failure> {
     let named = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error.to_string()))?;
+    let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| named(&error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| named("holds no token: it must be one line of text"))?;
     let mut value =
         HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| named("holds no token: it must be one line of text"))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_bounded_in_bytes_and_in_empty_pages() {
+        let pages = |page_bytes: usize| std::iter::successors(Some(0), |sum| with_page(*sum, page_bytes)).count() - 1;
+        assert_eq!((pages(ANSWER_BYTES_MAX), pages(0)), (64, 65_536));
+    }
 }

@@ -19,6 +19,7 @@ use crate::allocator::{
     StaleLocks,
 };
 use crate::config::parse_duration;
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::kvstore::{ClientFile, Session, SessionOptions};
 use crate::model::{ClusterId, MaxConnectedClusters, shown_path};
 
@@ -123,7 +124,8 @@ impl EtcdOptions {
     /// A session that is connected.
     async fn open(&self) -> Result<Session, Failure> {
         let path = shown_path(&self.etcd);
-        let content = std::fs::read(&self.etcd).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
+        let content =
+            read_argument(&self.etcd, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("{path} cannot be read: {error}")))?;
         let file = ClientFile::parse(&content).map_err(|error| Failure::usage(format!("{path}: {error}")))?;
         let session = Session::start(file, SessionOptions::default(), CancellationToken::new());
         connected(&session, self.timeout).await.map(|()| session)

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::target::{check_takeover, parse_lease_ttl};
 use crate::config::{KvstoreOption, KvstoreOptions, Settings, UsageError, parse_duration};
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::kvstore::{ClientFile, SessionOptions};
 use crate::model::shown_path;
 use crate::reflect::ReflectOptions;
@@ -75,7 +76,7 @@ impl To {
     /// Reads the client file.
     pub(super) fn options(&self) -> anyhow::Result<ReflectOptions> {
         let path = self.to.as_ref().ok_or_else(|| anyhow!("--to is missing"))?;
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", shown_path(path)))?;
+        let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).with_context(|| format!("cannot read {}", shown_path(path)))?;
         let file = ClientFile::parse(&bytes).with_context(|| format!("--to {}", shown_path(path)))?;
         let defaults = [KvstoreOption::Qps(WRITES_PER_SECOND), KvstoreOption::MaxInflight(IN_FLIGHT), KvstoreOption::Limit(PAGE_KEYS)];
         let tuned: Vec<KvstoreOption> = defaults.into_iter().chain(self.to_options.iter().copied()).collect();

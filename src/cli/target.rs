@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::progress::Progress;
 use crate::config::{KvstoreOption, KvstoreOptions, parse_duration};
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::kvstore::{ClientFile, KvstoreError, Session, SessionOptions};
 use crate::model::{in_words, shown_path};
 use crate::runtime::client_options;
@@ -126,7 +127,8 @@ impl TargetOptions {
         match (self.etcd.as_ref().or(given), address) {
             (Some(path), _) => {
                 let shown = shown_path(path);
-                let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+                let bytes =
+                    read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
                 ClientFile::parse(&bytes).map_err(|error| Failure::usage(format!("{shown}: {error}")))
             }
             (None, Some(address)) => {

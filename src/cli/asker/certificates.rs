@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use crate::cli::failure::Failure;
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 
 const CERTIFICATE_FLAG: &str = "--client-cert";
 const KEY_FLAG: &str = "--client-key";
@@ -61,7 +62,7 @@ pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result
 }
 
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| unusable(flag, path, &error))
+    read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| unusable(flag, path, &error))
 }
 
 fn unusable(flag: &str, path: &Path, reason: &dyn Display) -> Failure {
