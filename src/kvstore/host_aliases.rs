@@ -15,36 +15,47 @@ pub(super) const KEY: &str = "cilium-host-aliases";
 pub(super) struct HostAliases(Vec<(String, Vec<IpAddr>)>);
 
 impl HostAliases {
-    /// Reads `[{hostname, ips: […]}]`. Like Cilium it takes no list with an entry that it cannot use: a name without addresses would be looked for in
-    /// DNS, and found where nobody meant it. The error says what is wrong.
+    /// Reads the list `[{hostname, ips: […]}]`, or the map `{HOSTNAME: {ips: […]}}` that
+    /// newer charts of Cilium write. As Cilium does it refuses all of them for one entry that it cannot
+    /// use: a name without addresses would be looked up in DNS, and might be found there.
     pub(super) fn read(value: &Value) -> Result<Self, String> {
-        let wrong = || "it must be a list of entries with a hostname and a list of ips".to_owned();
-        let entries = match value {
-            Value::Null => return Ok(Self::default()),
-            Value::Sequence(entries) => entries,
-            _ => return Err(wrong()),
-        };
+        let wrong =
+            || "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips".to_owned();
         let mut aliases = Self::default();
-        for entry in entries {
-            let field = |name: &str| -> Result<Option<&Value>, String> {
-                let fields = entry.as_mapping().ok_or_else(wrong)?;
-                let is_named = |key: &Value| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
-                let found = fields.iter().filter(|(key, value)| is_named(key) && !value.is_null());
-                Ok(found.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
-            };
-            let hostname = field("hostname")?.map_or(Some(String::new()), text_of).ok_or_else(wrong)?;
-            let texts = field("ips")?.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong)?;
-            let ips = texts.iter().map(address).collect::<Option<Vec<Option<IpAddr>>>>();
-            let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
-            match ips {
-                _ if hostname.is_empty() => return unusable("has no hostname"),
-                None => return unusable("has something in ips that is no IP address"),
-                Some(ips) if ips.is_empty() => return unusable("has no ips"),
-                Some(_) if aliases.0.iter().any(|(name, _)| *name == hostname) => return unusable("is there twice"),
-                Some(ips) => aliases.0.push((hostname, ips.into_iter().flatten().collect())),
+        match value {
+            Value::Null => {}
+            Value::Sequence(entries) => {
+                for entry in entries {
+                    let hostname = field(entry, "hostname").map_err(|()| wrong())?;
+                    let hostname = hostname.map_or(Some(String::new()), text_of).ok_or_else(wrong)?;
+                    aliases.add(hostname, entry, &wrong)?;
+                }
             }
+            Value::Mapping(entries) => {
+                for (hostname, entry) in entries {
+                    aliases.add(text_of(hostname).ok_or_else(wrong)?, entry, &wrong)?;
+                }
+            }
+            _ => return Err(wrong()),
         }
         Ok(aliases)
+    }
+
+    fn add(&mut self, hostname: String, entry: &Value, wrong: &dyn Fn() -> String) -> Result<(), String> {
+        let texts = field(entry, "ips").map_err(|()| wrong())?;
+        let texts = texts.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong)?;
+        let ips = texts.iter().map(address).collect::<Option<Vec<Option<IpAddr>>>>();
+        let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
+        match ips {
+            _ if hostname.is_empty() => unusable("has no hostname"),
+            None => unusable("has something in ips that is no IP address"),
+            Some(ips) if ips.is_empty() => unusable("has no ips"),
+            Some(_) if self.0.iter().any(|(name, _)| *name == hostname) => unusable("is there twice"),
+            Some(ips) => {
+                self.0.push((hostname, ips.into_iter().flatten().collect()));
+                Ok(())
+            }
+        }
     }
 
     /// All names with their addresses, in the order of the file.
@@ -59,6 +70,14 @@ impl HostAliases {
         let entry = same.or_else(|| self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(hostname)));
         entry.map(|(_, ips)| ips.as_slice())
     }
+}
+
+/// The value of a field, whatever the case of its name; an error where `entry` has no fields.
+fn field<'a>(entry: &'a Value, name: &str) -> Result<Option<&'a Value>, ()> {
+    let fields = entry.as_mapping().ok_or(())?;
+    let is_named = |key: &Value| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
+    let found = fields.iter().filter(|(key, value)| is_named(key) && !value.is_null());
+    Ok(found.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
 }
 
 /// An address as Go's `netip.Addr` takes it; in it `None` for what agents accept and nobody can reach: an empty one, and one with a zone.
@@ -96,11 +115,23 @@ mod tests {
     }
 
     #[test]
+    fn a_map_of_hostnames_is_read_as_the_list_is() {
+        let map = read("paris.mesh.cilium.io:\n  ips:\n  - 192.0.2.10\n  - 192.0.2.11\nrome: {IPs: ['::1']}").unwrap();
+        let list = read("- {hostname: paris.mesh.cilium.io, ips: [192.0.2.10, 192.0.2.11]}\n- {hostname: rome, ips: ['::1']}");
+        assert_eq!(Ok(map), list);
+        assert_eq!(read("{}"), Ok(HostAliases::default()));
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named() {
+        const SHAPE: &str = "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips";
         for (text, expected) in [
-            ("{paris: [192.0.2.1]}", "it must be a list of entries with a hostname and a list of ips"),
-            ("[paris]", "it must be a list of entries with a hostname and a list of ips"),
-            ("[{hostname: a, ips: 192.0.2.1}]", "it must be a list of entries with a hostname and a list of ips"),
+            ("paris", SHAPE),
+            ("{paris: [192.0.2.1]}", SHAPE),
+            ("[paris]", SHAPE),
+            ("[{hostname: a, ips: 192.0.2.1}]", SHAPE),
+            ("{a: {ips: []}}", "the entry \"a\" has no ips"),
+            ("{a: {ips: [b]}}", "the entry \"a\" has something in ips that is no IP address"),
             ("[{ips: [192.0.2.1]}]", "the entry \"\" has no hostname"),
             ("[{hostname: a}]", "the entry \"a\" has no ips"),
             ("[{hostname: a, ips: [b]}]", "the entry \"a\" has something in ips that is no IP address"),
