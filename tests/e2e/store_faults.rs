@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{SMALL, Shape};
-use crate::harness::meshkeep::http;
+use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::Scene;
 use crate::harness::truth::served;
 
@@ -256,9 +257,7 @@ async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported_until_the_next
     let truth = scene.truth().expected();
     scene.kill_meshkeep();
     assert_eq!(verify(&scene).0, Some(0));
-    let log = scene.home.data_directory().join("log");
-    let number = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().parse::<u64>().unwrap();
-    let newest = files(&log).into_iter().max_by_key(number).unwrap();
+    let newest = newest_log_file(&scene);
     let mut bytes = fs::read(&newest).unwrap();
     let middle = bytes.len() * 3 / 4;
     bytes[middle] ^= 4;
@@ -280,6 +279,33 @@ async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported_until_the_next
     assert_eq!(verify(&scene).0, Some(0));
     scene.start_meshkeep().await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["losses"], serde_json::Value::Null);
+}
+
+fn newest_log_file(scene: &Scene) -> PathBuf {
+    let number = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    files(&scene.home.data_directory().join("log")).into_iter().max_by_key(number).unwrap()
+}
+
+/// Starts the binary without the right of root to read every file.
+const WITHOUT_ROOTS_RIGHTS: &str = r#"[ "$(id -u)" != 0 ] || exec setpriv --bounding-set=-dac_override,-dac_read_search "$0" "$@""#;
+
+/// `EACCES` for the newest file of the log is a loss, and not the torn end that a kill leaves.
+#[tokio::test]
+async fn a_log_file_that_may_not_be_read_is_reported_as_a_loss() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let home = std::mem::replace(&mut scene.home, Home::new());
+    scene.home = home.behind_shell(WITHOUT_ROOTS_RIGHTS);
+    scene.start_meshkeep().await;
+    scene.settles("the first loading").await;
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
+    scene.settles("a change").await;
+    scene.kill_meshkeep();
+    let newest = newest_log_file(&scene);
+    fs::set_permissions(&newest, fs::Permissions::from_mode(0)).unwrap();
+    scene.start_meshkeep().await;
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    losses_are_reported(&scene, &[&format!("file {name} of its log cannot be read")]).await;
+    scene.settles("the list behind the loss").await;
 }
 
 fn copy_directory(from: &Path, to: &Path) {
