@@ -174,7 +174,7 @@ pub struct SecuritySettings {
     pub insecure: bool,
 }
 
-/// Waits and intervals with values that docs/protocol.md gives. They are options, though hidden ones, because a test that waits
+/// Waits and intervals with values that docs/develop/protocol.md gives. They are options, though hidden ones, because a test that waits
 /// three minutes is not run.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TimingSettings {
@@ -183,12 +183,12 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "180s", value_parser = parse_duration)]
     pub legacy_wait: Duration,
 
-    /// Without canaries: how long no restored key may have been put again before leftovers are pruned (docs/invariants.md, 3)
+    /// Without canaries: how long no restored key may have been put again before leftovers are pruned (docs/develop/invariants.md, 3)
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub legacy_quiet: Duration,
 
     /// How much longer than a third of a lease's life a source that had lost keys must stand again before they are deleted
-    /// (docs/invariants.md, 4)
+    /// (docs/develop/invariants.md, 4)
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub hold_margin: Duration,
 
@@ -204,15 +204,15 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "55s", value_parser = parse_interval)]
     pub watch_silence: Duration,
 
-    /// The first wait after a failed attempt (docs/invariants.md, "Waiting and ending")
+    /// The first wait after a failed attempt (docs/develop/invariants.md, "Waiting and ending")
     #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
     pub backoff_min: Duration,
 
-    /// The longest wait between attempts (docs/invariants.md, "Waiting and ending")
+    /// The longest wait between attempts (docs/develop/invariants.md, "Waiting and ending")
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
     pub backoff_max: Duration,
 
-    /// How long a data directory that another process holds is waited for (docs/invariants.md, 8)
+    /// How long a data directory that another process holds is waited for (docs/develop/invariants.md, 8)
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub store_lock_wait: Duration,
 
@@ -228,7 +228,7 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
     pub unknown_prefix_interval: Duration,
 
-    /// How often each watch stream is asked how far it is, and whether that is answered (docs/measurements.md)
+    /// How often each watch stream is asked how far it is, and whether that is answered (docs/develop/measurements.md)
     #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
     pub progress_interval: Duration,
 

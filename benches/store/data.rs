@@ -1,4 +1,4 @@
-//! Entries in Cilium's form: nine in ten are addresses, as in docs/measurements.md §1.
+//! Entries in Cilium's form: nine in ten are addresses, as in docs/develop/measurements.md §1.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::client::Client;
 
-/// How many streams may be open at once: at 12 KiB each (docs/http.md §5.2) they take 120 MB.
+/// How many streams may be open at once: at 12 KiB each (docs/develop/http.md §5.2) they take 120 MB.
 pub const STREAM_COUNT_MAX: usize = 10_000;
 
 /// How many of them one client may have: a tenth, so that nine others find places beside one that leaks them. An ingress in front of

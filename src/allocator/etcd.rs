@@ -1,4 +1,4 @@
-//! Numbers in an etcd, below a base such as `cilium/state/identities/v1` (`pkg/kvstore/allocator`; docs/protocol.md §6).
+//! Numbers in an etcd, below a base such as `cilium/state/identities/v1` (`pkg/kvstore/allocator`; docs/develop/protocol.md §6).
 //!
 //! A number's entry is `id/<number>` with its labels, and lasts until it is collected. A node's reference is `value/<labels>/<node>` with the
 //! number, and hangs on the node's lease. Locks are below `locks/`: that of a key is another one than that of a number, which collectors take.

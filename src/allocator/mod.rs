@@ -1,5 +1,5 @@
 //! Identities: numbers for sets of labels, given out by many nodes over one store so that each set has one number and each number one set
-//! (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`; docs/protocol.md §6).
+//! (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`; docs/develop/protocol.md §6).
 //!
 //! Owns: the pool of free numbers, what this node uses and how often, a copy of all numbers that follows the store, and the tasks that keep
 //! the store right. Receives: a [`Backend`], the store, of which [`EtcdBackend`] is the one over etcd. Emits: numbers, and [`Event`]s of

@@ -1,4 +1,4 @@
-//! Copies of the numbers of remote stores, which are found beside the own ones (`RemoteCache`, `pkg/allocator`; docs/protocol.md §3.6).
+//! Copies of the numbers of remote stores, which are found beside the own ones (`RemoteCache`, `pkg/allocator`; docs/develop/protocol.md §3.6).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

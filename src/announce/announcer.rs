@@ -23,7 +23,7 @@ use crate::model::{ClusterId, ClusterName, shown_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 
-/// Where identities are, in a cluster's own etcd (docs/protocol.md §1.2).
+/// Where identities are, in a cluster's own etcd (docs/develop/protocol.md §1.2).
 const IDENTITIES: &str = "cilium/state/identities/v1";
 
 /// How long a second announcer waits: the lock's lease (25 s) of one that died, and a bit.

@@ -1,4 +1,4 @@
-//! Whether what the files say can be announced: every rule that a reader of the cluster applies (docs/protocol.md §2 and §3.11), and that
+//! Whether what the files say can be announced: every rule that a reader of the cluster applies (docs/develop/protocol.md §2 and §3.11), and that
 //! names mean something.
 
 use std::collections::{BTreeMap, BTreeSet};

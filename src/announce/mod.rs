@@ -1,5 +1,5 @@
 //! `meshkeep announce`: a cluster of machines outside Kubernetes, published from files as a clustermesh-apiserver does from Kubernetes
-//! (docs/announce.md; docs/protocol.md §3.11).
+//! (docs/operate/announce.md; docs/develop/protocol.md §3.11).
 //!
 //! Owns: the files and what is wrong with them, the keys that follow from them ([`Plan`], pure), and keeping an etcd equal to those. Invariants:
 //! a file that is wrong changes nothing, and is told with its line and why; a change is applied once its file is stable, and one that withdraws

@@ -16,7 +16,7 @@ use crate::model::IdentityScope;
 use crate::wire::ip_identity;
 use crate::wire::keys::{HEARTBEAT, watched_prefix};
 
-/// How many keys are written at a time: etcd syncs its log once for all that wait, and more of them bring little (docs/measurements.md).
+/// How many keys are written at a time: etcd syncs its log once for all that wait, and more of them bring little (docs/develop/measurements.md).
 const WRITES_MAX: usize = 16;
 
 /// What keeps a pass from its end.

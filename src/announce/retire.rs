@@ -1,4 +1,4 @@
-//! Withdrawing a cluster, in the order of a KVStoreMesh (docs/protocol.md §3.7): readers that see the config go stop believing the rest.
+//! Withdrawing a cluster, in the order of a KVStoreMesh (docs/develop/protocol.md §3.7): readers that see the config go stop believing the rest.
 
 use std::time::Duration;
 

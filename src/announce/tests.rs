@@ -11,7 +11,7 @@ use crate::allocator::AllocatorKey;
 use crate::model::{ClusterId, ClusterName, EntryKey, Kind};
 use crate::wire::{Context, decode};
 
-/// The example of the documentation (docs/announce.md), with a second address family and a second workload with the same labels.
+/// The example of the documentation (docs/operate/announce.md), with a second address family and a second workload with the same labels.
 const EXAMPLE: &str = "cluster: {name: vms, id: 77}
 nodes:
 - name: rack1-host7

@@ -1,7 +1,7 @@
 //! The accept loop: every connection is owned, has its time-outs, and ends when it is asked to.
 //!
 //! Not `axum::serve`: with a stream open that never shuts down, and it has neither TLS, unix sockets nor a time-out for headers
-//! (docs/http.md §4).
+//! (docs/develop/http.md §4).
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -41,7 +41,7 @@ use crate::handle::Handle;
 use crate::model::{Causes, Due};
 
 /// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
-/// it waits (docs/http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
+/// it waits (docs/develop/http.md §5.2: 10.8 KiB for each instead of 21.2). The bodies of answers do not go through it.
 const HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
 /// HTTP/2 connections are asked for a sign of life this often, below the idle time-outs of proxies (60 s).

@@ -35,7 +35,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// where etcd warns of a large request (`embed.recommendedMaxRequestBytes`), and each byte of it is at most six characters of JSON.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate.md: 3,000,000 keys of some 0.7 KB).
+/// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate/run.md: 3,000,000 keys of some 0.7 KB).
 const LIST_BYTES_MAX: usize = 4 << 30;
 
 /// What a page of a list counts for at least, so that pages without items end too: 65,536 of them are a list. A page ends without an item only where the

@@ -105,7 +105,7 @@ enum CliCommand {
     Demo(demo::Options),
     /// Find out what stands between this machine and each remote cluster, step by step; needs no running meshkeep
     Doctor(doctor::Options),
-    /// Publish a cluster of machines outside Kubernetes, from files, as a clustermesh-apiserver does (docs/announce.md)
+    /// Publish a cluster of machines outside Kubernetes, from files, as a clustermesh-apiserver does (docs/operate/announce.md)
     Announce(announce::Options),
     /// The identities that an etcd has: list, look up, allocate, release, collect
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! Whether docs/settings.md has the options that there are: those of `serve`, and those of `reflect` beside them.
+//! Whether docs/operate/settings.md has the options that there are: those of `serve`, and those of `reflect` beside them.
 
 use clap::{ArgAction, Args as _, Command};
 
@@ -45,7 +45,7 @@ fn with_table(page: &str, from: usize, table: &str) -> (String, usize) {
 /// `SETTINGS_WRITE=1` writes the page's tables instead.
 #[test]
 fn the_page_about_settings_has_what_the_code_has() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/settings.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (expected, behind) = with_table(&page, 0, &table_of(&Settings::augment_args(Command::new("serve"))));
     let (expected, _) = with_table(&expected, behind, &table_of(&To::augment_args(Command::new("reflect"))));
@@ -54,6 +54,6 @@ fn the_page_about_settings_has_what_the_code_has() {
     }
     assert!(
         std::fs::read_to_string(&path).unwrap() == expected,
-        "docs/settings.md is not what the options are: run this test with SETTINGS_WRITE=1"
+        "docs/operate/settings.md is not what the options are: run this test with SETTINGS_WRITE=1"
     );
 }

@@ -1,5 +1,5 @@
 //! The life of one remote cluster: connect, read its cluster config, wait for canaries, mirror its kinds, and start over with
-//! back-off when anything fails (docs/protocol.md §3.3; Cilium's `pkg/clustermesh/common/remote_cluster.go`).
+//! back-off when anything fails (docs/develop/protocol.md §3.3; Cilium's `pkg/clustermesh/common/remote_cluster.go`).
 //!
 //! Owns: the resync machines of its kinds, which outlive connections. Receives the content of its file. Emits commands to the
 //! one writer and its status. Nothing here touches another cluster.

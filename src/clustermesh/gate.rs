@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::model::EtcdClusterId;
 
-/// Lists at once for each etcd: from 4 to 16 the rate of partitioned lists hardly grows (docs/measurements.md §2: 390–555k and 440–600k
+/// Lists at once for each etcd: from 4 to 16 the rate of partitioned lists hardly grows (docs/develop/measurements.md §2: 390–555k and 440–600k
 /// keys/s), while every list costs the server memory and delays its other clients.
 const LISTS_PER_ETCD_MAX: usize = 8;
 

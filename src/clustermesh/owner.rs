@@ -1,7 +1,7 @@
 //! Whose etcd a connection leads to, where it has no config of the cluster that its client file is named after.
 //!
 //! A KVStoreMesh's users may list all cluster configs. The role `remote` of a cluster's own etcd may read that cluster's config alone, and the
-//! nodes, whose keys name the cluster (docs/protocol.md §7.6).
+//! nodes, whose keys name the cluster (docs/develop/protocol.md §7.6).
 
 use crate::kvstore::{Connection, KvstoreError, prefix_end};
 use crate::model::{ClusterName, Kind, MissingConfig};

@@ -2,12 +2,12 @@
 //!
 //! Receives what a source says ([`Input`]) and answers with what to do ([`Step`]): commands for the one writer, and the next
 //! request for the source. Pure: no IO, no clock, no awaiting; the caller performs the requests. Invariants kept here
-//! (docs/invariants.md): the cursor is cleared before a list and set after it (1); a stored revision is worth something only in the same
-//! history, which the sentinel check shows (2, docs/measurements.md §2); nothing is pruned unless a list is complete, behind its
+//! (docs/develop/invariants.md): the cursor is cleared before a list and set after it (1); a stored revision is worth something only in the same
+//! history, which the sentinel check shows (2, docs/develop/measurements.md §2); nothing is pruned unless a list is complete, behind its
 //! canary where there are canaries, and behind a quiet time where there are none and the history is not the same (3); what the
 //! source lost is not deleted (4, `holds`).
 //!
-//! An agent takes back the identities of a list that breaks off (docs/protocol.md §3.6). Here what a list has brought stays until a list is complete:
+//! An agent takes back the identities of a list that breaks off (docs/develop/protocol.md §3.6). Here what a list has brought stays until a list is complete:
 //! it was at the source, and only a complete list says that something is not.
 
 mod changes;

@@ -427,7 +427,7 @@ impl ScopeTask<'_> {
     fn settle(&self) {
         let kind = self.scope.kind;
         let awaits_canary = self.memory.resync.awaits_canary();
-        // whether a cluster that says "off" writes the canary depends on its release (docs/protocol.md §12)
+        // whether a cluster that says "off" writes the canary depends on its release (docs/develop/protocol.md §12)
         let is_off = awaits_canary && self.reading == Reading::Off;
         let (synced, awaits_canary) = (is_off || self.memory.resync.is_synced(), awaits_canary && !is_off);
         // what an earlier connection or process held is known again once everything is read; until then it stays counted

@@ -9,13 +9,13 @@ use crate::model::{Backoff, REMINDER_INTERVAL, SilenceLimits};
 pub struct Timing {
     /// How long a cluster config is waited for over one connection (3 minutes, Cilium's own limit for reading it,
     /// `pkg/clustermesh/common/remote_cluster.go`), and how long another cluster's config must have been in its place before what was stored without
-    /// one is removed. A cluster of `--legacy-clusters` is read without one then (docs/invariants.md, 3).
+    /// one is removed. A cluster of `--legacy-clusters` is read without one then (docs/develop/invariants.md, 3).
     pub legacy_wait: Duration,
     /// How long no still-restored key may be put before what such a cluster's list did not confirm is pruned (invariant 3: 60 s).
     pub legacy_quiet: Duration,
-    /// The first and shortest wait after a failure (docs/invariants.md: 0.8 s).
+    /// The first and shortest wait after a failure (docs/develop/invariants.md: 0.8 s).
     pub backoff_min: Duration,
-    /// The longest (docs/invariants.md: 30 s).
+    /// The longest (docs/develop/invariants.md: 30 s).
     pub backoff_max: Duration,
     /// How long the heartbeat may be silent before the connection counts as dead, at the first miss: Cilium writes it each minute and
     /// gives up after two (`pkg/kvstore/heartbeat`, `etcd.go`).

@@ -13,7 +13,7 @@ use super::gathered::Gathered;
 use crate::model::{Causes, Due, Histogram, REMINDER_INTERVAL, Reminders, in_words};
 use crate::store::{Group, Store, StoreError};
 
-/// How long changes gather before they are stored together: docs/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
+/// How long changes gather before they are stored together: docs/develop/measurements.md §1.1 found 25 ms at high rates, and longer at low ones, where a
 /// group costs the disk more than what is in it.
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 

@@ -47,7 +47,7 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// The case to beat (docs/invariants.md, 6): what was announced, and lost in a crash, stays with a reader for ever.
+/// The case to beat (docs/develop/invariants.md, 6): what was announced, and lost in a crash, stays with a reader for ever.
 #[tokio::test]
 async fn what_readers_see_is_in_the_log_already() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How old an answer is and where it comes from (docs/invariants.md, 10), in a size that does not grow with the mesh.
+//! How old an answer is and where it comes from (docs/develop/invariants.md, 10), in a size that does not grow with the mesh.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What goes over the wire: one flat struct for each shape of docs/api.md. Unset members are left out, never null.
+//! What goes over the wire: one flat struct for each shape of docs/use/api.md. Unset members are left out, never null.
 //!
 //! Written by `api`, which makes them from readings, and read by `cli`. A reader takes what a newer server says: it passes over members that it does not
 //! know, and members that hold one of a few texts are texts here too (`api::openapi::closed` has the sets). Deliberately lacks: where anything comes from.

@@ -1,5 +1,5 @@
 //! The heartbeat that agents look for: an etcd whose heartbeat is older than two minutes they leave for a new connection
-//! (docs/protocol.md §9.2).
+//! (docs/develop/protocol.md §9.2).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! `Lease`: stubs that harm nobody. Agents before 1.18 hold a lease on every etcd that they read and put nothing on it; an answer without time to
-//! live, or "not found", would make them believe that what they wrote is gone (docs/protocol.md §9.2).
+//! live, or "not found", would make them believe that what they wrote is gone (docs/develop/protocol.md §9.2).
 
 use etcd_client::proto::{
     PbLeaseGrantRequest, PbLeaseGrantResponse, PbLeaseKeepAliveRequest, PbLeaseKeepAliveResponse, PbLeaseLeasesRequest,
@@ -13,7 +13,7 @@ use super::answers::Messages;
 use super::face::{Face, client_of, header_at};
 use crate::admission::StreamPermit;
 
-/// What every keep-alive is granted, as nothing is kept of leases: the shorter of the two that Cilium asks for, in seconds (docs/protocol.md §7.3),
+/// What every keep-alive is granted, as nothing is kept of leases: the shorter of the two that Cilium asks for, in seconds (docs/develop/protocol.md §7.3),
 /// so that nobody who asked for less keeps alive too seldom.
 const KEPT_ALIVE_FOR: i64 = 25;
 

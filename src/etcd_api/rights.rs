@@ -1,4 +1,4 @@
-//! What who has a certificate may read: what etcd's role `local` may in a cluster that runs a KVStoreMesh (docs/protocol.md §7.6), and nothing
+//! What who has a certificate may read: what etcd's role `local` may in a cluster that runs a KVStoreMesh (docs/develop/protocol.md §7.6), and nothing
 //! else. A right is to a range: a question that reaches beyond all of them is refused, one for "this key and all that follow" included
 //! (GHSA-xg4h-6gfc-h4m8).
 

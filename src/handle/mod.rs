@@ -2,7 +2,7 @@
 //!
 //! A [`Handle`] gives [`Reading`]s: immutable snapshots that answer lookups without waiting for the writer and without
 //! disturbing it. While the store is still loading a reading waits, up to a bound, and then says so, unless it is asked for one thing that the
-//! store answers at once; it is never partial (docs/invariants.md, 9). Deliberately lacks: HTTP, JSON, and any way to change something but to have the
+//! store answers at once; it is never partial (docs/develop/invariants.md, 9). Deliberately lacks: HTTP, JSON, and any way to change something but to have the
 //! writer announce what was found wrong.
 
 mod early;
@@ -61,7 +61,7 @@ pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, ByteCount, Departure, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, Look, Survey};
 
-/// How long a request waits for the store to load (docs/api.md: 2 s, then 503).
+/// How long a request waits for the store to load (docs/use/api.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The newest word of every cluster's task, by cluster.

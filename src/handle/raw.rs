@@ -35,7 +35,7 @@ impl Reading {
     }
 
     /// Whether a client that has seen everything up to a position can be told all that changed since: its deletes are known, and what was announced up to there
-    /// was recovered (docs/invariants.md, 6).
+    /// was recovered (docs/develop/invariants.md, 6).
     ///
     /// # Errors
     /// The lowest position of which that is true for all above, up to the newest.

@@ -47,7 +47,7 @@ impl Origin {
     }
 }
 
-/// Where an answer comes from and how old it is (docs/invariants.md, 10).
+/// Where an answer comes from and how old it is (docs/develop/invariants.md, 10).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceMeta {
     /// The cluster.
@@ -69,7 +69,7 @@ pub struct SourceMeta {
     pub revision: Option<Revision>,
     /// Whether the source is itself a copy, made by a KVStoreMesh: then its own age is not known.
     pub cached: bool,
-    /// Of a single record: the source has lost it, and it is kept all the same (docs/invariants.md, 4).
+    /// Of a single record: the source has lost it, and it is kept all the same (docs/develop/invariants.md, 4).
     pub held: bool,
 }
 

@@ -130,7 +130,7 @@ impl Connection {
     /// Reads several keys in one read-only transaction, so that all are of the revision returned. One answer for each key,
     /// in their order. etcd takes up to 128 keys (`--max-txn-ops`).
     ///
-    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need (docs/protocol.md §9.1). There each key is read on
+    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need (docs/develop/protocol.md §9.1). There each key is read on
     /// its own, in the same order: no value is older than the revision returned, and some may be newer.
     ///
     /// # Errors

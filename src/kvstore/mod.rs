@@ -4,7 +4,7 @@
 //! [`Session`], which writes: leases, locks, operations, users. Receives: a [`ClientFile`] and one of its endpoints. Emits: keys as they came, with etcd's own revisions, and errors that say what
 //! to do next ([`KvstoreError::disposition`]). Invariant: every reply of a [`Connection`] comes from the process that gave
 //! the first one; a broken connection stays broken (a wiped etcd can come back with the same cluster id, so that a silent
-//! reconnect could not be noticed; docs/invariants.md, 2). A [`Connection`] deliberately lacks: reconnecting, back-off, choosing an
+//! reconnect could not be noticed; docs/develop/invariants.md, 2). A [`Connection`] deliberately lacks: reconnecting, back-off, choosing an
 //! endpoint (a session does that), deciding that silence has lasted too long, and any meaning of keys and values.
 //!
 //! The only room that imports `etcd-client`.

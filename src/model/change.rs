@@ -40,14 +40,14 @@ pub enum Change {
         /// The key.
         key: EntryKey,
     },
-    /// The source has lost the key: it stays, marked (docs/invariants.md, 4).
+    /// The source has lost the key: it stays, marked (docs/develop/invariants.md, 4).
     Hold {
         /// The key.
         key: EntryKey,
     },
 }
 
-/// The newest put of a scope that is stored: its key had exactly these bytes at this revision (docs/measurements.md §2, "M").
+/// The newest put of a scope that is stored: its key had exactly these bytes at this revision (docs/develop/measurements.md §2, "M").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutPoint {
     /// The key as the *source* names it.
@@ -77,7 +77,7 @@ pub struct Sentinel {
 }
 
 /// How far a scope is mirrored: complete up to `revision`, in one history of one etcd. There is none while a list runs
-/// (docs/invariants.md, 1 and 2).
+/// (docs/develop/invariants.md, 1 and 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     /// The etcd that the revisions belong to.

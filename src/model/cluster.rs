@@ -154,7 +154,7 @@ pub struct ClusterConfig {
 /// What is remembered of a cluster across restarts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterRecord {
-    /// The last valid cluster config; a cluster that ever had one is never read without one (docs/invariants.md, 3).
+    /// The last valid cluster config; a cluster that ever had one is never read without one (docs/develop/invariants.md, 3).
     pub config: Option<ClusterConfig>,
     /// When its source last said anything, to within half a minute.
     pub last_contact: Option<SystemTime>,
@@ -173,7 +173,7 @@ pub struct DirectoryState {
     pub invalid: std::collections::BTreeMap<String, String>,
 }
 
-/// Where a remote cluster is in its life (docs/invariants.md, "What a remote cluster goes through").
+/// Where a remote cluster is in its life (docs/develop/invariants.md, "What a remote cluster goes through").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// Its file was not read since the start, or a certificate or key that it names is not there yet.
@@ -362,7 +362,7 @@ pub struct ResourceStatus {
     pub awaiting_canary: bool,
     /// This kind's canary was seen over the present connection, and has gone from the source.
     pub canary_gone: bool,
-    /// How many keys stay although the source has lost them (docs/invariants.md, 4).
+    /// How many keys stay although the source has lost them (docs/develop/invariants.md, 4).
     pub held_count: usize,
     /// How many keys the source said that it has, while listing and after.
     pub expected_count: Option<u64>,

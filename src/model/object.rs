@@ -320,7 +320,7 @@ impl IpEntry {
     }
 }
 
-/// What an ipcache entry stands for: a host and a CIDR of full length are two different entries (docs/protocol.md §4.4).
+/// What an ipcache entry stands for: a host and a CIDR of full length are two different entries (docs/develop/protocol.md §4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectPrefix {
     /// The prefix; for a host one of full length.

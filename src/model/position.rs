@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An etcd revision: the source's own counter, worth something only within one history of one etcd (docs/invariants.md, 2).
+/// An etcd revision: the source's own counter, worth something only within one history of one etcd (docs/develop/invariants.md, 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision(pub i64);
 
@@ -53,7 +53,7 @@ impl fmt::Display for Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One start of meshkeep, as later starts remember it (docs/invariants.md, 6).
+/// One start of meshkeep, as later starts remember it (docs/develop/invariants.md, 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochSpan {
     /// The epoch that the start drew.

@@ -14,7 +14,7 @@ pub struct SourceStamp {
     pub mod_revision: Revision,
     /// The lease that the key hangs on; 0 is none.
     pub lease: LeaseId,
-    /// The source has lost the key, and it is kept all the same (docs/invariants.md, 4).
+    /// The source has lost the key, and it is kept all the same (docs/develop/invariants.md, 4).
     pub held: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Record {
     pub key: EntryKey,
     /// The newest bytes, exactly as they came, usable or not.
     pub value: Arc<[u8]>,
-    /// The last bytes that could be used, where they are not the newest (docs/invariants.md, 7).
+    /// The last bytes that could be used, where they are not the newest (docs/develop/invariants.md, 7).
     pub good_value: Option<Arc<[u8]>>,
     /// What the last usable bytes mean; `None` where no usable bytes ever came.
     pub object: Option<Arc<Object>>,

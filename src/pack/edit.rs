@@ -21,7 +21,7 @@ use crate::model::{ClusterName, Kind, Record, SourceStamp};
 const EDITED_ROWS_MIN: usize = 64;
 
 /// The edits for each chunk that is packed from its records instead, drawn by its checksum: the forms that were chosen for records that are
-/// gone are then chosen anew. Packing takes five times as long as an edit (docs/measurements.md §6), so that this adds a third to edits.
+/// gone are then chosen anew. Packing takes five times as long as an edit (docs/develop/measurements.md §6), so that this adds a third to edits.
 const EDITS_PER_BUILD: u8 = 16;
 
 /// The records for each value that could have a template and has none: with more such values, there may be a template to be found.

@@ -64,7 +64,7 @@ const FORM: u8 = 1;
 /// The bytes of a checksum.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// Records of a chunk: docs/measurements.md §1 found 1,024 good for the disk, and such a chunk is edited within some 0.5 ms (§6).
+/// Records of a chunk: docs/develop/measurements.md §1 found 1,024 good for the disk, and such a chunk is edited within some 0.5 ms (§6).
 pub const RECORDS_TARGET: usize = 1_024;
 
 /// Records that a last chunk takes in so that no small chunk stays behind.
@@ -81,7 +81,7 @@ const RAW_LENGTH_TARGET: usize = 400_000;
 const RAW_LENGTH_JOINED_MAX: usize = RAW_LENGTH_TARGET * 3 / 2;
 
 /// A chunk is shorter than this, so that it fits below sled's limit of 131,052 B for a page with room for what the store adds
-/// (docs/measurements.md §1.3). Only a single record that is longer makes a longer chunk ([`Chunk::is_oversize`]).
+/// (docs/develop/measurements.md §1.3). Only a single record that is longer makes a longer chunk ([`Chunk::is_oversize`]).
 pub const STORED_LENGTH_MAX: usize = 120_000;
 
 /// A 16-bit checksum of a value, by which a changed one is told from an equal one without a look at its columns: those are spread over the

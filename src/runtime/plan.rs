@@ -112,7 +112,7 @@ impl Plan {
     }
 }
 
-/// How far the positions of each earlier start are vouched for: everything up to there is recovered as it was announced (docs/invariants.md, 6). What
+/// How far the positions of each earlier start are vouched for: everything up to there is recovered as it was announced (docs/develop/invariants.md, 6). What
 /// ended last announced nothing above what is covered that anybody could go on from.
 fn vouched(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
     let judged = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });

@@ -1,5 +1,5 @@
 //! From the store to the mirror: chunks as they are, what changed since decoded again, nothing confirmed. Positions of the process that ended go
-//! on, for all that it announced is there (docs/invariants.md, 6).
+//! on, for all that it announced is there (docs/develop/invariants.md, 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The on-disk form of keys and values, version 1 ("plain"), as docs/store.md has it byte by byte ("Keys and values").
+//! The on-disk form of keys and values, version 1 ("plain"), as docs/develop/store.md has it byte by byte ("Keys and values").
 //!
 //! Owns: which bytes stand for which record, cursor, cluster or mark. Deliberately lacks: IO, sled, and any meaning of an entry's own bytes.
 

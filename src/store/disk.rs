@@ -1,4 +1,4 @@
-//! What the data directory takes of the disk, by class of files (docs/store.md has them).
+//! What the data directory takes of the disk, by class of files (docs/develop/store.md has them).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

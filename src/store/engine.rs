@@ -20,11 +20,11 @@ use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
 mod ballast;
 mod cache;
 
-/// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages (docs/measurements.md §1.1).
+/// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages (docs/develop/measurements.md §1.1).
 const CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// How often sled looks whether segments of its log can be emptied for reuse, which it does nowhere else; 20 ms are best at 20,000
-/// changes/s, 500 at 1,000 (docs/measurements.md §1.1).
+/// changes/s, 500 at 1,000 (docs/develop/measurements.md §1.1).
 const CLEANING_INTERVAL_MS: u64 = 100;
 
 /// The key of a slot's value in the slot's tree.
@@ -34,20 +34,20 @@ const VALUE_KEY: &[u8] = b"v";
 const PRIME_KEY: &[u8] = b"p";
 
 /// How many small writes *prime* a slot: the next one is the tenth link of the page, and sled then writes the page anew as a whole, which frees the old value at
-/// once. With ten, the tenth itself would copy the old value (docs/measurements.md §1.1).
+/// once. With ten, the tenth itself would copy the old value (docs/develop/measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
 
 /// The tree that sled always has; layout 1 is in it, and in all layouts the number of the layout.
 const DEFAULT_TREE: &[u8] = b"__sled__default";
 
-/// sled's own default; larger segments brought nothing (docs/measurements.md §1.1). It cannot change without a migration: sled refuses.
+/// sled's own default; larger segments brought nothing (docs/develop/measurements.md §1.1). It cannot change without a migration: sled refuses.
 const SEGMENT_BYTES: usize = 512 * 1024;
 
 /// How long to wait until the threads of a handle just dropped let go of the file. Not measured: generous against a slow disk, and well
 /// below the 30 s that a start may wait for the lock.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the close of a handle waits for its threads: a shutdown has 4.7 s for everything (docs/invariants.md, "Waiting and ending") and settling may have taken 1.5 s of them.
+/// How long the close of a handle waits for its threads: a shutdown has 4.7 s for everything (docs/develop/invariants.md, "Waiting and ending") and settling may have taken 1.5 s of them.
 const CLOSING_WAIT: Duration = Duration::from_secs(1);
 
 /// How often to look whether its threads have ended.
@@ -56,7 +56,7 @@ const BUSY_POLL: Duration = Duration::from_millis(5);
 /// The file that sled writes everything but big pages to.
 const LOG_FILE: &str = "db";
 
-/// The beginning of the names of sled's snapshots, which it can do without (docs/measurements.md §1.3, trap 6).
+/// The beginning of the names of sled's snapshots, which it can do without (docs/develop/measurements.md §1.3, trap 6).
 const SNAPSHOT_PREFIX: &str = "snap.";
 
 /// An open engine: one tree for each slot.

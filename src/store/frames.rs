@@ -1,4 +1,4 @@
-//! What is in the files of the log, as docs/store.md has it byte by byte ("The log").
+//! What is in the files of the log, as docs/develop/store.md has it byte by byte ("The log").
 //!
 //! Owns: their bytes, and reading on behind damage: a frame that is damaged costs itself. Deliberately lacks: writing (`log`), and which frames a
 //! start can use (`run`).

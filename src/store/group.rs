@@ -13,7 +13,7 @@ use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Reco
 /// What groups do to stored keys; `None` deletes.
 pub(super) type Changes = BTreeMap<Key, Option<Value>>;
 
-/// Changes that become durable as one: entries and the cursors that claim them (docs/invariants.md, 1). `None` deletes.
+/// Changes that become durable as one: entries and the cursors that claim them (docs/develop/invariants.md, 1). `None` deletes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
     /// The number of the newest of the groups that it is made of, which the log gives; 0 where it has none yet.

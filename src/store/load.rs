@@ -1,6 +1,6 @@
 //! Reading everything back, and dropping what cannot be read together with the cursors that claim it.
 //!
-//! Owns: what damage costs (docs/invariants.md, 7 and 8): itself, and the cursors of the scopes that it may concern, so that a resync brings it
+//! Owns: what damage costs (docs/develop/invariants.md, 7 and 8): itself, and the cursors of the scopes that it may concern, so that a resync brings it
 //! again. Deliberately lacks: noticing damage to slots (`recover`) or to the engine's files (`recovery`), and decoding an entry's bytes
 //! (the caller does).
 
@@ -42,7 +42,7 @@ pub struct Loaded {
     /// The sequence below which tombstones are gone.
     pub floor: Sequence,
     /// The starts that positions may come from, oldest first. None where anything was damaged: what is missing might have been
-    /// announced (docs/invariants.md, 6).
+    /// announced (docs/develop/invariants.md, 6).
     pub epochs: Vec<EpochSpan>,
     /// The newest sequence that is stored with all before it.
     pub covered: Sequence,

@@ -1,6 +1,6 @@
 //! The manifest: where each chunk is and what it holds in short, so that lookups are answered before the chunks are read.
 //!
-//! Owns: its bytes (docs/store.md, "Objects"), which of its objects count, and when it is written. Deliberately lacks: answers (`cold`); the layout does not rely on it
+//! Owns: its bytes (docs/develop/store.md, "Objects"), which of its objects count, and when it is written. Deliberately lacks: answers (`cold`); the layout does not rely on it
 //! (`recover` reads every chunk), so without one, or with a damaged one, a start merely answers nothing before it has read everything.
 //!
 //! It is a *base*, which has every chunk, and *changes* to it, numbered from 1 on; of a key the newest of them counts. A range's chunk is noted

@@ -1,6 +1,6 @@
 //! The store: everything that is mirrored, on disk, in atomic groups together with the cursors that say how far it reaches.
 //!
-//! Owns: the data directory and its lock, the layout (docs/store.md), recovery from damage and migrations between layouts. Receives:
+//! Owns: the data directory and its lock, the layout (docs/develop/store.md), recovery from damage and migrations between layouts. Receives:
 //! [`Group`]s from the one writer. Emits: [`Loaded`] at start and [`StoreError`]s that name the directory. Keeps the invariants 1
 //! (a cursor is never ahead of its entries), 7 (newest and last good bytes survive) and 8 (unreadable data costs a resync, never the start)
 //! of ARCHITECTURE.md. Deliberately lacks: async (it runs on the writer's thread), Cilium's formats (the caller decodes what it loads),
@@ -71,7 +71,7 @@ use crate::model::Record;
 /// The engine's directory inside the data directory.
 const ENGINE_DIRECTORY: &str = "store";
 
-/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (docs/invariants.md, "Waiting and ending").
+/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (docs/develop/invariants.md, "Waiting and ending").
 const SETTLE_AT_CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
 /// An open store. It has the data directory to itself until it is dropped.
@@ -122,7 +122,7 @@ pub struct SetAside {
 
 impl Store {
     /// Opens the store in a data directory, or creates it. While another living process holds the directory's lock, this waits up to
-    /// `lock_wait` (30 s in production, docs/invariants.md, 8) without touching anything. A store that is damaged beyond reading, or that a newer
+    /// `lock_wait` (30 s in production, docs/develop/invariants.md, 8) without touching anything. A store that is damaged beyond reading, or that a newer
     /// version wrote, is renamed to `set-aside-…` inside the directory and a new one begun; [`Opened`] says so.
     ///
     /// # Errors

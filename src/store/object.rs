@@ -1,4 +1,4 @@
-//! Objects: what slots hold, as docs/store.md has them byte by byte ("Objects"). A chunk, the mark or a part of the manifest is one object,
+//! Objects: what slots hold, as docs/develop/store.md has them byte by byte ("Objects"). A chunk, the mark or a part of the manifest is one object,
 //! in as many slots as its length takes.
 //!
 //! Owns: the bytes around an object's body, among them two checksums, so that what it is about is known even if the body is damaged.

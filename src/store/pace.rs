@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// The log is full with so many bytes of keys and values, uncompressed (docs/measurements.md §1.1): the more it has, the longer a start takes to read
+/// The log is full with so many bytes of keys and values, uncompressed (docs/develop/measurements.md §1.1): the more it has, the longer a start takes to read
 /// it, and the more folds can gather. With 24 MiB a start after a kill has everything a fifth earlier, its first answer no earlier, and a byte of
 /// change costs a third more writing.
 pub(super) const LOG_FULL_BYTES: u64 = 32 << 20;

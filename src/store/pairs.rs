@@ -1,6 +1,6 @@
 //! Keys and values in key order as one compressed byte string: the body of all of the log, and of chunks that hold no entries.
 //!
-//! Owns: these bytes (docs/store.md, "Objects", has them one by one). Deliberately lacks: what the values mean.
+//! Owns: these bytes (docs/develop/store.md, "Objects", has them one by one). Deliberately lacks: what the values mean.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use zstd::bulk::Decompressor;
 use super::bytes::{Malformed, Reader, put_text, put_varint};
 use crate::pack::common_length;
 
-/// zstd's fastest ordinary level, as measured (docs/measurements.md §1.1).
+/// zstd's fastest ordinary level, as measured (docs/develop/measurements.md §1.1).
 const COMPRESSION_LEVEL: i32 = 1;
 
 /// More than this was never compressed as one, in bytes: a million keys that waited for a full disk are some 300 MB.

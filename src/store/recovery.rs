@@ -1,6 +1,6 @@
 //! Opening the engine's directory whatever state it is in: new, good, damaged, or written by a newer version.
 //!
-//! Owns: the order of attempts (docs/measurements.md §1.3, trap 6), the number of the layout, and what is set aside. Emits: an engine that has been
+//! Owns: the order of attempts (docs/develop/measurements.md §1.3, trap 6), the number of the layout, and what is set aside. Emits: an engine that has been
 //! read in full. Deliberately lacks: the lock, which is held before anything here runs, and single bad values (`load`).
 
 use std::fs::{self, File};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::error::EngineError;
 
-/// No value is longer. sled writes a page above 131,052 bytes to a file that it never syncs (docs/measurements.md §1.3, trap 2); the rest is
+/// No value is longer. sled writes a page above 131,052 bytes to a file that it never syncs (docs/develop/measurements.md §1.3, trap 2); the rest is
 /// for what sled's page and the priming of the slot add.
 pub(super) const VALUE_BYTES_MAX: usize = 130_000;
 

@@ -14,7 +14,7 @@ pub struct Rank {
     is_remote: bool,
     /// What a cluster announces stands before what its nodes' addresses say.
     is_derived: bool,
-    /// An agent that lists now does not have an entry whose newest bytes it cannot use (docs/protocol.md, trap 5).
+    /// An agent that lists now does not have an entry whose newest bytes it cannot use (docs/develop/protocol.md, trap 5).
     is_refused: bool,
     /// Else the last writer has it.
     newest: Reverse<u64>,

@@ -48,7 +48,7 @@ pub struct Context<'a> {
     pub max_connected_clusters: MaxConnectedClusters,
 }
 
-/// Decodes and validates the bytes of a key, by the rules of the agent's own validators (docs/protocol.md §2).
+/// Decodes and validates the bytes of a key, by the rules of the agent's own validators (docs/develop/protocol.md §2).
 ///
 /// # Errors
 /// One short line that names the field and says what is wrong with it.

@@ -1,4 +1,4 @@
-//! Values as Cilium's writers make them: Go's `encoding/json`, field by field in the order of its structs (docs/protocol.md §2).
+//! Values as Cilium's writers make them: Go's `encoding/json`, field by field in the order of its structs (docs/develop/protocol.md §2).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

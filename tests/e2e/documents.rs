@@ -24,15 +24,16 @@ const ELSEWHERE: [&str; 11] =
     ["cargo ", "etcdctl ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
 
 /// The one page that changes the mesh while it is read.
-const LAST: &str = "tour.md";
+const LAST: &str = "docs/use/tour.md";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md and the pages of docs/, the one that changes something last.
+/// README.md and the pages of docs/ and its folders, with the page that changes the mesh last.
 fn pages() -> Vec<PathBuf> {
-    let all = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/use", "docs/operate", "docs/develop"].map(|folder| root().join(folder));
+    let all = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let mut pages: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
     pages.push(root().join("README.md"));
     pages.sort_by_key(|path| (path.ends_with(LAST), path.clone()));

@@ -183,7 +183,7 @@ async fn a_watch_that_is_silent_for_ever_ends_its_connection() {
 /// A stop of this length is a stall: `STALL_MIN` (`src/kvstore/watch_stream.rs`) and a second.
 const STALL: Duration = Duration::from_secs(6);
 
-/// Releases of etcd before 3.4.31 and 3.5.13 may leave something out then (docs/protocol.md, trap 32).
+/// Releases of etcd before 3.4.31 and 3.5.13 may leave something out then (docs/develop/protocol.md, trap 32).
 #[tokio::test]
 async fn what_is_held_is_compared_after_a_watch_was_held_up() {
     let hostile = Hostile::start(Mode::Churn).await;

@@ -1,4 +1,4 @@
-//! A source that loses what it has because its writer died, with real leases on a real etcd (docs/invariants.md, 4): nothing goes
+//! A source that loses what it has because its writer died, with real leases on a real etcd (docs/develop/invariants.md, 4): nothing goes
 //! with it; what was really deleted goes.
 
 use std::time::{Duration, Instant};

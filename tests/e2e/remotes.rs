@@ -112,7 +112,7 @@ async fn a_missing_certificate_is_waited_for_and_named() {
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// The file of the cluster has the same bytes: only a new connection sees the new certificates (docs/protocol.md, trap 17).
+/// The file of the cluster has the same bytes: only a new connection sees the new certificates (docs/develop/protocol.md, trap 17).
 #[tokio::test]
 async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
     let (mut etcd, mut cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
@@ -326,7 +326,7 @@ async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// Cilium's readers need no other calls (docs/protocol.md §9.1). Each delete asks whether cluster config and canary are there, those of a KVStoreMesh
+/// Cilium's readers need no other calls (docs/develop/protocol.md §9.1). Each delete asks whether cluster config and canary are there, those of a KVStoreMesh
 /// also for leases, and a second connection whether the history is the stored one.
 #[tokio::test]
 async fn deletes_of_a_server_that_offers_range_and_watch_alone_are_applied_over_one_connection() {

@@ -1,4 +1,4 @@
-//! The 77 sample keys of docs/protocol.md, in state and in cache form, with everything that is served of them.
+//! The 77 sample keys of docs/develop/protocol.md, in state and in cache form, with everything that is served of them.
 
 use std::path::Path;
 

@@ -92,7 +92,7 @@ async fn etcdctl_reads_and_believes_that_it_is_an_etcd() {
             if arguments.contains(&"--count-only") && !help.contains("--count-only") {
                 continue;
             }
-            // 3.4 asks for a status with all that it was told in the place of host and port, which is refused as malformed (docs/etcd.md)
+            // 3.4 asks for a status with all that it was told in the place of host and port, which is refused as malformed (docs/operate/etcd.md)
             let url = if arguments[0] == "endpoint" { url.trim_start_matches("http://") } else { &url };
             let (is_content, said) = asked(&tool, url, arguments);
             assert!(is_content && said.contains(words), "{tool:?} {arguments:?}: {said}");

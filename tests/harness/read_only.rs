@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use super::etcd::Etcd;
 
-/// The calls that are passed on: those of Cilium's readers (docs/protocol.md §9.1).
+/// The calls that are passed on: those of Cilium's readers (docs/develop/protocol.md §9.1).
 const OFFERED: [&str; 2] = ["/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"];
 
 /// The server, which ends when dropped.

@@ -147,7 +147,7 @@ impl Scene {
     }
 
     /// What the follower has been told of since an index is exactly the difference to an earlier truth, one event for each key
-    /// (docs/invariants.md, 5). For steps after which the scene has settled.
+    /// (docs/develop/invariants.md, 5). For steps after which the scene has settled.
     pub(crate) fn only_real_changes_were_announced(&self, seen: usize, before: &Served, during: &str) {
         let after = self.truth().expected();
         let keys: BTreeSet<&String> = before.objects.keys().chain(after.objects.keys()).collect();

@@ -1,4 +1,4 @@
-//! Endpoint slices as Cilium writes them, a zstd frame of a protobuf message (docs/protocol.md §2.8), and a reading of them of the tests' own.
+//! Endpoint slices as Cilium writes them, a zstd frame of a protobuf message (docs/develop/protocol.md §2.8), and a reading of them of the tests' own.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! What should be served, worked out from the bytes that were put, and what is served.
 //!
-//! Nothing of the crate is used here: this is a second, slower reading of Cilium's formats (docs/protocol.md §2), so that a mistake
+//! Nothing of the crate is used here: this is a second, slower reading of Cilium's formats (docs/develop/protocol.md §2), so that a mistake
 //! of `wire` cannot hide behind itself.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use super::mesh::MeshCluster;
 use super::meshkeep::{Meshkeep, http};
 use super::slices;
 
-/// Objects by key in cache form, reduced to the fields that docs/api.md names.
+/// Objects by key in cache form, reduced to the fields that docs/use/api.md names.
 pub(crate) type Objects = BTreeMap<String, Value>;
 
 /// How many differences a message shows.
@@ -27,7 +27,7 @@ const DIFFERENCES_SHOWN: usize = 8;
 /// How many items the harness asks for at once: several pages of a mesh, several values of the largest kind.
 const PAGE_ITEMS: u32 = 300;
 
-/// The kinds, each with its list and the fields that docs/api.md names for it.
+/// The kinds, each with its list and the fields that docs/use/api.md names for it.
 const KINDS: [(&str, &str, &[&str]); 6] = [
     (
         "node",
@@ -207,7 +207,7 @@ fn ip_entry(cluster: &str, value: &Value) -> Value {
     let ip = address(&value["IP"]).unwrap();
     let length = mask_length(&value["Mask"]);
     let full = if ip.is_ipv4() { 32 } else { 128 };
-    // a remote cluster's host is a remote node for everybody else (docs/protocol.md §4.3)
+    // a remote cluster's host is a remote node for everybody else (docs/develop/protocol.md §4.3)
     let identity = if value["ID"] == 1 { 6.into() } else { value["ID"].clone() };
     let port = |port: &Value| json!({"name": port["Name"], "port": port["Port"], "protocol": port["Protocol"]});
     json!({
@@ -348,7 +348,7 @@ fn without_unset(object: Value) -> Value {
     fields.filter(|(_, value)| !unset(value)).collect()
 }
 
-/// An object as served, reduced to what docs/api.md names, with the key that it must have come from.
+/// An object as served, reduced to what docs/use/api.md names, with the key that it must have come from.
 pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
     let (_, _, names) = KINDS.iter().find(|(name, ..)| *name == kind).unwrap_or_else(|| panic!("no such kind: {kind}"));
     let fields = object.as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Values in the field order, and with the escapes, of Go's `encoding/json` (docs/protocol.md §2): a bit of every form that is out there.
+//! Values in the field order, and with the escapes, of Go's `encoding/json` (docs/develop/protocol.md §2): a bit of every form that is out there.
 
 use std::fmt::Write;
 

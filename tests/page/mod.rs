@@ -28,7 +28,7 @@ const NOBODY_LISTENS: [&str; 4] =
 /// How many clusters a mesh has at most, for most.
 const CLUSTERS: usize = 255;
 
-/// How fast a mesh of that size changes (docs/measurements.md).
+/// How fast a mesh of that size changes (docs/develop/measurements.md).
 const CHANGES_PER_SECOND: usize = 325;
 
 async fn scene() -> Scene {

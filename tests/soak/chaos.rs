@@ -271,7 +271,7 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
     }
 }
 
-/// The case to beat (docs/invariants.md, 6).
+/// The case to beat (docs/develop/invariants.md, 6).
 async fn kill_after_put(sources: &mut Sources, sidecar: &mut Sidecar) {
     let fresh = sources.put_fresh(FRESH_KEYS).await;
     // it is announced when it can be read; its store follows some 40 ms later

@@ -30,7 +30,7 @@ use self::state::Tally;
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::scene::settles;
 
-/// Whether a resume after a `kill -9` with an intact directory must work without a `reset` (docs/invariants.md, 6).
+/// Whether a resume after a `kill -9` with an intact directory must work without a `reset` (docs/develop/invariants.md, 6).
 const RESUMES_AFTER_KILL: bool = true;
 
 /// Changes delivered in CI.

@@ -1,5 +1,5 @@
-//! What is deployed beside the binary: alerts and dashboard ask for metrics that there are, each alert has its part of docs/alerts.md, and the chart has the
-//! same files. docs/metrics.md, in turn, is held equal to `/metrics` by a test of its own.
+//! What is deployed beside the binary: alerts and dashboard ask for metrics that there are, each alert has its part of docs/operate/alerts.md, and the chart has the
+//! same files. docs/operate/metrics.md, in turn, is held equal to `/metrics` by a test of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,9 +9,9 @@ fn read(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The metrics that docs/metrics.md has, with their types.
+/// The metrics that docs/operate/metrics.md has, with their types.
 fn metrics() -> BTreeMap<String, String> {
-    let page = read("docs/metrics.md");
+    let page = read("docs/operate/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     rows.map(|(name, rest)| (name.to_owned(), rest.split(' ').next().unwrap_or_default().to_owned())).collect()
 }
@@ -50,15 +50,15 @@ fn a_metric_that_is_not_there_is_found() {
 
 #[test]
 fn each_alert_has_a_part_of_the_page_and_each_part_an_alert() {
-    let (rules, page) = (read("deploy/prometheus/alerts.yaml"), read("docs/alerts.md"));
+    let (rules, page) = (read("deploy/prometheus/alerts.yaml"), read("docs/operate/alerts.md"));
     let behind = |begin: &str| rules.lines().filter_map(|line| line.trim().strip_prefix(begin)).map(str::to_owned).collect::<Vec<_>>();
     let alerts: BTreeSet<String> = behind("- alert: ").into_iter().collect();
     let headings: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## Meshkeep")).map(str::to_lowercase).collect();
-    let links: BTreeSet<String> = behind("runbook_url: docs/alerts.md#meshkeep").into_iter().collect();
+    let links: BTreeSet<String> = behind("runbook_url: docs/operate/alerts.md#meshkeep").into_iter().collect();
     assert_eq!((behind("runbook_url: ").len(), alerts.len() > 20), (behind("- alert: ").len(), true), "each alert has a link");
     assert_eq!(headings, links);
     for alert in &alerts {
-        assert!(page.contains(alert.as_str()), "docs/alerts.md does not name {alert}");
+        assert!(page.contains(alert.as_str()), "docs/operate/alerts.md does not name {alert}");
         assert!(read("deploy/prometheus/alerts.test.yaml").contains(alert.as_str()), "no test of {alert}");
     }
 }

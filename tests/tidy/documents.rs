@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::source::read_sources;
 
-/// Documents outside of the repository that code may name: standards by their numbers have no file name.
+/// Folders that a document's name in code is relative to.
 const ROOTS: [&str; 2] = ["", "docs/"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 /// The headings of a document, without their marks; `None` where there is no such document.
 fn headings(name: &str) -> Option<Vec<String>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = ROOTS.iter().find_map(|folder| fs::read_to_string(root.join(format!("{folder}{name}"))).ok())?;
+    let text = ROOTS.iter().find_map(|folder| fs::read_to_string(root().join(format!("{folder}{name}"))).ok())?;
     Some(text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim().to_owned()).collect())
 }
 
@@ -67,9 +70,18 @@ fn every_document_that_code_names_is_there_with_the_section_that_it_names() {
 #[test]
 fn a_document_or_a_section_that_is_not_there_is_found() {
     let told = |line: &str| wrong(line, &mut BTreeMap::new());
-    let (nowhere, real) = (concat!("nowhere", ".md"), concat!("docs/protocol", ".md"));
+    let (nowhere, real) = (concat!("nowhere", ".md"), concat!("docs/develop/protocol", ".md"));
     assert_eq!(told(&format!("/// As {nowhere} has it.")), [format!("there is no {nowhere}")]);
     assert_eq!(told(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
+}
+
+/// The folders of `docs/`: each has a README.md that lists its pages.
+const FOLDERS: [&str; 3] = ["docs/use", "docs/operate", "docs/develop"];
+
+/// Returns the Markdown files directly in `folder`, without its README.md.
+fn pages_in(folder: &str) -> impl Iterator<Item = PathBuf> {
+    let paths = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == "md") && !path.ends_with(concat!("README", ".md")))
 }
 
 /// The address of a heading, as GitHub makes it.
@@ -86,13 +98,21 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn each_link_between_pages_leads_somewhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    let beside =
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md", "docs/page/README.md"];
+    let others = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "examples/README.md",
+        "docs/README.md",
+        "docs/use/README.md",
+        "docs/use/page/README.md",
+        "docs/operate/README.md",
+        "docs/develop/README.md",
+    ];
     let mut wrong = Vec::new();
-    for page in pages.chain(beside.map(|name| root.join(name))) {
+    for page in FOLDERS.into_iter().flat_map(pages_in).chain(others.map(|name| root().join(name))) {
         let text = fs::read_to_string(&page).unwrap();
         for link in links(&text) {
             let (file, heading) = link.split_once('#').map_or((link, None), |(file, heading)| (file, Some(heading)));
@@ -115,12 +135,14 @@ fn each_link_between_pages_leads_somewhere() {
 }
 
 #[test]
-fn every_page_is_in_the_index() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let index = fs::read_to_string(docs.join("README.md")).unwrap();
-    let names = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let missing: Vec<String> = names
-        .filter(|name| name.ends_with(concat!(".", "md")) && name != concat!("README", ".md") && !index.contains(&format!("({name}")))
-        .collect();
-    assert_eq!(missing, Vec::<String>::new());
+fn each_folder_s_index_lists_its_pages() {
+    let index = |folder: &str| fs::read_to_string(root().join(folder).join(concat!("README", ".md"))).unwrap();
+    let lists = |index: &str, page: &Path| index.contains(&format!("]({})", page.file_name().unwrap().to_str().unwrap()));
+    let mut missing = Vec::new();
+    for folder in FOLDERS {
+        missing.extend(pages_in(folder).filter(|page| !lists(&index(folder), page)));
+    }
+    assert_eq!(missing, Vec::<PathBuf>::new());
+    assert_eq!(pages_in("docs").collect::<Vec<_>>(), Vec::<PathBuf>::new(), "pages belong into one of the folders");
+    assert!(FOLDERS.iter().all(|folder| index("docs").contains(&format!("]({}/", folder.trim_start_matches("docs/")))));
 }

@@ -1,4 +1,4 @@
-//! Collecting what nobody uses: numbers without references, and locks whose holders are stuck (docs/protocol.md §6.4 and §6.5).
+//! Collecting what nobody uses: numbers without references, and locks whose holders are stuck (docs/develop/protocol.md §6.4 and §6.5).
 
 use std::collections::{BTreeMap, HashSet};
 

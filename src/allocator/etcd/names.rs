@@ -1,4 +1,4 @@
-//! The keys of numbers, references and locks (docs/protocol.md §6.1 and §6.4).
+//! The keys of numbers, references and locks (docs/develop/protocol.md §6.1 and §6.4).
 
 use crate::allocator::backend::Id;
 use crate::allocator::key::AllocatorKey;

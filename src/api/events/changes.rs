@@ -30,7 +30,7 @@ use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
-/// How long an answer may wait (docs/api.md): as long as the idle time after which proxies drop a connection.
+/// How long an answer may wait (docs/use/api.md): as long as the idle time after which proxies drop a connection.
 const WAIT_SECONDS_MAX: u32 = 60;
 
 /// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one event at least, of 1.5 MiB as a rule

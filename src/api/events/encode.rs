@@ -14,7 +14,7 @@ use crate::dto::streamed::StreamedObject;
 use crate::handle::{BackendsPatch, ByteCount, Departure, Item, Reading, ResetReason, SyncMode};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
-/// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (docs/http.md §5.2), and this much at once does not
+/// Up to here events are sent as one chunk: a write costs 7 to 12 µs whatever its size (docs/develop/http.md §5.2), and this much at once does not
 /// delay what follows.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 

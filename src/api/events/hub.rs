@@ -20,7 +20,7 @@ use super::wave::{Routed, conflate};
 use crate::handle::{Facet, Handle, Reading, concerns_all, facets_of};
 use crate::model::{Position, Sequence};
 
-/// What one delivery costs: 7 to 12 µs of processor time, nearly all of it the write (docs/http.md §5.2).
+/// What one delivery costs: 7 to 12 µs of processor time, nearly all of it the write (docs/develop/http.md §5.2).
 const DELIVERY_COST: Duration = Duration::from_micros(10);
 
 /// Deliveries may take a fifth of one core before they are spaced. With 200 readers that is a tick of 10 ms.
@@ -34,7 +34,7 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_OF_SEVERAL: Duration = Duration::from_millis(5);
 
 /// The longest tick, reached with 5,000 readers. With 1,000 it is 50 ms, which cost a quarter of what 10 ms do at the same median
-/// delay, and with 5,000 this delivers as many events as 50 ms do for two thirds of the processor time (docs/http.md §5.2).
+/// delay, and with 5,000 this delivers as many events as 50 ms do for two thirds of the processor time (docs/develop/http.md §5.2).
 const TICK_MAX: Duration = Duration::from_millis(250);
 
 /// How long readers are looked at to see whether they are busy: a tenth of the tick that so many have.

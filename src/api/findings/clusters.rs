@@ -50,7 +50,7 @@ fn of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<ToldFinding> {
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
         let detail = format!("{held} keys of {name} went with the lease of the process that wrote them and are kept until it is back");
-        let advice = "wait for its KVStoreMesh to write them again, or to delete them; see docs/holds.md";
+        let advice = "wait for its KVStoreMesh to write them again, or to delete them; see docs/use/holds.md";
         found.push(ToldFinding { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
     }
     if status.progress_unanswered {

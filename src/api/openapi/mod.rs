@@ -1,4 +1,4 @@
-//! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (docs/http.md §3.3).
+//! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (docs/develop/http.md §3.3).
 //!
 //! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes the operations, [`examples`] shows each schema
 //! and parameter by an example, [`older`] makes the 3.0 document, and [`page()`] is

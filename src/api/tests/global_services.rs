@@ -287,7 +287,7 @@ async fn the_own_cluster_chooses_where_nobody_is_named() {
     assert_eq!(backends(&found).len(), 3);
 }
 
-/// What its source has lost is kept and still used, as agents use it; what is from the store says so (docs/invariants.md, 4 and 3).
+/// What its source has lost is kept and still used, as agents use it; what is from the store says so (docs/develop/invariants.md, 4 and 3).
 #[tokio::test]
 async fn a_cluster_s_share_says_how_current_it_is() {
     let mut view = mesh();

@@ -132,7 +132,7 @@ async fn no_other_cluster_takes_an_address_from_the_own_one() {
     assert_eq!(verdicts(&fixture).await.1, [json!("paris"), json!("paris")]);
 }
 
-/// What cannot be used takes nothing from anyone: an agent ignores it, or no longer has its key since it listed (docs/protocol.md, trap 5).
+/// What cannot be used takes nothing from anyone: an agent ignores it, or no longer has its key since it listed (docs/develop/protocol.md, trap 5).
 #[tokio::test]
 async fn bytes_that_cannot_be_used_win_no_address() {
     let pod_of = |name: &str, host: &str, revision| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), revision);

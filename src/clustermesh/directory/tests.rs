@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Maximum time from a change of the directory to its event (docs/invariants.md).
+/// Maximum time from a change of the directory to its event (docs/develop/invariants.md).
 const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 
 struct Fixture {

@@ -1,4 +1,4 @@
-//! The differential list: what was put since, and whether anything went (docs/measurements.md §2).
+//! The differential list: what was put since, and whether anything went (docs/develop/measurements.md §2).
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ impl Resync {
     /// Reads what was put since the newest put that is held, and compares.
     pub(super) fn differ(&mut self, cursor: Cursor, compare_keys: bool) -> Step {
         // from the newest put that we have, never from the cursor's own revision: a snapshot restored in between would hide
-        // changes (docs/measurements.md §2)
+        // changes (docs/develop/measurements.md §2)
         let newest = cursor.last_put.as_ref().map_or(Revision(0), |put| put.revision);
         self.state = State::Differing { cursor, compare_keys, changed: None };
         Step { request: Some(Request::ListChanges(newest)), ..Step::default() }
     }
 
     /// In the same history what exists is a part of what is held plus what was put since: equal counts mean that nothing was
-    /// deleted (docs/measurements.md §2, "Differential list"). Keys that the source has lost and that stay held make them unequal. No key
+    /// deleted (docs/develop/measurements.md §2, "Differential list"). Keys that the source has lost and that stay held make them unequal. No key
     /// that is no entry was there when the cursor was stored, else it would not be resumed from.
     pub(super) fn changes(&mut self, answer: Option<ChangedKeys>, held_count: u64) -> Step {
         let State::Differing { compare_keys, changed, .. } = &mut self.state else { return Step::default() };

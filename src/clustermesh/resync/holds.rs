@@ -1,8 +1,8 @@
-//! The source's loss is not deletion (docs/invariants.md, 4): which deletes are held, and when a hold ends.
+//! The source's loss is not deletion (docs/develop/invariants.md, 4): which deletes are held, and when a hold ends.
 //!
 //! Everything in a source hangs on leases. A KVStoreMesh (or clustermesh-apiserver) that dies lets them expire, and what it wrote
 //! vanishes as ordinary deletes, spread over a third of a lease's life: a client renews its leases at every third, so that each has
-//! between two thirds and all of its life left when the client dies. From this follows all that is decided here; docs/holds.md says it
+//! between two thirds and all of its life left when the client dies. From this follows all that is decided here; docs/use/holds.md says it
 //! for people. Pure: what was read of the source comes in as [`Signs`], the time as an argument.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! The sentinel check: is the history of the source the one that the stored cursor belongs to (docs/invariants.md, 2;
-//! docs/measurements.md §2)?
+//! The sentinel check: is the history of the source the one that the stored cursor belongs to (docs/develop/invariants.md, 2;
+//! docs/develop/measurements.md §2)?
 
 use super::changes::is_value;
 use super::{History, HistoryLost, Question, Request, Resync, State, Step};

@@ -266,7 +266,7 @@ fn an_interrupted_list_keeps_the_old_keys_until_a_whole_one_is_in() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// As an agent swaps its cache of a remote's identities when the new one is complete (docs/protocol.md §3.6): what a list has brought is served at
+/// As an agent swaps its cache of a remote's identities when the new one is complete (docs/develop/protocol.md §3.6): what a list has brought is served at
 /// once, and what it lacks until it is complete. What came before an interruption stays, as it was there.
 #[test]
 fn of_a_list_of_identities_what_comes_is_served_and_what_is_missing_goes_only_at_its_end() {

@@ -1,4 +1,4 @@
-//! What is read of the source before a delete of its is believed (docs/invariants.md, 4).
+//! What is read of the source before a delete of its is believed (docs/develop/invariants.md, 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 

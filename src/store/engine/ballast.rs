@@ -110,7 +110,7 @@ impl Ballast {
                 guarded(|| map.open_tree(name_of(self.count))?.insert(VALUE_KEY, vec![0; VALUE_BYTES_MAX]))?;
                 self.count += 1;
             } else if self.count > wanted + SURPLUS_COUNT {
-                // the tree stays: the names of all are rewritten with each that comes or goes (docs/measurements.md §1.3, trap 5)
+                // the tree stays: the names of all are rewritten with each that comes or goes (docs/develop/measurements.md §1.3, trap 5)
                 guarded(|| primed(map, &name_of(self.count - 1))?.remove(VALUE_KEY))?;
                 self.count -= 1;
             }

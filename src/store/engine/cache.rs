@@ -16,7 +16,7 @@ const PREFIX: &str = "sweep-";
 /// How many trees, made one after the other, have a page in every shard: there are 256 shards, to which pages go in turn, and a tree has two.
 const TREE_COUNT: usize = 128;
 
-/// sled looks at a shard after so many reads of its pages (docs/measurements.md §1.3, trap 3), with the next one.
+/// sled looks at a shard after so many reads of its pages (docs/develop/measurements.md §1.3, trap 3), with the next one.
 const READS_OF_SHARD: usize = 64;
 
 /// How often to sweep while values are written. It takes some 10 ms, so a hundredth of one core.

@@ -1,4 +1,4 @@
-//! Damage costs a resync, never the start (docs/invariants.md, 8).
+//! Damage costs a resync, never the start (docs/develop/invariants.md, 8).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Power cuts on a real file system: ext4 on a loop device over a file in memory (docs/measurements.md §1.2).
+//! Power cuts on a real file system: ext4 on a loop device over a file in memory (docs/develop/measurements.md §1.2).
 //!
 //! The writer is stopped, and the file behind the device copied without syncing what is mounted: whatever the kernel still holds is lost. The copy
 //! is mounted and must hold all that was acknowledged. Needs root and loop devices, so it runs only where the soak asks for it.

@@ -39,7 +39,7 @@ pub struct Selection {
 /// The rules, each with the outcome that it leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectionRule {
-    /// No frontend, no backends. Today's releases do not announce a global service that is not shared either (docs/protocol.md §2.2): with
+    /// No frontend, no backends. Today's releases do not announce a global service that is not shared either (docs/develop/protocol.md §2.2): with
     /// one, agents would use the remote backends.
     NoLocalService,
     /// The local service does not include external backends: its own alone.

@@ -1,4 +1,4 @@
-//! The traps of the protocol that belong to this room, by their numbers in docs/protocol.md §11.
+//! The traps of the protocol that belong to this room, by their numbers in docs/develop/protocol.md §11.
 
 use crate::model::{Identity, Kind, Node, Object, Service};
 use crate::wire::cluster_config::parse_cluster_config;

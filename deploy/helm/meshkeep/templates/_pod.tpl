@@ -1,4 +1,4 @@
-{{/* Requests and limits by the size of the mesh: docs/operate.md, "Memory and disk", has the measurements that they follow from. No limit of
+{{/* Requests and limits by the size of the mesh: docs/operate/run.md, "Memory and disk", has the measurements that they follow from. No limit of
 processor time: it would make answers late for nothing. Each limit is above what the alert MeshkeepMemory fires at with that many keys. */}}
 {{- define "meshkeep.resources" -}}
 {{- if .Values.resources -}}

@@ -1,4 +1,4 @@
-//! What is told of each cluster. Names that Cilium's KVStoreMesh has too mean the same here (docs/protocol.md §8.3).
+//! What is told of each cluster. Names that Cilium's KVStoreMesh has too mean the same here (docs/develop/protocol.md §8.3).
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -23,7 +23,7 @@ pub(super) struct ReadConfig {
 
 impl Attempt<'_> {
     /// Waits for a usable cluster config. A cluster without one is read only if `--legacy-clusters` names it and it never had one, and after a while
-    /// (docs/invariants.md, 3).
+    /// (docs/develop/invariants.md, 3).
     pub(super) async fn read_config(&self, connection: &Connection, memory: &mut Memory) -> Result<ReadConfig, AttemptError> {
         let key = keys::cluster_config_key(&self.task.name);
         let mut missing = MissingConfigCheck::new(self, connection);

@@ -1,5 +1,5 @@
 //! What is done while a cluster config cannot be read: whose etcd this is gets reported, and what an earlier start stored of the cluster is removed
-//! where it was never the cluster's (docs/invariants.md, 3).
+//! where it was never the cluster's (docs/develop/invariants.md, 3).
 
 use std::time::{Duration, Instant};
 

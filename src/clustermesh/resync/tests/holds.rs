@@ -1,4 +1,4 @@
-//! A source that loses what it has because its writer died, in scripted and in random lives (docs/invariants.md, 4).
+//! A source that loses what it has because its writer died, in scripted and in random lives (docs/develop/invariants.md, 4).
 
 use super::*;
 
