@@ -24,7 +24,8 @@ use crate::model::{ClusterName, IdentityScope, Kind, check_exact_name};
 
 pub(crate) use stream::{ChangesQuery, EventsQuery, OnExpired, StreamQuery};
 
-/// Parameters that do not change what a list or a stream is about, only how it is cut and where it begins.
+/// Parameters that do not change what a list or a stream is about, only how it is cut and where it
+/// begins.
 const NOT_IN_FINGERPRINT: [&str; 10] =
     ["limit", "fields", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
 
@@ -94,22 +95,23 @@ macro_rules! list_query {
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
             $($(#[$field_meta])* pub(crate) $field: $type,)*
-            /// Only of this cluster; may be repeated.
+            /// Only this cluster; repeatable.
             #[serde(default)]
             pub(crate) cluster: Vec<String>,
-            /// How many items a page holds at most; 500 if not given.
+            /// Maximum number of items in a page; default 500.
             #[param(minimum = 1, maximum = 10000)]
             pub(crate) limit: Option<u32>,
-            /// Only these members of each item, with commas between; a dot leads to one inside another: `name,labels.app`.
+            /// Only these members of each item, separated by commas. A dot selects a nested member:
+            /// `name,labels.app`.
             #[allow(dead_code, reason = "read where all parameters are: see Parameters")]
             pub(crate) fields: Option<String>,
-            /// The `nextPageToken` of the page before; all other parameters must be the same.
+            /// The `nextPageToken` of the previous page. All other parameters must be the same.
             pub(crate) page_token: Option<String>,
-            /// Answer 503 instead of anything older than so many seconds.
+            /// Answer 503 if the answer is older than this number of seconds.
             pub(crate) max_age: Option<u32>,
-            /// `ignore`: clusters that were never read do not count for `maxAge`.
+            /// `ignore`: `maxAge` ignores clusters that were never read.
             pub(crate) never_read: Option<String>,
-            /// `full`: every source in `meta`; `none`: the position alone.
+            /// `full`: every source in `meta`; `none`: only the position.
             pub(crate) meta: Option<String>,
         }
 
@@ -137,9 +139,9 @@ list_query! {
 list_query! {
     /// Findings.
     ProblemsQuery {
-        /// Only of this kind, for instance `danglingIdentity`.
+        /// Only findings of this kind, for example `danglingIdentity`.
         kind: Option<String>,
-        /// Only of this severity.
+        /// Only findings of this severity.
         severity: Option<String>,
     }
 }
@@ -157,7 +159,7 @@ list_query! {
     NodesQuery {
         /// Only nodes whose labels match, in kubectl's syntax.
         label_selector: Option<String>,
-        /// Only the node of this name.
+        /// Only nodes with this name.
         name: Option<String>,
         /// Only nodes that have this address.
         ip: Option<String>,
@@ -171,9 +173,9 @@ list_query! {
         label_selector: Option<String>,
         /// Only in this namespace.
         namespace: Option<String>,
-        /// Only services of this name.
+        /// Only services with this name.
         name: Option<String>,
-        /// Only services that are (or are not) shared with other clusters.
+        /// Only services that are shared with other clusters (`true`) or not shared (`false`).
         shared: Option<bool>,
     } narrowed by narrow_services
 }
@@ -181,18 +183,20 @@ list_query! {
 list_query! {
     /// Global services.
     GlobalServicesQuery {
-        /// Only services of which a cluster has a service, service export or endpoint slice whose labels match, in kubectl's syntax. With
-        /// `cluster=`, one of these clusters.
+        /// Only services with a service, service export or endpoint slice whose labels match, in
+        /// kubectl's syntax, in any cluster or, with `cluster=`, in one of these clusters.
         label_selector: Option<String>,
         /// Only in this namespace.
         namespace: Option<String>,
-        /// Only services of this name.
+        /// Only services with this name.
         name: Option<String>,
         /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
         affinity: Option<String>,
-        /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
+        /// With `affinity=`: the cluster whose agents select the backends; default: the own
+        /// cluster.
         from: Option<String>,
-        /// Only services whose exports disagree about this, for instance `PortConflict`; `any`: about anything.
+        /// Only services whose exports have this conflict, for example `PortConflict`. `any`: any
+        /// conflict.
         conflict: Option<String>,
     } narrowed by narrow_global_services
 }
@@ -200,11 +204,11 @@ list_query! {
 list_query! {
     /// Service exports, and endpoint slices.
     ExportsQuery {
-        /// Only those whose labels match, in kubectl's syntax.
+        /// Only objects whose labels match, in kubectl's syntax.
         label_selector: Option<String>,
         /// Only in this namespace.
         namespace: Option<String>,
-        /// Only those of this name.
+        /// Only objects with this name.
         name: Option<String>,
     } narrowed by narrow_exports
 }
@@ -212,12 +216,13 @@ list_query! {
 list_query! {
     /// Identities.
     IdentitiesQuery {
-        /// Only identities whose labels match, in kubectl's syntax; a key without a source (`app`) matches any source (`k8s:app`).
+        /// Only identities whose labels match, in kubectl's syntax; a key without a source (`app`)
+        /// matches any source (`k8s:app`).
         label_selector: Option<String>,
-        /// One requirement of the same syntax (`k8s:app=cart`); may be repeated, all must hold.
+        /// One requirement in the same syntax (`k8s:app=cart`); repeatable, all must match.
         #[serde(default)]
         label: Vec<String>,
-        /// Only of this scope: `global`, `local`, `remoteNode` or `unknown`.
+        /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
         scope: Option<String>,
     } narrowed by narrow_identities
 }
@@ -225,15 +230,15 @@ list_query! {
 list_query! {
     /// Entries of the ipcache.
     IpcacheQuery {
-        /// Only entries that lie inside this CIDR.
+        /// Only entries inside this CIDR.
         cidr: Option<String>,
         /// Only entries of this numeric identity.
         identity: Option<u32>,
         /// Only entries that this node hosts: a host address or a node's name.
         node: Option<String>,
-        /// Only of pods in this namespace.
+        /// Only entries of pods in this namespace.
         namespace: Option<String>,
-        /// Only of the pod of this name.
+        /// Only entries of pods with this name.
         pod: Option<String>,
     } narrowed by narrow_ipcache
 }
@@ -246,11 +251,11 @@ macro_rules! item_query {
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
             $($(#[$field_meta])* pub(crate) $field: $type,)*
-            /// Answer 503 instead of anything older than so many seconds.
+            /// Answer 503 if the answer is older than this number of seconds.
             max_age: Option<u32>,
-            /// `ignore`: clusters that were never read do not count for `maxAge`.
+            /// `ignore`: `maxAge` ignores clusters that were never read.
             never_read: Option<String>,
-            /// `full`: every source in `meta`; `none`: the position alone.
+            /// `full`: every source in `meta`; `none`: only the position.
             meta: Option<String>,
         }
 
@@ -272,7 +277,8 @@ item_query! {
     GlobalServiceQuery {
         /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
         affinity: Option<String>,
-        /// The cluster whose agents choose, with `affinity=`; the own cluster if not given.
+        /// With `affinity=`: the cluster whose agents select the backends; default: the own
+        /// cluster.
         from: Option<String>,
     }
 }
@@ -280,7 +286,7 @@ item_query! {
 item_query! {
     /// What a single thing that several clusters may have takes.
     SharedItemQuery {
-        /// Only of this cluster; may be repeated.
+        /// Only this cluster; repeatable.
         #[serde(default)]
         cluster: Vec<String>,
     }
@@ -346,8 +352,9 @@ pub(crate) fn clusters(names: &[String]) -> Result<Vec<ClusterName>, Problem> {
     names.iter().map(|name| ClusterName::parse(name).map_err(|error| Problem::parameter("cluster", error))).collect()
 }
 
-/// Reads an address or prefix in any of the forms that people write, host bits dropped. An IPv4 address that is written as one of IPv6 (RFC 4291
-/// §2.5.5.2) is one of IPv4: entries are never written so.
+/// Reads an address or prefix in any of the forms that people write, host bits dropped. An IPv4
+/// address that is written as one of IPv6 (RFC 4291 §2.5.5.2) is one of IPv4: entries are never
+/// written so.
 pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
     let net: Option<ipnet::IpNet> = text.parse().ok();
     let net = net.map(|net| net.trunc()).or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from))?;
@@ -358,7 +365,8 @@ pub(crate) fn network(text: &str) -> Option<ipnet::IpNet> {
     mapped.map_or(Some(net), |(length, address)| ipnet::IpNet::new(address.into(), length).ok())
 }
 
-/// How many bits stand before the IPv4 address in an IPv6 address that maps one (RFC 4291 §2.5.5.2).
+/// How many bits stand before the IPv4 address in an IPv6 address that maps one (RFC 4291
+/// §2.5.5.2).
 const IPV4_MAPPED_BITS: u8 = 96;
 
 fn cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {

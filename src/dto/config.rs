@@ -5,27 +5,28 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The settings of `meshkeep serve` that hold.
+/// The settings that `meshkeep serve` uses.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Config {
-    /// Each option, in the order of the help text.
+    /// All options, in the order of `--help`.
     pub(crate) items: Vec<Setting>,
 }
 
-/// An option with what holds for it.
+/// An option with its value and where the value comes from.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Setting {
-    /// Its name, as the config file has it; behind `kvstore-opt.` that of a kvstore option.
+    /// Name of the option as in the config file. kvstore options have the prefix `kvstore-opt.`.
     pub(crate) name: String,
-    /// What holds: none where it is not set and has no default, several where it may be repeated.
+    /// Values in use. Empty if the option is not set and has no default; several if it is
+    /// repeatable.
     pub(crate) values: Vec<String>,
-    /// Which layer it comes from: `flag`, `environment`, `file` or `default`.
+    /// Layer that the value comes from: `flag`, `environment`, `file` or `default`.
     pub(crate) source: Cow<'static, str>,
-    /// Where it stands, in words.
+    /// Place where the value is set, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<String>,
-    /// What it is for.
+    /// Purpose of the option.
     pub(crate) description: String,
 }

@@ -11,70 +11,70 @@ use super::problem::ProblemDocument;
 use super::status::ClusterAge;
 use super::streamed::StreamedObject;
 
-/// One event of the stream. Which members are there depends on `type`.
+/// One event of the stream. Its members depend on `type`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WatchEvent {
     /// `reset`, `upsert`, `patch`, `delete`, `cluster`, `synced`, `bookmark` or `error`.
     #[serde(rename = "type")]
     pub(crate) event_type: Cow<'static, str>,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: what the key is of.
+    /// Only in `upsert`, `patch`, `delete` and `cluster`: kind of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kind: Option<Cow<'static, str>>,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: the key in cache form, for a cluster that of its cluster config, for a problem
-    /// `problem/<type>/<cluster>/<subject>`.
+    /// Only in `upsert`, `patch`, `delete` and `cluster`: the key in `cilium/cache` form. A cluster
+    /// has the key of its cluster config, a finding has `problem/<type>/<cluster>/<subject>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// Of `upsert` and `cluster`: the whole object, as the lists of its kind show it. `kind` says which it is.
+    /// Only in `upsert` and `cluster`: the whole object, as in the lists of its `kind`.
     #[serde(default, deserialize_with = "if_known", skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<StreamedObject>,
-    /// Of `patch`: how the backends changed.
+    /// Only in `patch`: changes to the backends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) backends: Option<BackendChanges>,
-    /// Of `delete`: `deleted`, `leftFilter`, `clusterRemoved` or `unknown`. Of `reset`: `initial`, `expired`, `foreignEpoch`,
-    /// `rolledBack` or `malformed`.
+    /// Reason of a `delete`: `deleted`, `leftFilter`, `clusterRemoved` or `unknown`. Reason of a
+    /// `reset`: `initial`, `expired`, `foreignEpoch`, `rolledBack` or `malformed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<Cow<'static, str>>,
-    /// Of `synced`: `snapshot` or `replay`.
+    /// Only in `synced`: `snapshot` or `replay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<Cow<'static, str>>,
-    /// Of `synced`: how many upserts and deletes that took.
+    /// Only in `synced`: number of upserts and deletes that were sent for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
-    /// Of `synced` and `bookmark`: everything up to here was sent.
+    /// Only in `synced` and `bookmark`: position up to which everything was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<String>,
-    /// Of `synced` and `bookmark`: how old each cluster is.
+    /// Only in `synced` and `bookmark`: age of each cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clusters: Option<Vec<ClusterAge>>,
-    /// Of `upsert`, `patch`, `delete` and `cluster`: where it comes from.
+    /// Only in `upsert`, `patch`, `delete` and `cluster`: source of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<EventMeta>,
-    /// Of `error`: what happened; the stream ends after it.
+    /// Only in `error`: the problem. The stream ends after this event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<ProblemDocument>,
 }
 
-/// How the backends of a service changed.
+/// Changes to the backends of a service.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BackendChanges {
     /// New or changed backends; each replaces the one with the same address.
     pub(crate) upserted: Vec<Backend>,
-    /// The addresses of those that are gone.
+    /// Addresses of the removed backends.
     pub(crate) removed: Vec<String>,
 }
 
-/// Where an event comes from.
+/// Source of an event.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EventMeta {
-    /// The cluster; `-` for a problem of several or none.
+    /// Name of the cluster; `-` for a finding about several clusters or none.
     pub(crate) cluster: String,
-    /// The source's revision, where there is one.
+    /// etcd revision in the source. Left out if the object has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
-    /// The position after the event; left out inside a snapshot, which has none until `synced`.
+    /// Position after the event. Left out inside a snapshot, which has no position until `synced`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<String>,
 }
@@ -83,20 +83,24 @@ pub(crate) struct EventMeta {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Changes {
-    /// What the stream would have sent, in order; the last one is `synced` unless `more` is true. Ends at `limit` or after 4 MiB.
+    /// The events in the order of the stream. The last one is `synced` unless `more` is true. An
+    /// answer ends at `limit` or after 4 MiB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required)]
     pub(crate) events: Vec<WatchEvent>,
-    /// Where the next answer begins, as `after=`, with the same filters. Opaque; inside a snapshot only good here.
+    /// Position of the next answer: send it as `after=` with the same filters. Opaque. Inside a
+    /// snapshot, only `/v1/changes` accepts it.
     pub(crate) next_position: String,
-    /// There is more: ask again at once.
+    /// `true` if more events are available: send the next request immediately.
     pub(crate) more: bool,
-    /// Why everything that you hold must be forgotten before the events are applied; the first event, a `reset`, says the same.
+    /// The client must drop its copy before it applies the events, for this reason. The first event
+    /// is a `reset` with the same reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reset: Option<Cow<'static, str>>,
 }
 
-/// An object of a kind that this version knows. A newer server may tell of others, which its readers pass over.
+/// An object of a kind that this version knows. A newer server may tell of others, which its
+/// readers pass over.
 fn if_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StreamedObject>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -11,23 +11,23 @@ use super::meta::ItemMeta;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServiceExport {
-    /// The cluster that exports it.
+    /// The cluster that exports the object.
     pub(crate) cluster: String,
     /// Kubernetes namespace.
     pub(crate) namespace: String,
     /// Kubernetes name.
     pub(crate) name: String,
-    /// When the export was created: of clusters that disagree the oldest is right.
+    /// Creation time of the export. On a conflict, the oldest export takes precedence.
     pub(crate) export_creation_timestamp: String,
     /// `ClusterSetIP` or `Headless`.
     #[serde(rename = "type")]
     pub(crate) service_type: String,
-    /// Its ports, in the order of the source.
+    /// Ports, in the order of the source.
     pub(crate) ports: Vec<ExportPort>,
     /// `ClientIP` or `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_affinity: Option<String>,
-    /// How long a client stays with its backend.
+    /// Seconds that a client keeps its backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_affinity_timeout_seconds: Option<u32>,
     /// `IPv4` and `IPv6`, in the order of the source.
@@ -37,7 +37,7 @@ pub(crate) struct ServiceExport {
     /// `Cluster` or `Local`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) internal_traffic_policy: Option<String>,
-    /// `PreferClose` and the like.
+    /// Traffic distribution, for example `PreferClose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traffic_distribution: Option<String>,
     /// Labels of the export.
@@ -46,7 +46,7 @@ pub(crate) struct ServiceExport {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) annotations: BTreeMap<String, String>,
-    /// Only with a single export.
+    /// Present only if a single export was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
 }
@@ -55,14 +55,14 @@ pub(crate) struct ServiceExport {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExportPort {
-    /// Its name within the service; may be empty.
+    /// Name of the port within the service; may be empty.
     pub(crate) name: String,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// Protocol as the source has it: `TCP`, `UDP`, `SCTP` and others.
     pub(crate) protocol: String,
-    /// The application's protocol, such as `http`.
+    /// Application protocol, for example `http`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) app_protocol: Option<String>,
-    /// The number.
+    /// Port number.
     pub(crate) port: u16,
 }
 
@@ -70,18 +70,18 @@ pub(crate) struct ExportPort {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EndpointSlice {
-    /// The cluster that exports it.
+    /// The cluster that exports the object.
     pub(crate) cluster: String,
-    /// The id of that cluster; left out where it gives none.
+    /// Id of that cluster. Left out if its config has none.
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub(crate) cluster_id: Option<u32>,
     /// Kubernetes namespace.
     pub(crate) namespace: String,
-    /// The slice's name; its service is the label `kubernetes.io/service-name`.
+    /// Name of the slice. The label `kubernetes.io/service-name` has the name of the service.
     pub(crate) name: String,
     /// `IPv4` or `IPv6`.
     pub(crate) address_type: String,
-    /// Its endpoints, in the order of the source.
+    /// Endpoints, in the order of the source.
     pub(crate) endpoints: Vec<SliceEndpoint>,
     /// The ports of every endpoint.
     pub(crate) ports: Vec<SlicePort>,
@@ -91,7 +91,7 @@ pub(crate) struct EndpointSlice {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) annotations: BTreeMap<String, String>,
-    /// Only with a single slice.
+    /// Present only if a single slice was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
 }
@@ -100,28 +100,29 @@ pub(crate) struct EndpointSlice {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SliceEndpoint {
-    /// Its addresses.
+    /// Addresses of the endpoint.
     pub(crate) addresses: Vec<String>,
-    /// Whether it takes new connections; left out where that is unknown, which counts as yes.
+    /// `true` if the endpoint accepts new connections. Left out if unknown, which counts as `true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ready: Option<bool>,
-    /// Whether it takes connections, also while it is being ended; left out where that is unknown.
+    /// `true` if the endpoint accepts connections, even while it is terminating. Left out if
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) serving: Option<bool>,
-    /// Whether it is being ended.
+    /// `true` if the endpoint is terminating.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) terminating: Option<bool>,
-    /// The node that hosts it.
+    /// Name of the node that hosts the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_name: Option<String>,
-    /// Where it runs.
+    /// Zone that it runs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
-    /// The zones that should use it.
+    /// Zones whose clients should use this backend (topology hints).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) for_zones: Vec<String>,
-    /// Where it runs, as old writers say it.
+    /// Topology of the endpoint, as older writers publish it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) deprecated_topology: BTreeMap<String, String>,
@@ -131,12 +132,12 @@ pub(crate) struct SliceEndpoint {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SlicePort {
-    /// Its name within the service; may be empty.
+    /// Name of the port within the service; may be empty.
     pub(crate) name: String,
-    /// `TCP`, `UDP`, `SCTP` …
+    /// Protocol: `TCP`, `UDP`, `SCTP` and others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) protocol: Option<String>,
-    /// The number as the source has it, also where no port has it; left out where it is every port.
+    /// Port number as the source has it, even if it is not a valid port. Left out for all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<i32>,
 }

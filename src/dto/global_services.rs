@@ -13,7 +13,7 @@ use super::objects::Frontend;
 /// Value of `conflict=` that matches conflicts of every reason.
 pub(crate) const ANY_CONFLICT: &str = "any";
 
-/// A service as all clusters that share it have it together.
+/// A service, merged from all clusters that share it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GlobalService {
@@ -21,73 +21,76 @@ pub(crate) struct GlobalService {
     pub(crate) namespace: String,
     /// Kubernetes name.
     pub(crate) name: String,
-    /// One for each cluster that shares it, in order of names; none where it is `tooLarge`.
+    /// Clusters that share the service, in order of name. Empty if `tooLarge` is present.
     pub(crate) clusters: Vec<ServiceCluster>,
-    /// The backends of all these clusters, by cluster and address; with `affinity=` only those that would be used. The same address in
-    /// two clusters is two backends.
+    /// Backends of all these clusters, in order of cluster and address; with `affinity=`, only
+    /// those that would be used. The same address in two clusters is two backends.
     pub(crate) backends: Vec<GlobalBackend>,
-    /// What clusters export under this name (MCS), merged.
+    /// The merged service exports (MCS) of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exports: Option<GlobalExports>,
-    /// Where the exports disagree, what Cilium reports first; the oldest export is right.
+    /// Conflicts between the exports. The conflict that Cilium reports is first. The oldest export
+    /// takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) conflicts: Vec<ExportConflict>,
-    /// Only with `affinity=`: which backends would be used, and why.
+    /// Backends that would be used, and the rule. Present only with `affinity=`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) selection: Option<BackendSelection>,
-    /// Only with `affinity=`: the rule that decided, in words.
+    /// The rule that decided, as text. Present only with `affinity=`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<Cow<'static, str>>,
-    /// Only where the endpoint slices of the service take more memory than meshkeep may use: the service exists, and its clusters and backends are not
-    /// in this answer. Also with `fields=`.
+    /// Present only if the endpoint slices of the service need more memory than
+    /// `--decoded-max-bytes`. The answer then has no clusters and no backends. `fields=` does not
+    /// remove this member.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) too_large: Option<TooLarge>,
-    /// Only with a single service.
+    /// Present only if a single service was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
 }
 
-/// Why an item is returned without its content.
+/// Reason why an item has no content.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TooLarge {
-    /// The cluster whose values take the most.
+    /// The cluster whose values need the most memory.
     pub(crate) cluster: String,
-    /// The first of these values.
+    /// Key of the first of that cluster's values.
     pub(crate) key: String,
-    /// What the values of all clusters take once they are decoded, in bytes.
+    /// Memory that the values of all clusters need once they are decoded, in bytes.
     pub(crate) bytes: u64,
-    /// What they may take (`--decoded-max-bytes`).
+    /// Maximum memory for them in bytes (`--decoded-max-bytes`).
     pub(crate) bytes_max: u64,
     /// The reason as text.
     pub(crate) reason: String,
 }
 
-/// What one cluster has of a global service.
+/// One cluster's part of a global service.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServiceCluster {
     /// The cluster.
     pub(crate) cluster: String,
-    /// The id of that cluster; left out where it gives none.
+    /// Id of that cluster. Left out if its config has none.
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub(crate) cluster_id: Option<u32>,
-    /// Where its backends come from: `service`, or `endpointSlice` where it exports slices alone.
+    /// Object that the backends come from: `service`, or `endpointSlice` if the cluster exports
+    /// only slices.
     pub(crate) source: Cow<'static, str>,
-    /// Whether it uses other clusters' backends.
+    /// `true` if the service uses backends of other clusters.
     pub(crate) include_external: bool,
-    /// How many backends it shares.
+    /// Number of backends that the cluster shares.
     pub(crate) backend_count: usize,
-    /// The addresses that the service has in it.
+    /// Addresses of the service in this cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) frontends: Vec<Frontend>,
-    /// Labels of its service.
+    /// Labels of the service in this cluster.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) labels: BTreeMap<String, String>,
-    /// How current what it shares is.
+    /// Origin and age of the cluster's part.
     #[serde(flatten)]
     pub(crate) age: SourceAge,
 }
@@ -96,83 +99,85 @@ pub(crate) struct ServiceCluster {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GlobalBackend {
-    /// Its address.
+    /// Address of the backend.
     pub(crate) ip: String,
-    /// Its cluster.
+    /// Cluster of the backend.
     pub(crate) cluster: String,
-    /// `live` or `restored`, as its cluster's data is.
+    /// `live` or `restored`: origin of the cluster's data.
     pub(crate) origin: Cow<'static, str>,
-    /// `true` where its cluster's source has lost it and it is kept until the source is back.
+    /// `true` if the source lost the backend. meshkeep retains it until the source is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stale: Option<bool>,
-    /// The hostname of a headless service's pod.
+    /// Hostname of the pod, for headless services.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hostname: Option<String>,
-    /// Where it runs.
+    /// Zone that it runs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
-    /// The zones that should use it.
+    /// Zones whose clients should use this backend (topology hints).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) hint_zones: Vec<String>,
-    /// The node that hosts it, where an endpoint slice says.
+    /// Name of the node that hosts it, if an endpoint slice has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_name: Option<String>,
-    /// Its ports, by number and protocol; agents know no backend without any.
+    /// Ports in order of number and protocol. Agents ignore a backend without ports.
     pub(crate) ports: Vec<GlobalPort>,
-    /// Whether it takes connections, where an endpoint slice says: `active`, `terminating`, `terminatingNotServing` or `maintenance`;
-    /// without a slice `active`.
+    /// State from an endpoint slice: `active`, `terminating`, `terminatingNotServing` or
+    /// `maintenance`. Without a slice, `active`.
     pub(crate) state: Cow<'static, str>,
-    /// The endpoint slices of its cluster that have it too.
+    /// Endpoint slices of the same cluster that also have this backend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) endpoint_slices: Vec<String>,
 }
 
-/// A port of a backend: one for each number and protocol.
+/// A port of a backend. Number and protocol identify it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GlobalPort {
-    /// Its name within the service; of several the first.
+    /// Name of the port within the service. The first one if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// All its names, in order, where there are several.
+    /// All names of the port, in order. Left out unless there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) names: Vec<String>,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// Protocol as the source has it: `TCP`, `UDP`, `SCTP` and others.
     pub(crate) protocol: String,
-    /// The number.
+    /// Port number.
     pub(crate) port: u16,
 }
 
-/// What clusters export under one name, merged as Cilium's operator merges it: the oldest export is right.
+/// The exports of one name, merged as Cilium's operator merges them: on a conflict, the oldest
+/// export takes precedence.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GlobalExports {
-    /// The clusters that export it, the one that is right first.
+    /// The clusters that export the service, the one that takes precedence first.
     pub(crate) clusters: Vec<String>,
-    /// When the oldest export was created.
+    /// Creation time of the oldest export.
     pub(crate) export_creation_timestamp: String,
     /// `ClusterSetIP` or `Headless`.
     #[serde(rename = "type")]
     pub(crate) service_type: String,
-    /// The ports of all exports, those of the oldest first; a port that conflicts with an older one is left out.
+    /// Ports of all exports, those of the oldest first. A port that conflicts with an older export
+    /// is left out.
     pub(crate) ports: Vec<ExportPort>,
     /// `ClientIP` or `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_affinity: Option<String>,
-    /// How long a client stays with its backend.
+    /// Seconds that a client keeps its backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_affinity_timeout_seconds: Option<u32>,
-    /// The IP families that the exports have in common.
+    /// IP families that all exports have in common.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) ip_families: Vec<String>,
     /// `Cluster` or `Local`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) internal_traffic_policy: Option<String>,
-    /// `PreferClose` and the like.
+    /// Traffic distribution, for example `PreferClose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traffic_distribution: Option<String>,
     /// Labels of the export.
@@ -185,33 +190,36 @@ pub(crate) struct GlobalExports {
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
-/// Something that exports disagree about.
+/// A conflict between exports of the same name.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExportConflict {
-    /// Cilium's reason, as in the condition `Conflict` of a `ServiceExport`: `PortConflict`, `TypeConflict` and so on.
+    /// Cilium's reason, as in the `Conflict` condition of a `ServiceExport`: `PortConflict`,
+    /// `TypeConflict` and so on.
     pub(crate) reason: Cow<'static, str>,
-    /// The clusters that disagree with older exports.
+    /// Clusters whose exports conflict with older exports.
     pub(crate) clusters: Vec<String>,
-    /// What holds.
+    /// The conflict and its result, as text.
     pub(crate) message: String,
 }
 
-/// Which backends the agents of a cluster would use.
+/// Backends that the agents of one cluster would use.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BackendSelection {
-    /// The cluster whose agents choose.
+    /// The cluster whose agents select the backends.
     pub(crate) from: String,
     /// The affinity: `none`, `local` or `remote`.
     pub(crate) affinity: Cow<'static, str>,
-    /// The rule that decided: `noLocalService`, `notGlobal`, `noAffinity`, `localActive`, `localInactive`,
-    /// `localInactiveRemoteUnhealthy`, `remoteHealthy`, `remoteUnhealthy` or `noneHealthy`.
+    /// The rule that decided: `noLocalService`, `notGlobal`, `noAffinity`, `localActive`,
+    /// `localInactive`, `localInactiveRemoteUnhealthy`, `remoteHealthy`, `remoteUnhealthy` or
+    /// `noneHealthy`.
     pub(crate) rule: Cow<'static, str>,
-    /// Whether the cluster's own backends would be used.
+    /// `true` if the agents would use backends in their own cluster.
     pub(crate) local: bool,
-    /// Whether other clusters' backends would be used.
+    /// `true` if the agents would use backends in other clusters.
     pub(crate) remote: bool,
-    /// `false` where the services of the cluster are not mirrored: its service is taken for global, and for one without backends.
+    /// `false` if the services of this cluster are not mirrored. meshkeep then assumes that its
+    /// service is global and has no backends.
     pub(crate) local_known: bool,
 }

@@ -1,4 +1,4 @@
-//! What was logged lately.
+//! JSON shape of the newest log lines.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Log {
-    /// The lines as they were written, without colours, the oldest first: 1,000 and 1 MiB at most, each of 4 KiB at most.
+    /// The lines as they were written, without colours, the oldest first. At most 1,000 lines and 1
+    /// MiB; at most 4 KiB per line.
     pub(crate) lines: Vec<String>,
-    /// How many older lines there were since the start.
+    /// Number of older lines since the start that are left out.
     pub(crate) left_out: u64,
 }

@@ -19,48 +19,49 @@ pub(crate) struct LookupRequest {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LookupAnswer {
-    /// The address that was asked for.
+    /// The requested address.
     pub(crate) ip: String,
-    /// The entry that an agent would use; null where nothing covers the address.
+    /// The entry that an agent would use. Null if no entry covers the address.
     #[serde(rename = "match")]
     #[schema(required = true)]
     pub(crate) found: Option<IpcacheEntry>,
-    /// Entries of the same prefix that lost, newest first.
+    /// Other entries of the same prefix, newest first.
     pub(crate) others: Vec<IpcacheEntry>,
-    /// Where the answer comes from.
+    /// Source and age of the answer.
     pub(crate) meta: ItemMeta,
 }
 
-/// One answer of a batch: what a lookup says, or an error.
+/// One answer of a batch: a lookup's result or an error.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LookupItem {
-    /// The text that was asked for.
+    /// The text in the request.
     pub(crate) ip: String,
-    /// The entry that an agent would use; left out with an error, null where nothing covers the address.
+    /// The entry that an agent would use. Null if no entry covers the address; left out with an
+    /// error.
     #[serde(rename = "match", default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<IpcacheEntry>, required = false)]
     pub(crate) found: Option<Option<IpcacheEntry>>,
-    /// Entries of the same prefix that lost, newest first.
+    /// Other entries of the same prefix, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) others: Vec<IpcacheEntry>,
-    /// How old the answer is: that of the entry, or where nothing covers the address that of the oldest source; left out with an error, and
-    /// with `meta=none`.
+    /// Age of the entry or, if no entry covers the address, of the oldest source. Left out with an
+    /// error and with `meta=none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<SourceAge>,
-    /// What is wrong with the text.
+    /// Reason why the text is not an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
 
-/// The answers to a batch of lookups, in the order asked.
+/// Answers to a batch of lookups, in the order of the request.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LookupList {
-    /// One for each address.
+    /// One answer for each address.
     pub(crate) items: Vec<LookupItem>,
-    /// Where the answers come from.
+    /// Sources and age of the answers.
     pub(crate) meta: ListMeta,
 }
 

@@ -1,20 +1,24 @@
-//! How old an answer is and where it comes from (docs/develop/invariants.md, 10), in a size that does not grow with the mesh.
+//! JSON shapes of `meta`: sources and age of an answer (docs/develop/invariants.md, 10).
+//!
+//! Their size does not grow with the mesh.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Of a list.
+/// Sources and age of a list.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ListMeta {
-    /// The position of the first page, with what a later page has seen since: go on from the last page's with `/v1/events?after=`.
+    /// Position of the first page; a later page adds what it has seen since. Follow the stream from
+    /// the last page's position with `/v1/events?after=`.
     pub(crate) position: String,
-    /// `live` if all sources are, `restored` if any is from the store and not confirmed yet, else `neverRead`; left out where there are none.
+    /// `live` if all sources are live, `restored` if any comes from the store and is not confirmed,
+    /// otherwise `neverRead`. Left out if there are no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Cow<'static, str>>,
-    /// What its sources are together.
+    /// Summary of the sources.
     #[serde(flatten)]
     pub(crate) sources: Sources,
 }
@@ -23,20 +27,21 @@ pub(crate) struct ListMeta {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Sources {
-    /// The age of the oldest of them.
+    /// Age of the oldest source in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_age_seconds: Option<f64>,
-    /// Number of clusters of which all that was used is live.
+    /// Number of clusters whose used data is all live.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) live_sources: Option<usize>,
-    /// Number of clusters that were used.
+    /// Number of clusters that the answer used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_count: Option<usize>,
-    /// Each kind of a cluster that is not live, or is older than 60 s; at most 20. With `meta=full` each that was used.
+    /// Each kind of a cluster that is not live or is older than 60 s, at most 20. With `meta=full`,
+    /// each kind of each cluster that the answer used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) sources: Vec<Source>,
-    /// How many more kinds of clusters are so; left out where there are none.
+    /// Number of further entries that `sources` would have. Left out if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) more_sources: Option<usize>,
 }
@@ -47,76 +52,85 @@ pub(crate) struct Sources {
 pub(crate) struct Source {
     /// The cluster.
     pub(crate) cluster: String,
-    /// The kind: `node`, `service`, `identity`, `ipcache`, `serviceExport` or `endpointSlice`.
+    /// Kind: `node`, `service`, `identity`, `ipcache`, `serviceExport` or `endpointSlice`.
     pub(crate) kind: Cow<'static, str>,
-    /// How current it is.
+    /// Origin and age.
     #[serde(flatten)]
     pub(crate) age: SourceAge,
 }
 
-/// How current a source is.
+/// Age of a source.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SourceAge {
-    /// `live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet; `neverRead`: nothing was ever read.
+    /// `live`: the source confirmed the data since meshkeep started. `restored`: from the store,
+    /// not confirmed yet. `neverRead`: no complete list was ever read.
     pub(crate) origin: Cow<'static, str>,
-    /// Where the cluster's connection is in its life; left out where the cluster is not known.
+    /// Phase of the connection to the cluster. Left out if the cluster is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// When the source's etcd last answered; left out where that is not known.
+    /// Time at which the source's etcd last answered. Left out if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// When the source's writer last put a heartbeat, which it does once a minute; left out where none came since meshkeep started.
+    /// Time of the last heartbeat of the source's writer (one per minute). Left out if none has
+    /// arrived since meshkeep started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_heartbeat: Option<String>,
-    /// How long ago the last contact was; how long ago the last heartbeat was, once that is more than two minutes.
+    /// Seconds since the last contact or, if the last heartbeat is older than two minutes, since
+    /// that heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
-    /// The source's revision: of the whole kind in a list, of the key's last put for a single thing.
+    /// etcd revision in the source: of the whole kind in a list, of the key's last put for a single
+    /// object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
-    /// `unknown` where the source is itself a copy, made by a KVStoreMesh, whose own age cannot be known.
+    /// `unknown` if the source is itself a KVStoreMesh's copy: the age of the copy's own source
+    /// cannot be known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_age: Option<Cow<'static, str>>,
-    /// `true` where the source has lost this, with its lease or its cluster config, and it is kept until the source is back.
+    /// `true` if the source lost the data together with its lease or its cluster config. meshkeep
+    /// retains it until the source is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stale: Option<bool>,
 }
 
-/// Of a single thing.
+/// Source and age of a single object.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ItemMeta {
-    /// The cluster that the answer comes from; left out where nothing was found or the answer is the same everywhere.
+    /// The cluster that the answer comes from. Left out if nothing matched, or if the answer is the
+    /// same for every cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<String>,
-    /// `live`, `restored` or `neverRead`, as in a source; of an answer that no single cluster gave, as in a list.
+    /// `live`, `restored` or `neverRead`. If the answer joins several clusters, the same rule as
+    /// for a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Cow<'static, str>>,
-    /// Where the cluster's connection is in its life.
+    /// Phase of the connection to the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// When the source's etcd last answered.
+    /// Time at which the source's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// When the source's writer last put a heartbeat.
+    /// Time of the last heartbeat of the source's writer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_heartbeat: Option<String>,
-    /// How long ago the last contact was; how long ago the last heartbeat was, once that is more than two minutes.
+    /// Seconds since the last contact or, if the last heartbeat is older than two minutes, since
+    /// that heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
-    /// The source's revision of the key's last put.
+    /// etcd revision of the last put of the key in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
-    /// `unknown` where the source is itself a copy, made by a KVStoreMesh.
+    /// `unknown` if the source is itself a KVStoreMesh's copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_age: Option<Cow<'static, str>>,
-    /// `true` where the source has lost this and it is kept until the source is back.
+    /// `true` if the source lost this object. meshkeep retains it until the source is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stale: Option<bool>,
-    /// The position of the answer: the head before reading.
+    /// Position of the answer: the newest position before meshkeep read the data.
     pub(crate) position: String,
-    /// What the sources of a joined answer are together.
+    /// Summary of the sources, if the answer joins several.
     #[serde(flatten)]
     pub(crate) sources: Sources,
 }

@@ -1,7 +1,8 @@
-//! What goes over the wire: one flat struct for each shape of docs/use/api.md. Unset members are left out, never null.
+//! JSON shapes of answers and events: one flat struct each. Unset members are left out, never null.
 //!
-//! Written by `api`, which makes them from readings, and read by `cli`. A reader takes what a newer server says: it passes over members that it does not
-//! know, and members that hold one of a few texts are texts here too (`api::openapi::closed` has the sets). Deliberately lacks: where anything comes from.
+//! `api` builds them from readings, and `cli` reads them. `cli` may be older than the server, so it
+//! ignores unknown members, and enumerations are strings here (`api::openapi::closed` lists their
+//! values).
 
 pub(crate) mod config;
 pub(crate) mod events;
@@ -33,21 +34,22 @@ macro_rules! list_of {
         pub(crate) struct $name {
             /// The items, in key order.
             pub(crate) items: Vec<$item>,
-            /// Asks for the next page as `pageToken=`; left out on the last page.
+            /// Send it as `pageToken=` to get the next page. Left out on the last page.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub(crate) next_page_token: Option<String>,
-            /// What of the request is probably a mistake: a filter that names a cluster or node that is not known.
+            /// Probable mistakes in the request: a filter names a cluster or node that meshkeep
+            /// does not know.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             #[schema(required = false)]
             pub(crate) warnings: Vec<String>,
-            /// Where the list comes from and how old it is.
+            /// Sources and age of the list.
             pub(crate) meta: ListMeta,
         }
     )*};
 }
 
 list_of! {
-    /// A page of whatever it is, to a reader that takes the items as they are.
+    /// A page of items of any type, for clients that do not decode them.
     Page: serde_json::Value;
     /// A page of clusters.
     ClusterList: status::Cluster;
@@ -67,7 +69,7 @@ list_of! {
     IpcacheList: objects::IpcacheEntry;
     /// A page of raw entries.
     EntryList: raw::Entry;
-    /// A page of values that could not be used.
+    /// A page of rejected values.
     RejectedList: raw::Rejected;
 }
 

@@ -13,39 +13,39 @@ use super::meta::ItemMeta;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Node {
-    /// Its name within the cluster.
+    /// Name of the node within its cluster.
     pub(crate) name: String,
-    /// Its cluster.
+    /// Cluster of the node.
     pub(crate) cluster: String,
-    /// The id of its cluster.
+    /// Id of the node's cluster.
     #[serde(rename = "clusterID", default, skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     pub(crate) cluster_id: u32,
     /// Addresses in the order of the source.
     pub(crate) addresses: Vec<NodeAddress>,
-    /// The first IPv4 range of its pods.
+    /// First IPv4 pod CIDR.
     #[serde(rename = "ipv4PodCIDR", skip_serializing_if = "Option::is_none")]
     pub(crate) ipv4_pod_cidr: Option<String>,
-    /// The first IPv6 range of its pods.
+    /// First IPv6 pod CIDR.
     #[serde(rename = "ipv6PodCIDR", skip_serializing_if = "Option::is_none")]
     pub(crate) ipv6_pod_cidr: Option<String>,
-    /// Further ranges, IPv4 first.
+    /// Further pod CIDRs, IPv4 first.
     #[serde(rename = "secondaryPodCIDRs", default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) secondary_pod_cidrs: Vec<String>,
-    /// Addresses of its health endpoint.
+    /// Addresses of the node's health endpoint.
     #[serde(rename = "healthIPs", default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) health_ips: Vec<String>,
-    /// Addresses of its ingress.
+    /// Addresses of the node's ingress.
     #[serde(rename = "ingressIPs", default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) ingress_ips: Vec<String>,
-    /// IPsec key index; left out where there is none.
+    /// IPsec key index. Left out if there is none.
     #[serde(default, skip_serializing_if = "is_zero_byte")]
     #[schema(required = false)]
     pub(crate) encryption_key: u8,
-    /// Its WireGuard public key.
+    /// WireGuard public key of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) wireguard_public_key: Option<String>,
     /// Kubernetes labels.
@@ -54,10 +54,10 @@ pub(crate) struct Node {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) annotations: BTreeMap<String, String>,
-    /// Changes with every boot.
+    /// Id of the boot; it changes with every boot.
     #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
-    /// Only with a single node.
+    /// Present only if a single node was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeAddress {
-    /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` and others, as the source says.
+    /// Type as the source has it: `InternalIP`, `ExternalIP`, `CiliumInternalIP` and others.
     #[serde(rename = "type")]
     pub(crate) address_type: String,
     /// The address.
@@ -77,9 +77,9 @@ pub(crate) struct NodeAddress {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Service {
-    /// The cluster that exports it.
+    /// The cluster that exports the object.
     pub(crate) cluster: String,
-    /// The id of that cluster.
+    /// Id of that cluster.
     #[serde(rename = "clusterID", default, skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     pub(crate) cluster_id: u32,
@@ -87,21 +87,21 @@ pub(crate) struct Service {
     pub(crate) namespace: String,
     /// Kubernetes name.
     pub(crate) name: String,
-    /// Its own addresses, ordered by address.
+    /// Frontends, in order of address.
     pub(crate) frontends: Vec<Frontend>,
-    /// The pods behind it, ordered by address.
+    /// Backends, in order of address.
     pub(crate) backends: Vec<Backend>,
     /// Kubernetes labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// The selector that picks its pods.
+    /// Selector of the service's pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) selector: BTreeMap<String, String>,
-    /// Whether other clusters may use its backends.
+    /// `true` if other clusters may use its backends.
     pub(crate) shared: bool,
-    /// Whether it uses other clusters' backends.
+    /// `true` if the service uses backends of other clusters.
     pub(crate) include_external: bool,
-    /// Only with a single service.
+    /// Present only if a single service was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
 }
@@ -116,19 +116,19 @@ pub(crate) struct Frontend {
     pub(crate) ports: Vec<Port>,
 }
 
-/// A pod behind a service.
+/// A backend of a service.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Backend {
-    /// The pod's address.
+    /// Address of the pod.
     pub(crate) ip: String,
-    /// The hostname of a headless service's pod.
+    /// Hostname of the pod, for headless services.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hostname: Option<String>,
-    /// The zone that it runs in.
+    /// Zone that the pod runs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
-    /// The zones that should use it.
+    /// Zones whose clients should use this backend (topology hints).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) hint_zones: Vec<String>,
@@ -140,12 +140,12 @@ pub(crate) struct Backend {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Port {
-    /// Its name.
+    /// Name of the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// `TCP`, `UDP`, `SCTP` …, as the source says.
+    /// Protocol as the source has it: `TCP`, `UDP`, `SCTP` and others.
     pub(crate) protocol: String,
-    /// The number.
+    /// Port number.
     pub(crate) port: u16,
 }
 
@@ -155,23 +155,23 @@ pub(crate) struct Port {
 pub(crate) struct Identity {
     /// The numeric identity.
     pub(crate) id: u32,
-    /// The cluster that has it; left out for reserved identities that no cluster has.
+    /// The cluster that has the identity. Left out for reserved identities that no cluster has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<String>,
-    /// The id of that cluster.
+    /// Id of that cluster.
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub(crate) cluster_id: Option<u32>,
-    /// Where it is valid: `global`, `local`, `remoteNode` or `unknown`.
+    /// Scope: `global`, `local`, `remoteNode` or `unknown`.
     pub(crate) scope: Cow<'static, str>,
-    /// The name of a reserved or well-known identity.
+    /// Name of a reserved or well-known identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reserved: Option<Cow<'static, str>>,
-    /// `source:key` to value.
+    /// Map from `source:key` to the value of the label.
     #[schema(value_type = BTreeMap<String, String>)]
     pub(crate) labels: LabelsOfIdentity,
 }
 
-/// What is known of one numeric identity: the newest, and what other clusters say of the same number.
+/// One numeric identity: the newest one, and identities of the same number in other clusters.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct IdentityAnswer {
@@ -180,57 +180,60 @@ pub(crate) struct IdentityAnswer {
     pub(crate) identity: Identity,
     /// Identities of this number in other clusters, newest first.
     pub(crate) others: Vec<Identity>,
-    /// Where the newest comes from.
+    /// Source and age of the newest identity.
     pub(crate) meta: ItemMeta,
 }
 
-/// An address or prefix and what is behind it.
+/// An address or prefix with its identity, host and pod.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct IpcacheEntry {
-    /// The prefix, always with a length.
+    /// Prefix, always with its length.
     pub(crate) prefix: String,
-    /// True for a host entry, false for a CIDR, also for one of full length: these are two different entries.
+    /// `true` for a host entry, `false` for a CIDR. A host entry and a CIDR of full length are two
+    /// different entries.
     pub(crate) host: bool,
-    /// The cluster that announces it, or whose node it is derived from.
+    /// The cluster that announces the entry, or whose node it is derived from.
     pub(crate) cluster: String,
-    /// The numeric identity behind it.
+    /// Numeric identity of the address or prefix.
     pub(crate) identity: u32,
-    /// The node that hosts it.
+    /// Address of the node that hosts it.
     #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
     pub(crate) host_ip: Option<String>,
-    /// IPsec key index; left out where there is none.
+    /// IPsec key index. Left out if there is none.
     #[serde(default, skip_serializing_if = "is_zero_byte")]
     #[schema(required = false)]
     pub(crate) encryption_key: u8,
     /// Kubernetes namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
-    /// Kubernetes pod.
+    /// Name of the Kubernetes pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pod_name: Option<String>,
-    /// The pod's UID.
+    /// UID of the pod.
     #[serde(rename = "podUID", skip_serializing_if = "Option::is_none")]
     pub(crate) pod_uid: Option<String>,
-    /// The pod's service account.
+    /// Service account of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_account: Option<String>,
-    /// Ports that have names, in the order of the source.
+    /// Named ports, in the order of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) named_ports: Vec<Port>,
-    /// Where the entry comes from: `clustermesh`, or `node` for one derived from a node's addresses or pod CIDRs.
+    /// Source of the entry: `clustermesh`, or `node` if it is derived from a node's addresses or
+    /// pod CIDRs.
     pub(crate) source: Cow<'static, str>,
-    /// Only in lookups: the labels of the identity, where it is known.
+    /// Labels of the identity. Present only in lookups, if the identity is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub(crate) labels: Option<LabelsOfIdentity>,
-    /// The node that the entry is derived from; of others, and only in lookups, the node that has the host address, where it is known.
+    /// Name of the node that the entry is derived from. In lookups, other entries have the name of
+    /// the node with the address `hostIP`, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_name: Option<String>,
 }
 
-/// What is known of exactly one prefix.
+/// The entry for one exact prefix.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct IpcacheAnswer {
@@ -239,7 +242,7 @@ pub(crate) struct IpcacheAnswer {
     pub(crate) entry: IpcacheEntry,
     /// Other entries for the same prefix.
     pub(crate) others: Vec<IpcacheEntry>,
-    /// Where the entry comes from.
+    /// Source and age of the entry.
     pub(crate) meta: ItemMeta,
 }
 

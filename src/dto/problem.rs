@@ -1,4 +1,4 @@
-//! What an answer says that is none.
+//! JSON shape of errors: problem documents (RFC 9457).
 
 use std::borrow::Cow;
 
@@ -10,21 +10,22 @@ use utoipa::ToSchema;
 #[serde(rename_all = "camelCase")]
 #[schema(as = Problem)]
 pub(crate) struct ProblemDocument {
-    /// Stable for each kind of trouble: `/problems/` and the code.
+    /// Stable type of the error: `/problems/` and the code.
     #[serde(rename = "type")]
     pub(crate) problem_type: String,
-    /// The kind of trouble in words.
+    /// Short description of the error type.
     pub(crate) title: Cow<'static, str>,
     /// The HTTP status.
     pub(crate) status: u16,
-    /// What happened and what to do about it.
+    /// Description of the error and what to do about it.
     pub(crate) detail: String,
-    /// The path that was asked for.
+    /// Path of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instance: Option<String>,
-    /// The kind of trouble for programs.
+    /// Machine-readable type of the error.
     pub(crate) code: Cow<'static, str>,
-    /// With `tooOld`: how old the answer would have been; left out where that is not known.
+    /// Only with `tooOld`: age that the answer would have had, in seconds. Left out if it is
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! What looks wrong, and the whole story of an address.
+//! JSON shapes of findings and of the explanation of an address.
 
 use std::borrow::Cow;
 
@@ -12,28 +12,28 @@ use super::objects::{IpcacheEntry, Node};
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {
-    /// Its name: the same as long as it lasts.
+    /// Id of the finding. It stays the same for as long as the finding lasts.
     pub(crate) id: String,
-    /// What kind of trouble it is.
+    /// Kind of the finding.
     pub(crate) kind: Cow<'static, str>,
-    /// How bad it is.
+    /// Severity of the finding.
     pub(crate) severity: Cow<'static, str>,
-    /// The cluster that it concerns, where it concerns exactly one.
+    /// The affected cluster. Left out unless the finding affects exactly one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<String>,
-    /// The clusters that it concerns; none where it concerns this process alone.
+    /// Affected clusters. Empty if the finding is about meshkeep itself.
     pub(crate) clusters: Vec<String>,
-    /// What is wrong.
+    /// Description of the problem.
     pub(crate) detail: String,
-    /// What to do about it.
+    /// Recommended action.
     pub(crate) advice: String,
-    /// Since when, as far as this process knows.
+    /// Time at which this process first saw the finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<String>,
-    /// How many keys it concerns, or pod CIDRs, where that is known.
+    /// Number of affected keys or pod CIDRs, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
-    /// One of the keys that it concerns.
+    /// One of the affected keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
 }
@@ -43,102 +43,108 @@ pub(crate) struct Finding {
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code, reason = "a shape for the document: a page is written item by item")]
 pub(crate) struct FindingList {
-    /// Whether everything across keys was looked at. While it is false, after a start or while very much changes, findings may be missing, or
-    /// over already: ask again in a moment. What is listed of clusters as a whole is always complete.
+    /// `true` if all findings across keys are known. While it is `false`, shortly after a start or
+    /// during bursts of changes, such findings may be missing or outdated: send the request again.
+    /// Findings about whole clusters are always complete.
     pub(crate) complete: bool,
-    /// Findings about clusters as a whole, then those across keys, by id.
+    /// Findings about whole clusters, then findings across keys, each in order of id.
     pub(crate) items: Vec<Finding>,
-    /// Asks for the next page as `pageToken=`; left out on the last page.
+    /// Send it as `pageToken=` to get the next page. Left out on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page_token: Option<String>,
-    /// What of the request is probably a mistake: a filter that names a cluster that is not known.
+    /// Probable mistakes in the request: a filter names a cluster that meshkeep does not know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) warnings: Vec<String>,
-    /// Where the list comes from and how old it is.
+    /// Sources and age of the list.
     pub(crate) meta: ListMeta,
 }
 
-/// The whole story of an address.
+/// Explanation of an address.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explanation {
     /// The address.
     pub(crate) ip: String,
-    /// The entry that an agent would use; null where nothing covers the address.
+    /// The entry that an agent would use. Null if no entry covers the address.
     #[serde(rename = "match")]
     #[schema(required = true)]
     pub(crate) found: Option<IpcacheEntry>,
-    /// Every entry of every cluster that covers the address, strongest first.
+    /// All entries of all clusters that cover the address, in order of precedence.
     pub(crate) entries: Vec<ExplainedEntry>,
-    /// What may explain that the address has no entry of its own, or an old one; left out where there is nothing to explain.
+    /// Possible reasons why the address has no entry of its own, or an outdated one. Left out if
+    /// there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) hints: Vec<Hint>,
-    /// The node that hosts it, where it is known.
+    /// The node that hosts the address, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Node>,
-    /// The services and endpoint slices that have the address behind them.
+    /// Services and endpoint slices that have the address as a backend.
     pub(crate) services: Vec<BackedService>,
-    /// What looks wrong about it.
+    /// Findings about the address.
     pub(crate) problems: Vec<Finding>,
-    /// Whether `services` and `problems` are all that there are: false in the first moments after a start, while very much changes, or where a
-    /// cluster has more addresses behind its services than there is room for (600,000).
+    /// `true` if `services` and `problems` are complete. `false` shortly after a start, during
+    /// bursts of changes, or if a cluster has more than 600,000 backend addresses.
     pub(crate) complete: bool,
-    /// Where the answer comes from.
+    /// Source and age of the answer.
     pub(crate) meta: ItemMeta,
 }
 
-/// One entry that covers the address, and what becomes of it.
+/// One entry that covers the address, with its verdict.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExplainedEntry {
     /// The entry.
     #[serde(flatten)]
     pub(crate) entry: IpcacheEntry,
-    /// `wins`, `shadowed` (by a host entry for the same address), `lessSpecific` or `outranked` (by another entry of the same prefix).
+    /// Verdict: `wins`, `shadowed` (by a host entry for the same address), `lessSpecific` or
+    /// `outranked` (by another entry of the same prefix).
     pub(crate) verdict: Cow<'static, str>,
-    /// Why.
+    /// Reason of the verdict, as text.
     pub(crate) reason: String,
-    /// `live` or `restored`: whether its source has confirmed it since meshkeep started.
+    /// `live` if the source has confirmed the entry since meshkeep started, otherwise `restored`.
     pub(crate) origin: Cow<'static, str>,
 }
 
-/// Something that may explain why an address has no entry of its own, or an old one.
+/// A possible reason why an address has no entry of its own, or an outdated one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Hint {
-    /// `rejected`: a cluster announces the address, a range around it or the node, with a value that was rejected; `podCIDR`: the pod CIDR of a node that the address belongs to; `deleted`: an entry for exactly the address that was there; `neverRead` and `restored`:
-    /// clusters whose addresses are not known, or not as they are now; `nearest`: an entry for an address nearby, where nothing covers this one.
+    /// `rejected`: meshkeep rejected the value that a cluster announces for the address, for a
+    /// range around it or for the node. `podCIDR`: the address is in the pod CIDR of a node.
+    /// `deleted`: an entry for exactly this address was deleted. `neverRead`, `restored`: clusters
+    /// whose addresses are not known, or not confirmed. `nearest`: an entry for a nearby address,
+    /// if none covers this one.
     pub(crate) kind: Cow<'static, str>,
-    /// It in words.
+    /// The reason as text.
     pub(crate) detail: String,
-    /// The clusters that it concerns, at most 20.
+    /// Affected clusters, at most 20.
     pub(crate) clusters: Vec<String>,
-    /// How many more clusters it concerns; left out where there are none.
+    /// Number of further affected clusters. Left out if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) more_clusters: Option<usize>,
-    /// The pod CIDR, or the prefix of the entry.
+    /// Pod CIDR, or prefix of the entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prefix: Option<String>,
-    /// The node that has the pod CIDR, or had the address.
+    /// Name of the node that has the pod CIDR, or had the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
-    /// The entry's key.
+    /// Key of the entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// When meshkeep saw it deleted, or rejected.
+    /// Time at which meshkeep saw the delete, or rejected the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) time: Option<String>,
 }
 
-/// A service, or one of its endpoint slices, that has an address behind it.
+/// A service or endpoint slice that has the address as a backend.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BackedService {
     /// `service` or `endpointSlice`.
     pub(crate) kind: Cow<'static, str>,
-    /// The cluster that exports it.
+    /// The cluster that exports the object.
     pub(crate) cluster: String,
     /// Kubernetes namespace.
     pub(crate) namespace: String,

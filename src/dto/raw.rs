@@ -9,40 +9,41 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Entry {
-    /// The key in cache form, whatever form the source uses.
+    /// The key in `cilium/cache` form, even if the source uses `cilium/state`.
     pub(crate) key: String,
-    /// The bytes exactly as they came, in base64.
+    /// The stored bytes, unmodified, in base64.
     pub(crate) value: String,
-    /// Our sequence when the key appeared.
+    /// meshkeep's sequence of the change that added the key.
     pub(crate) create_revision: u64,
-    /// Our sequence of its last change.
+    /// meshkeep's sequence of the last change of the key.
     pub(crate) mod_revision: u64,
-    /// How many times it changed since it appeared, starting with 1.
+    /// Number of changes since the key was added; starts at 1.
     pub(crate) version: u64,
-    /// The source's revision of its last put.
+    /// The source's etcd revision of the last put.
     pub(crate) source_revision: i64,
-    /// The cluster that it comes from.
+    /// The cluster that the entry comes from.
     pub(crate) cluster: String,
 }
 
-/// One key whose newest bytes could not be used.
+/// A key whose newest value was rejected.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Rejected {
-    /// The key in cache form; that of the source where it is no entry.
+    /// The key in `cilium/cache` form, or the source's key if it is not an entry.
     pub(crate) key: String,
-    /// The kind of the key; `cluster` for a cluster config.
+    /// Kind of the key; `cluster` for a cluster config.
     pub(crate) kind: Cow<'static, str>,
-    /// The cluster that it comes from.
+    /// The cluster that the entry comes from.
     pub(crate) cluster: String,
-    /// What is wrong, in words that name the field.
+    /// Reason as text; it names the field.
     pub(crate) reason: String,
-    /// When the key first became unusable, without a good value in between.
+    /// Time of the first rejected value since the last valid one.
     pub(crate) first_seen: String,
-    /// When the newest bytes came.
+    /// Time at which the newest value arrived.
     pub(crate) last_seen: String,
-    /// The bytes exactly as they came, in base64; of a cluster config, or where the key is no entry, the first 4,096.
+    /// The value, unmodified, in base64. Only the first 4,096 bytes of a cluster config or of a key
+    /// that is not an entry.
     pub(crate) value: String,
-    /// Whether an earlier, usable value is still served.
+    /// `true` if an earlier, valid value is still served.
     pub(crate) serves_earlier_value: bool,
 }

@@ -1,33 +1,33 @@
-//! How writing the mirror into another etcd goes (`meshkeep reflect`).
+//! JSON shape of the state of writing into another etcd (`meshkeep reflect`).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How writing into another etcd goes.
+/// State of writing into another etcd (`meshkeep reflect`).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ReflectionStatus {
-    /// Whether this meshkeep is the one that writes: of several into one etcd one is.
+    /// `true` if this instance is the leader. Only the leader writes.
     pub(crate) leader: bool,
-    /// How many clusters it writes; 0 where another one does.
+    /// Number of clusters that it writes; 0 while another instance is the leader.
     pub(crate) clusters: u64,
-    /// How many keys wait to be written or deleted.
+    /// Number of keys that wait to be written or deleted.
     pub(crate) waiting: u64,
-    /// How long the first of them has waited; 0 where none does.
+    /// Seconds that the oldest waiting key has waited; 0 if none waits.
     pub(crate) lag_seconds: f64,
-    /// How many puts succeeded since the start.
+    /// Number of puts that succeeded since the start.
     pub(crate) written: u64,
-    /// How many deletes did.
+    /// Number of deletes that succeeded since the start.
     pub(crate) deleted: u64,
-    /// How many tries failed; each is repeated until it succeeds.
+    /// Number of failed writes. Each is repeated until it succeeds.
     pub(crate) failed: u64,
-    /// Why the etcd cannot be locked, compared or written to at the moment; left out where it can.
+    /// Reason why the etcd currently cannot be locked, compared or written to. Left out if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// The newest of such errors, also where it is over.
+    /// The newest error, even if it is resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
-    /// When that was.
+    /// Time of the last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error_time: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What meshkeep says of itself and of each cluster.
+//! JSON shapes of the state of the process and of each cluster.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,105 +15,112 @@ use super::reflection::ReflectionStatus;
 pub(crate) struct Status {
     /// The version of meshkeep.
     pub(crate) version: Cow<'static, str>,
-    /// The time of this answer, by meshkeep's clock.
+    /// Time of this answer by meshkeep's clock.
     #[serde(default)]
     #[schema(required = true)]
     pub(crate) now: String,
-    /// How long it has been running.
+    /// Seconds since meshkeep started.
     pub(crate) uptime_seconds: f64,
-    /// Whether everything of the store is in memory; until then only lookups and single things are answered, and lists answer 503.
+    /// `true` once the whole store is in memory. Until then, meshkeep answers lookups and requests
+    /// for single objects; lists get 503.
     pub(crate) loaded: bool,
-    /// The newest position; left out while loading.
+    /// The newest position. Left out while the store is loading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<String>,
-    /// How much is mirrored; left out while loading.
+    /// Numbers of mirrored objects. Left out while the store is loading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) counts: Option<StatusCounts>,
-    /// How many clusters are in each phase.
+    /// Number of clusters in each phase.
     pub(crate) clusters: BTreeMap<Cow<'static, str>, u64>,
-    /// The config directory.
+    /// State of the config directory.
     pub(crate) directory: DirectoryStatus,
-    /// How storing goes.
+    /// State of the store.
     pub(crate) store: StoreStatus,
-    /// `token file` or `TLS certificate`, where it has changed and cannot be used, and why: what was read before stays in force.
+    /// Reason why the changed `token file` or `TLS certificate` cannot be used. The previous
+    /// content stays in use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) stale_files: BTreeMap<Cow<'static, str>, String>,
-    /// How writing into another etcd goes; left out unless this is `meshkeep reflect`, and while it loads.
+    /// State of writing into another etcd. Present only in `meshkeep reflect`, once the store is
+    /// loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reflection: Option<ReflectionStatus>,
 }
 
-/// How much is mirrored.
+/// Numbers of mirrored objects.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StatusCounts {
-    /// Mirrored keys, usable or not.
+    /// Number of mirrored keys, valid or rejected.
     pub(crate) entries: u64,
-    /// Usable nodes.
+    /// Number of valid nodes.
     pub(crate) nodes: u64,
-    /// Usable services.
+    /// Number of valid services.
     pub(crate) services: u64,
-    /// Global services: names that some cluster shares or exports a service under.
+    /// Number of global services: names under which at least one cluster shares or exports a
+    /// service.
     #[serde(default)]
     #[schema(required = true)]
     pub(crate) global_services: u64,
-    /// Usable service exports.
+    /// Number of valid service exports.
     pub(crate) service_exports: u64,
-    /// Usable endpoint slices.
+    /// Number of valid endpoint slices.
     pub(crate) endpoint_slices: u64,
-    /// Usable identities.
+    /// Number of valid identities.
     pub(crate) identities: u64,
-    /// Usable ipcache entries.
+    /// Number of valid ipcache entries.
     pub(crate) ipcache: u64,
-    /// Keys whose newest bytes could not be used.
+    /// Number of keys whose newest value was rejected.
     pub(crate) rejected: u64,
 }
 
-/// What the config directory says.
+/// State of the config directory.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DirectoryStatus {
-    /// The directory of `--clustermesh-config`.
+    /// Path given with `--clustermesh-config`.
     #[serde(default)]
     #[schema(required = true)]
     pub(crate) path: String,
-    /// Whether the last scan could read it.
+    /// `true` if the last scan could read the directory.
     pub(crate) readable: bool,
-    /// Why not.
+    /// Reason why the directory cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Files that were refused, and why.
+    /// Refused files and the reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) invalid_files: BTreeMap<String, String>,
-    /// Why there is no remote cluster to mirror; left out where there is one, and with `--allow-no-clusters`. The own cluster does not count.
+    /// Reason why there is no remote cluster to mirror. The own cluster does not count. Left out if
+    /// there is a remote cluster or `--allow-no-clusters` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) no_clusters: Option<String>,
 }
 
-/// How storing goes.
+/// State of the store.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoreStatus {
-    /// `loading`, `healthy`, `lost` (storing works, but what was stored before the start is not all there), `failing` (tried again;
-    /// what comes meanwhile is in memory or in the log alone) or `stopped` (nothing is stored for now).
+    /// `loading`. `healthy`. `lost`: storing works, but not all data from before the start is
+    /// there. `failing`: meshkeep retries; new changes are only in memory or in the log. `stopped`:
+    /// nothing is stored at the moment.
     pub(crate) state: Cow<'static, str>,
-    /// What the store said.
+    /// Error of the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// What of the store was lost at the start, in words; it is read from the remote clusters again.
+    /// Losses of the store found at the start, as text. meshkeep reads the lost data from the
+    /// remote clusters again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) losses: Vec<String>,
-    /// How many keys were restored at the start.
+    /// Number of keys restored at the start.
     pub(crate) restored_entries: u64,
-    /// How many stored records could not be read and are fetched again.
+    /// Number of stored records that could not be read. meshkeep reads them from the source again.
     pub(crate) damaged_records: u64,
-    /// Where a store that could not be used was put.
+    /// Path to which meshkeep moved an unusable store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) set_aside_path: Option<String>,
-    /// Why it could not be used.
+    /// Reason why that store was unusable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) set_aside_reason: Option<String>,
 }
@@ -122,90 +129,95 @@ pub(crate) struct StoreStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cluster {
-    /// Its name.
+    /// Name of the cluster.
     pub(crate) name: String,
-    /// `true` for the own cluster, which is mirrored with `--local-etcd`; left out for the remote ones.
+    /// `true` for the own cluster, which is mirrored with `--local-etcd`. Left out for remote
+    /// clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) local: Option<bool>,
-    /// Its id in the mesh, where known.
+    /// Id of the cluster in the mesh. Left out if unknown.
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub(crate) cluster_id: Option<u32>,
-    /// Where its connection is in its life: `waitingForFiles`, `connecting`, `readingConfig`, `waitingForCanary`, `listing`, `live`,
-    /// `sourceLost`, `backingOff` or `draining`; left out where the stream tells that it is gone.
+    /// Phase of the connection: `waitingForFiles`, `connecting`, `readingConfig`,
+    /// `waitingForCanary`, `listing`, `live`, `sourceLost`, `backingOff` or `draining`. Left out in
+    /// the stream's event for a removed cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// How long it has been there.
+    /// Seconds since the cluster entered this phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase_seconds: Option<f64>,
-    /// `live`, or `restored` while anything of it is unconfirmed.
+    /// `live`, or `restored` while any of the cluster's data is unconfirmed.
     pub(crate) origin: Cow<'static, str>,
-    /// When its etcd last answered.
+    /// Time at which the cluster's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// When its writer last put a heartbeat, which it does once a minute; left out where none came since meshkeep started.
+    /// Time of the writer's last heartbeat (one per minute). Left out if none has arrived since
+    /// meshkeep started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_heartbeat: Option<String>,
-    /// How old its data is: how long ago the last contact was, and once the last heartbeat is older than two minutes, how long ago that was.
+    /// Age of the data in seconds: the time since the last contact or, if the last heartbeat is
+    /// older than two minutes, the time since that heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
-    /// Whether its configuration was read over the present connection.
+    /// `true` if the cluster config was read over the current connection.
     pub(crate) config_retrieved: bool,
-    /// The configuration in force.
+    /// The cluster config in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) config: Option<ClusterConfigStatus>,
-    /// The id of the etcd behind it, in hexadecimal.
+    /// Id of the cluster's etcd, in hexadecimal.
     #[serde(rename = "etcdClusterID", skip_serializing_if = "Option::is_none")]
     pub(crate) etcd_cluster_id: Option<String>,
-    /// The endpoint of the present or last attempt.
+    /// Endpoint of the current or last connection attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) endpoint: Option<String>,
-    /// One for each kind.
+    /// State of each kind.
     pub(crate) resources: Vec<Resource>,
-    /// How many attempts have failed since meshkeep started.
+    /// Number of failed connection attempts since meshkeep started.
     pub(crate) failures: u64,
-    /// Why the last attempt failed, or what is being waited for.
+    /// Reason why the last attempt failed, or what the cluster is waiting for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
-    /// When that was.
+    /// Time of the last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_error_time: Option<String>,
-    /// In how many seconds the next attempt starts, while backing off.
+    /// Seconds until the next attempt, while the phase is `backingOff`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_retry_seconds: Option<f64>,
-    /// When the first of its client certificate and its CA runs out.
+    /// Time at which the client certificate or its CA expires, whichever is first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) certificate_expiry: Option<String>,
-    /// Prefixes found in the source that this version does not know, in key order; at most 16 below each of `cilium/cache` and
-    /// `cilium/state`.
+    /// Prefixes in the source that this version does not know, in key order; at most 16 each below
+    /// `cilium/cache` and `cilium/state`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) unknown_prefixes: Vec<String>,
-    /// How many keys are below each of them: they are not mirrored.
+    /// Number of keys below each unknown prefix. They are not mirrored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) unknown_keys: BTreeMap<String, u64>,
-    /// Only with a single cluster.
+    /// Present only if a single cluster was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
 }
 
-/// What a cluster says about itself.
+/// The cluster config that a cluster publishes about itself.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ClusterConfigStatus {
-    /// Its id; 0 if it gives none.
+    /// Id of the cluster; 0 if the config has none.
     pub(crate) id: u32,
-    /// Whether it announces by canaries that a resource is complete.
+    /// `true` if the cluster writes a canary for each kind that is complete.
     pub(crate) synced_canaries: bool,
-    /// Whether its data is a copy, made by a KVStoreMesh.
+    /// `true` if the data is a KVStoreMesh's copy.
     pub(crate) cached: bool,
-    /// 255 or 511; left out where not given.
+    /// 255 or 511. Left out if the config does not have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_connected_clusters: Option<u32>,
-    /// Left out: service exports not supported; false: supported but off.
+    /// `false`: the cluster supports service exports but they are off. Left out if it does not
+    /// support them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_exports_enabled: Option<bool>,
-    /// `endpointslices-only` and the like.
+    /// Export mode of endpoint slices, for example `endpointslices-only`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) endpoint_slices_export_mode: Option<String>,
 }
@@ -216,44 +228,46 @@ pub(crate) struct ClusterConfigStatus {
 pub(crate) struct Resource {
     /// The kind.
     pub(crate) kind: Cow<'static, str>,
-    /// Keys that are held.
+    /// Number of mirrored keys.
     pub(crate) entries: u64,
-    /// Of these, from the store and not confirmed yet.
+    /// Number of these keys that come from the store and are not confirmed yet.
     pub(crate) restored: u64,
-    /// Of these, kept although the source has lost them; left out where there are none.
+    /// Number of these keys that meshkeep retains although the source lost them. Left out if there
+    /// are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) held: Option<usize>,
-    /// Complete and watched.
+    /// `true` if the list is complete and changes are watched.
     pub(crate) synced: bool,
-    /// How many keys the source said that it has.
+    /// Number of keys that the source reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) expected: Option<u64>,
-    /// When the last change arrived.
+    /// Time at which the last change arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_event: Option<String>,
     /// `live`, `restored` or `neverRead`.
     pub(crate) origin: Cow<'static, str>,
-    /// The source's revision that it is complete up to.
+    /// Revision of the source up to which this kind is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
 }
 
-/// The age of one cluster, as `synced` and `bookmark` events carry it.
+/// Age of one cluster's data in `synced` and `bookmark` events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ClusterAge {
     /// The cluster.
     pub(crate) cluster: String,
-    /// Where its connection is in its life.
+    /// Phase of the connection to the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Cow<'static, str>>,
-    /// How old its data is: how long ago the last contact was, and once the last heartbeat is older than two minutes, how long ago that was.
+    /// Age of the data in seconds: the time since the last contact or, if the last heartbeat is
+    /// older than two minutes, the time since that heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
-    /// When its etcd last answered.
+    /// Time at which the cluster's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
-    /// When its writer last put a heartbeat.
+    /// Time of the writer's last heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_heartbeat: Option<String>,
 }

@@ -8,8 +8,9 @@ use super::objects::{Identity, IpcacheEntry, Node, Service};
 use super::problems::Finding;
 use super::status::Cluster;
 
-/// An object as the change stream carries it: the `kind` of the event says which. No object of one kind has all members that another kind requires, so
-/// that whoever tries one after the other finds the right one.
+/// An object in the change stream; the event's `kind` names its type. No object of one kind has
+/// all members that another kind requires, so a client that tries the schemas one after the
+/// other finds the right one.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum StreamedObject {

@@ -28,13 +28,14 @@ fn examples() -> Value {
     examples["schemas"].take()
 }
 
-/// Reads an example, as it is and as a newer server might write it, and gives back what is written of it.
+/// Reads an example, as it is and as a newer server might write it, and gives back what is written
+/// of it.
 fn check<T: Serialize + DeserializeOwned>(example: &Value) -> Result<Value, serde_json::Error> {
     T::deserialize(newer(example))?;
     serde_json::to_value(T::deserialize(example)?)
 }
 
-/// With a member more in each object, of a sort that maps take too, and texts that are not known yet.
+/// Adds a member to each object, which maps accept too, and replaces texts with unknown ones.
 fn newer(value: &Value) -> Value {
     match value {
         Value::String(_) => "tomorrow".into(),
@@ -134,7 +135,7 @@ fn every_shape_reads_what_it_writes_and_what_a_newer_server_writes() {
     serde_json::from_value::<LookupRequest>(examples["LookupRequest"].clone()).unwrap();
 }
 
-/// Null says that nothing was found, and a text that is no address has none.
+/// Null means that nothing matched; an item for a text that is not an address has no `match`.
 #[test]
 fn a_lookup_without_a_match_is_not_one_that_failed() {
     for text in [r#"{"ip":"10.9.9.9","match":null}"#, r#"{"ip":"x","error":"not an IP address"}"#] {

@@ -6,13 +6,15 @@ use crate::model::{CLUSTER_LABEL, ClusterName, LabelSet};
 const RESERVED: [&str; 11] =
     ["unknown", "host", "world", "unmanaged", "health", "init", "remote-node", "kube-apiserver", "ingress", "world-ipv4", "world-ipv6"];
 
-/// The identity of nodes with an API server, which has the label of remote nodes too (`reservedIdentityLabels`).
+/// The identity of nodes with an API server, which has the label of remote nodes too
+/// (`reservedIdentityLabels`).
 const KUBE_APISERVER: u32 = 7;
 
 /// The first well-known identity.
 const WELL_KNOWN_FIRST: u32 = 100;
 
-/// How many there are; from 108 on the same eight come again for Kubernetes 1.21 and later, with the label [`NAMESPACE_NAME_LABEL`].
+/// How many there are; from 108 on the same eight come again for Kubernetes 1.21 and later, with
+/// the label [`NAMESPACE_NAME_LABEL`].
 const WELL_KNOWN_COUNT: usize = 8;
 
 /// The service account of a pod (`PolicyLabelServiceAccount`).
@@ -33,7 +35,8 @@ struct WellKnown {
     labels: &'static [(&'static str, &'static str)],
 }
 
-/// By number, from 100 on. Of the last one Cilium misspells two labels, so that they are none; they are left out here.
+/// By number, from 100 on. Of the last one Cilium misspells two labels, so that they are none; they
+/// are left out here.
 const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
     WellKnown {
         name: "etcd-operator",
@@ -80,14 +83,14 @@ const WELL_KNOWN: [WellKnown; WELL_KNOWN_COUNT] = [
     },
 ];
 
-/// The name of a reserved or well-known identity.
+/// Name of a reserved or well-known identity.
 pub(crate) fn name(id: u32) -> Option<&'static str> {
     let reserved = usize::try_from(id).ok().and_then(|index| RESERVED.get(index)).copied();
     reserved.or_else(|| well_known(id).map(|(component, _)| component.name))
 }
 
-/// The labels that a reserved or well-known identity has where no cluster says otherwise. Those of a well-known one name the cluster
-/// that uses it, where one is asked for.
+/// The labels that a reserved or well-known identity has where no cluster says otherwise. Those of
+/// a well-known one name the cluster that uses it, where one is asked for.
 pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet> {
     if let Some((component, names_namespace)) = well_known(id) {
         return Some(component.labels_in(names_namespace, cluster));

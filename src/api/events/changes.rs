@@ -30,11 +30,12 @@ use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
-/// How long an answer may wait (docs/use/api.md): as long as the idle time after which proxies drop a connection.
+/// How long an answer may wait (docs/use/api.md): as long as the idle time after which proxies drop a
+/// connection.
 const WAIT_SECONDS_MAX: u32 = 60;
 
-/// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one event at least, of 1.5 MiB as a rule
-/// at most, which is what etcd takes for a value.
+/// An answer ends with the event that brings it to so many bytes, as pages of lists do: it has one
+/// event at least, of 1.5 MiB as a rule at most, which is what etcd takes for a value.
 const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
 /// What a place begins with, so that it cannot be taken for a position.
@@ -82,12 +83,13 @@ struct Poll {
 
 /// The change stream in single answers.
 ///
-/// Filters, positions and events are those of `/v1/events`. Answers as soon as there is something to tell, at the latest after `waitSeconds`.
-/// Begin with `snapshot=true`, then give each `nextPosition` as `after`: whoever applies all events has, at each answer with `more` false,
-/// exactly what the lists answer at that position.
+/// Filters, positions and events are those of `/v1/events`. The answer comes as soon as there
+/// are events, and at the latest after `waitSeconds`. Begin with `snapshot=true`, then send
+/// each `nextPosition` as `after`. A client that applies all events has, at each answer with
+/// `more` false, exactly what the lists return at that position.
 #[utoipa::path(get, path = "/v1/changes", operation_id = "listChanges", tag = "events", params(ChangesQuery),
     responses(
-        (status = 200, description = "What there is to tell.", body = Changes),
+        (status = 200, description = "The events.", body = Changes),
         (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = ProblemDocument),
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)
     ))]
@@ -148,7 +150,8 @@ impl Poll {
         }
     }
 
-    /// Looks at a snapshot once: on the spot where that is little, else when it is this client's turn.
+    /// Looks at a snapshot once: on the spot where that is little, else when it is this client's
+    /// turn.
     async fn look(&mut self, mut answer: Answer, reading: &Reading) -> Result<Answer, Problem> {
         if answer.events.len() < SHORT.bytes && answer.subscription.lacks_at_most(SHORT, reading) {
             answer.take(reading, SHORT)?;
@@ -301,7 +304,8 @@ fn write_place(place: &Place, fingerprint: &str) -> String {
     format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
 }
 
-/// The fingerprint and the place in a text; `None` where it holds none, which makes it a malformed position.
+/// The fingerprint and the place in a text; `None` where it holds none, which makes it a malformed
+/// position.
 fn read_place(text: &str) -> Option<(String, Place)> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;
     let mut parts = text.splitn(7, '\n');

@@ -37,8 +37,9 @@ pub(crate) use hub::{Hub, Patience};
 pub(crate) use meter::StreamMeters;
 use reader::Reader;
 
-/// What a reader is told on the spot, without waiting for a turn among [scans](crate::admission): below a millisecond, at some 4 µs for each change.
-/// An entry's takes some 0.6 KB with what it was before, so the bytes are those of a hundred of them, or of one service of 400 backends.
+/// What a reader is told on the spot, without waiting for a turn among [scans](crate::admission):
+/// below a millisecond, at some 4 µs for each change. An entry's takes some 0.6 KB with what it was
+/// before, so the bytes are those of a hundred of them, or of one service of 400 backends.
 const SHORT: LookBounds = LookBounds { changes: 128, bytes: 64 << 10 };
 
 /// What all streams share. Cheap to clone.
@@ -59,14 +60,16 @@ pub(crate) struct Streams {
 
 /// The change stream.
 ///
-/// Server-sent events, or with `Accept: application/x-ndjson` one `WatchEvent` for each line. Whoever applies the events has, at every
-/// `synced` and every `bookmark`, exactly what the lists answer at that position. `reset`: forget everything, a snapshot follows.
-/// `upsert` and `delete`: the newest state of one key; ignore deletes of keys that you do not hold. `patch` (only with `patch=true`): how
-/// the backends of a service that you hold changed. `error`: a problem, then the end.
+/// Server-sent events or, with `Accept: application/x-ndjson`, one `WatchEvent` per line. A
+/// client that applies the events has, at every `synced` and every `bookmark`, exactly what the
+/// lists return at that position. `reset`: drop the copy, a snapshot follows. `upsert` and
+/// `delete`: the newest state of one key; ignore a `delete` of a key that the copy does not
+/// have. `patch` (only with `patch=true`): changes to the backends of a service in the copy.
+/// `error`: a problem document, then the stream ends.
 #[utoipa::path(get, path = "/v1/events", operation_id = "watchEvents", tag = "events",
     params(
         EventsQuery,
-        ("Last-Event-ID" = Option<String>, Header, description = "Begin after this position; wins over `after` and `snapshot`.")
+        ("Last-Event-ID" = Option<String>, Header, description = "Begin after this position. Takes precedence over `after` and `snapshot`.")
     ),
     responses(
         (status = 200, description = "The stream; each `data:` is a `WatchEvent` in JSON.", content(
@@ -112,7 +115,8 @@ pub(crate) async fn watch_events(
     Ok(response)
 }
 
-/// A header that is not text cannot be a position, and is answered like any other text that is none.
+/// A header that is not text cannot be a position, and is answered like any other text that is
+/// none.
 fn last_event_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }

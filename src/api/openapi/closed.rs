@@ -1,6 +1,6 @@
-//! The closed sets: members and parameters whose text is one of a few, each as a schema of its own with a name that generators use.
+//! Closed sets of values: a named enum schema for each, which generators turn into a type.
 //!
-//! What a source says freely (a protocol, a session affinity) is no closed set, whatever is usual.
+//! Free text from a source, such as a protocol or a session affinity, is not a closed set.
 
 use serde_json::{Map, Value, json};
 
@@ -10,15 +10,13 @@ use crate::dto::global_services::ANY_CONFLICT;
 use crate::handle::{Affinity, CONFLICT_REASONS, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource, Severity};
 
-/// A set of texts.
 struct ClosedSet {
-    /// Its schema's name.
     name: &'static str,
     description: &'static str,
     texts: Vec<&'static str>,
-    /// The members that hold one of them, or a list of them: schema and member.
+    /// Members whose value, or whose items, are in the set: schema and member.
     members: &'static [(&'static str, &'static str)],
-    /// The query parameters that take one of them: path (any, if empty) and name.
+    /// Query parameters with these values: path (empty for all paths) and name.
     parameters: &'static [(&'static str, &'static str)],
 }
 
@@ -35,7 +33,7 @@ fn of_clusters() -> Vec<ClosedSet> {
     vec![
         ClosedSet {
             name: "Phase",
-            description: "Where a cluster's connection is in its life.",
+            description: "Phase of the connection to a cluster.",
             texts: Phase::ALL.map(Phase::api_name).to_vec(),
             members: &[
                 ("Cluster", "phase"),
@@ -49,7 +47,7 @@ fn of_clusters() -> Vec<ClosedSet> {
         },
         ClosedSet {
             name: "Origin",
-            description: "`live`: confirmed by the source since meshkeep started; `restored`: from the store, not confirmed yet; `neverRead`: nothing was ever read.",
+            description: "`live`: the source confirmed the data since meshkeep started. `restored`: from the store, not confirmed yet. `neverRead`: no complete list was ever read.",
             texts: vec!["live", "restored", "neverRead"],
             members: &[
                 ("Cluster", "origin"),
@@ -66,21 +64,21 @@ fn of_clusters() -> Vec<ClosedSet> {
         },
         ClosedSet {
             name: "UnknownAge",
-            description: "`unknown`: the source is itself a copy, whose own age cannot be known.",
+            description: "`unknown`: the source is itself a copy, and the age of the copied data cannot be known.",
             texts: vec!["unknown"],
             members: &[("ItemMeta", "sourceAge"), ("ServiceCluster", "sourceAge"), ("Source", "sourceAge"), ("SourceAge", "sourceAge")],
             parameters: &[],
         },
         ClosedSet {
             name: "SettingSource",
-            description: "The layer that a setting comes from, the strongest first.",
+            description: "Layer that a setting comes from, in order of precedence.",
             texts: SettingSource::ALL.map(SettingSource::api_name).to_vec(),
             members: &[("Setting", "source")],
             parameters: &[],
         },
         ClosedSet {
             name: "StoreState",
-            description: "How storing goes.",
+            description: "State of the store.",
             texts: vec!["loading", "healthy", "lost", "failing", "stopped"],
             members: &[("StoreStatus", "state")],
             parameters: &[],
@@ -99,42 +97,42 @@ fn of_objects() -> Vec<ClosedSet> {
         },
         ClosedSet {
             name: "IdentityScope",
-            description: "Where a numeric identity is valid.",
+            description: "Scope of a numeric identity.",
             texts: IdentityScope::ALL.map(IdentityScope::api_name).to_vec(),
             members: &[("Identity", "scope"), ("IdentityAnswer", "scope")],
             parameters: &[("", "scope")],
         },
         ClosedSet {
             name: "EntrySource",
-            description: "Where an ipcache entry comes from: `clustermesh`, or `node` for one derived from a node's addresses or pod CIDRs.",
+            description: "Source of an ipcache entry: `clustermesh`, or `node` if it is derived from a node's addresses or pod CIDRs.",
             texts: vec!["clustermesh", "node"],
             members: &[("ExplainedEntry", "source"), ("IpcacheAnswer", "source"), ("IpcacheEntry", "source")],
             parameters: &[],
         },
         ClosedSet {
             name: "Verdict",
-            description: "What an entry is to an address: `wins`, `shadowed` by a host entry for the same address, `lessSpecific`, or `outranked` by another entry of the same prefix.",
+            description: "Verdict on an entry that covers an address: `wins`, `shadowed` by a host entry for the same address, `lessSpecific`, or `outranked` by another entry of the same prefix.",
             texts: vec!["wins", "shadowed", "lessSpecific", "outranked"],
             members: &[("ExplainedEntry", "verdict")],
             parameters: &[],
         },
         ClosedSet {
             name: "BackendSource",
-            description: "What says where a service's backends are.",
+            description: "The kind of object that the backends come from.",
             texts: vec!["service", "endpointSlice"],
             members: &[("BackedService", "kind"), ("ServiceCluster", "source")],
             parameters: &[],
         },
         ClosedSet {
             name: "BackendState",
-            description: "Whether a backend takes connections.",
+            description: "State of a backend.",
             texts: vec!["active", "terminating", "terminatingNotServing", "maintenance"],
             members: &[("GlobalBackend", "state")],
             parameters: &[],
         },
         ClosedSet {
             name: "TrafficPolicy",
-            description: "Which backends a service's own cluster uses.",
+            description: "Backends that the service's own cluster uses.",
             texts: vec!["Cluster", "Local"],
             members: &[("GlobalExports", "internalTrafficPolicy"), ("ServiceExport", "internalTrafficPolicy")],
             parameters: &[],
@@ -146,35 +144,35 @@ fn of_answers() -> Vec<ClosedSet> {
     vec![
         ClosedSet {
             name: "ProblemCode",
-            description: "The kind of trouble for programs: each has a page below /problems/.",
+            description: "Machine-readable type of an error. Each has a page below `/problems/`.",
             texts: Code::ALL.map(Code::name).to_vec(),
             members: &[("Problem", "code")],
             parameters: &[],
         },
         ClosedSet {
             name: "ConflictReason",
-            description: "What exports of one name disagree about, as in the condition `Conflict` of a `ServiceExport`.",
+            description: "Reason of a conflict between exports of the same name, as in the `Conflict` condition of a `ServiceExport`.",
             texts: CONFLICT_REASONS.to_vec(),
             members: &[("ExportConflict", "reason")],
             parameters: &[],
         },
         ClosedSet {
             name: "FindingKind",
-            description: "What kind of trouble a finding is about.",
+            description: "Kind of a finding.",
             texts: KINDS.iter().map(|(kind, _)| *kind).collect(),
             members: &[("Finding", "kind")],
             parameters: &[("/v1/problems", "kind")],
         },
         ClosedSet {
             name: "Severity",
-            description: "How bad it is: something is not served, or not for long; something is served that is probably not meant; or it passes by itself.",
+            description: "`critical`: something is not served, or soon will not be. `warning`: something is served that is probably not intended. `info`: it resolves by itself.",
             texts: Severity::ALL.map(Severity::api_name).to_vec(),
             members: &[("Finding", "severity")],
             parameters: &[("/v1/problems", "severity")],
         },
         ClosedSet {
             name: "HintKind",
-            description: "What may explain that an address has no entry of its own, or an old one.",
+            description: "Kind of a possible reason why an address has no entry of its own, or an outdated one.",
             texts: vec!["rejected", "podCIDR", "deleted", "neverRead", "restored", "nearest"],
             members: &[("Hint", "kind")],
             parameters: &[],
@@ -193,14 +191,14 @@ fn of_stream() -> Vec<ClosedSet> {
     vec![
         ClosedSet {
             name: "EventType",
-            description: "What an event of the stream says.",
+            description: "Type of an event.",
             texts: vec!["reset", "upsert", "patch", "delete", "cluster", "synced", "bookmark", "error"],
             members: &[("WatchEvent", "type")],
             parameters: &[],
         },
         ClosedSet {
             name: "EventReason",
-            description: "Why something was deleted (the first four), or why everything that is held must be forgotten.",
+            description: "Reason of a `delete` (the first four values) or of a `reset`.",
             texts: vec![
                 "deleted",
                 "leftFilter",
@@ -217,14 +215,14 @@ fn of_stream() -> Vec<ClosedSet> {
         },
         ClosedSet {
             name: "ResetReason",
-            description: "Why everything that is held must be forgotten.",
+            description: "Reason why a client must drop its copy.",
             texts: vec!["initial", "expired", "foreignEpoch", "rolledBack", "malformed"],
             members: &[("Changes", "reset")],
             parameters: &[],
         },
         ClosedSet {
             name: "SyncMode",
-            description: "What was sent before `synced`.",
+            description: "Events that were sent before `synced`: a snapshot or a replay.",
             texts: vec!["snapshot", "replay"],
             members: &[("WatchEvent", "mode")],
             parameters: &[],
@@ -236,42 +234,42 @@ fn of_requests() -> Vec<ClosedSet> {
     vec![
         ClosedSet {
             name: "StreamedKind",
-            description: "A kind of object that the change stream tells of.",
+            description: "A kind of object in the change stream.",
             texts: Kind::STREAMED.map(Kind::api_name).to_vec(),
             members: &[("Rejected", "kind"), ("WatchEvent", "kind")],
             parameters: &[("/v1/changes", "kind"), ("/v1/events", "kind")],
         },
         ClosedSet {
             name: "Affinity",
-            description: "Which backends a global service prefers.",
+            description: "Preferred backends of a global service.",
             texts: Affinity::ALL.map(Affinity::api_name).to_vec(),
             members: &[("BackendSelection", "affinity")],
             parameters: &[("", "affinity")],
         },
         ClosedSet {
             name: "ConflictFilter",
-            description: "What exports of one name must disagree about; `any`: anything.",
+            description: "List only services with this conflict between their exports. `any`: with any conflict.",
             texts: std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS).collect(),
             members: &[],
             parameters: &[("/v1/global-services", "conflict")],
         },
         ClosedSet {
             name: "MetaDetail",
-            description: "How much `meta` says.",
+            description: "Level of detail of `meta`.",
             texts: vec!["full", "none"],
             members: &[],
             parameters: &[("", "meta")],
         },
         ClosedSet {
             name: "NeverRead",
-            description: "What counts of clusters that were never read.",
+            description: "Handling of clusters that were never read.",
             texts: vec!["ignore"],
             members: &[],
             parameters: &[("", "neverRead")],
         },
         ClosedSet {
             name: "OnExpired",
-            description: "What a position that can no longer be served leads to.",
+            description: "Reaction to a position that can no longer be served.",
             texts: vec!["fail", "reset"],
             members: &[],
             parameters: &[("", "onExpired")],
@@ -353,7 +351,8 @@ mod tests {
         }
     }
 
-    /// Texts in backquotes after a colon, or at the beginning of what a member is, are what it may hold.
+    /// Texts in backquotes after a colon, or at the beginning of what a member is, are what it may
+    /// hold.
     #[test]
     fn a_text_that_is_one_of_a_few_is_of_a_closed_set() {
         // what a source says freely

@@ -1,11 +1,12 @@
-//! An example for each schema and parameter, taken from the answers of the sample mesh by `scripts/openapi-examples`.
+//! Examples for all schemas and parameters. `scripts/openapi-examples` takes them from answers of
+//! the sample mesh.
 
 use serde_json::{Map, Value, json};
 
-/// `schemas`: by name; `parameters`: by name, or where it differs by path and name.
+/// `schemas` by name; `parameters` by name or by path and name.
 const EXAMPLES: &str = include_str!("examples.json");
 
-/// Adds them. What has none is left without, which a test does not allow.
+/// Adds the examples. A test requires one for each schema and parameter.
 pub(super) fn add(document: &mut Value) {
     let examples: Value = serde_json::from_str(EXAMPLES).expect("must be JSON: a test reads it");
     for (name, schema) in document["components"]["schemas"].as_object_mut().into_iter().flatten() {

@@ -1,11 +1,12 @@
-//! The OpenAPI document: collected by utoipa, then brought into the form that every generator reads (docs/develop/http.md §3.3).
+//! The OpenAPI document: collected by utoipa, then simplified for generators
+//! (docs/develop/http.md §3.3).
 //!
-//! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes the operations, [`examples`] shows each schema
-//! and parameter by an example, [`older`] makes the 3.0 document, and [`page()`] is
-//! all of it for people.
+//! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes
+//! the operations, [`examples`] adds an example to each schema and parameter, [`older`] derives
+//! the 3.0 document, and [`page()`] is the document as HTML.
 //!
-//! Flat schemas, no null but where an answer says null, 64-bit integers, every status listed, errors under both JSON types. The
-//! 3.0 twin is derived from it mechanically, so that the two cannot differ.
+//! Schemas are flat and integers have 64 bits. Only the members in [`NULLABLE`] may be null. Every
+//! status is listed, and errors have both JSON media types.
 
 mod closed;
 mod examples;
@@ -23,18 +24,18 @@ pub(crate) use page::{SCRIPT, STYLE, page};
 
 use crate::dto::problem::ProblemDocument;
 
-/// What utoipa cannot collect from the routes.
+/// Parts of the document that utoipa cannot collect from the routes.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "meshkeep",
-        description = "A warm mirror of Cilium ClusterMesh state. Every answer says where it comes from and how old it is.",
+        description = "A persistent mirror of Cilium ClusterMesh state. Every answer has its source and its age.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact(name = "The developers of meshkeep"),
     ),
     servers(
-        (url = "/", description = "The meshkeep that this document comes from"),
-        (url = "http://127.0.0.1:9870", description = "A meshkeep on this machine that was not told otherwise")
+        (url = "/", description = "The meshkeep that served this document"),
+        (url = "http://127.0.0.1:9870", description = "A meshkeep on this machine with the default address")
     ),
     components(schemas(ProblemDocument)),
     tags(
@@ -43,9 +44,9 @@ use crate::dto::problem::ProblemDocument;
         (name = "nodes", description = "Nodes"),
         (name = "services", description = "Services as each cluster exports them"),
         (name = "identities", description = "Numeric identities and their labels"),
-        (name = "ipcache", description = "Addresses and what is behind them"),
-        (name = "problems", description = "What looks wrong in the mesh"),
-        (name = "entries", description = "The mirrored keys as they came"),
+        (name = "ipcache", description = "Addresses with their identities, hosts and pods"),
+        (name = "problems", description = "Findings: what looks wrong in the mesh"),
+        (name = "entries", description = "The mirrored keys with their raw bytes"),
         (name = "events", description = "The change stream"),
         (name = "probes", description = "Probes")
     )

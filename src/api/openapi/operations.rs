@@ -1,11 +1,11 @@
-//! Completes the operations: what every route may answer, and with which headers.
+//! Completes the operations: common errors, headers and media types of all routes.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::accept::{Form, offered};
 use crate::api::tagging::is_tagged;
 
-/// Errors that any route below `/v1` may answer: status and description.
+/// Errors of every route below `/v1`: status and description.
 const COMMON_ERRORS: [(&str, &str); 6] = [
     ("400", "A parameter is unknown or cannot be used; `detail` names it."),
     ("401", "A bearer token is needed."),
@@ -15,23 +15,24 @@ const COMMON_ERRORS: [(&str, &str); 6] = [
     ("503", "The store is still loading, or the answer is older than `maxAge`."),
 ];
 
-/// What errors say in headers: status, name and description.
+/// Headers of errors: status, name and description.
 const ERROR_HEADERS: [(&str, &str, &str); 3] = [
     ("401", "WWW-Authenticate", "`Bearer`."),
-    ("429", "Retry-After", "Try again after so many seconds."),
-    ("503", "Retry-After", "Try again after so many seconds."),
+    ("429", "Retry-After", "Seconds to wait before the next request."),
+    ("503", "Retry-After", "Seconds to wait before the next request."),
 ];
 
-/// What the tag of an answer is for.
-const ETAG_DESCRIPTION: &str = "What is answered, ages left out. Given back as `If-None-Match` it is answered with `304`, and nothing else, while that has not changed.";
+/// Description of the `ETag` header.
+const ETAG_DESCRIPTION: &str =
+    "Tag of the answer's content, without ages. Send it as `If-None-Match` to get `304` while nothing has changed.";
 
-/// What a client has already, as it asks whether that is still so.
-const IF_NONE_MATCH: &str = "The `ETag` of what you have: it is not sent again while it has not changed.";
+/// Description of the `If-None-Match` header.
+const IF_NONE_MATCH: &str = "The `ETag` of an earlier answer. If nothing has changed since, the answer is `304`.";
 
-/// What a list as lines looks like.
+/// Example of a list as NDJSON.
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
-/// Writes wildcards as plain parameters and gives every operation below `/v1` the errors that it may answer.
+/// Writes wildcards as plain parameters, and completes every operation below `/v1`.
 pub(super) fn complete(paths: &mut Value) {
     let Value::Object(routes) = paths else { return };
     for (path, mut item) in std::mem::take(routes) {
@@ -43,7 +44,8 @@ pub(super) fn complete(paths: &mut Value) {
 }
 
 fn complete_operation(path: &str, operation: &mut Value) {
-    // probes answer in text, whatever happens, and take an empty parameter; progenitor knows one form of error for each operation
+    // Probes always answer in plain text and accept empty parameters. progenitor supports only
+    // one type of error per operation.
     if !path.starts_with("/v1") {
         return;
     }
@@ -57,10 +59,10 @@ fn complete_operation(path: &str, operation: &mut Value) {
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     let mut errors = COMMON_ERRORS.to_vec();
     if path.contains('{') {
-        errors.push(("404", "There is no such thing."));
+        errors.push(("404", "There is no such object."));
     }
     if has_body {
-        errors.push(("408", "The body did not come in time."));
+        errors.push(("408", "The body did not arrive in time."));
         errors.push(("413", "The body is too large."));
         errors.push(("415", "The body is not `application/json`."));
     }
@@ -86,7 +88,7 @@ fn complete_operation(path: &str, operation: &mut Value) {
     }
 }
 
-/// What an answer is tagged with, and what may be asked with the tag.
+/// Adds `ETag` to the answer, `If-None-Match` to the parameters, and the answer `304`.
 fn add_tag(operation: &mut Value) {
     let tag = json!({ "ETag": { "description": ETAG_DESCRIPTION, "schema": { "type": "string" } } });
     if let Some(answer) = operation["responses"].get_mut("200") {
@@ -102,7 +104,7 @@ fn add_tag(operation: &mut Value) {
     }
 }
 
-/// A parameter is left out rather than empty, which is refused.
+/// Sets `minLength`: empty parameters are refused.
 fn not_empty(schema: &mut Value) {
     let schema = if schema["type"] == "array" { &mut schema["items"] } else { schema };
     if schema["type"] == "string" {

@@ -1,15 +1,16 @@
-//! The OpenAPI document as a page for people, at `/docs`: written here from the document itself, with a style sheet and a script of ours, so
-//! that nothing is fetched from elsewhere and nothing of others is shipped. Without the script all is there but the filter and `send`.
+//! The OpenAPI document as an HTML page, at `/docs`.
+//!
+//! It is generated from the document, with its own style sheet and script, so that a browser loads
+//! nothing from other servers. Only the filter and the `send` buttons need the script.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-/// How it looks.
 pub(crate) const STYLE: &str = include_str!("page/style.css");
 
-/// The filter, and the requests that a reader sends.
+/// Script of the filter and the `send` buttons.
 pub(crate) const SCRIPT: &str = include_str!("page/script.js");
 
 /// The methods in the order of the page.
@@ -139,7 +140,7 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
     out.push_str("</details>\n");
 }
 
-/// What a schema takes, with links to the schemas that have names.
+/// Type of a schema as HTML, with links to the named schemas.
 fn type_of(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         let name = escaped(name);
@@ -181,7 +182,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| escaped(&value.to_string()), escaped)
 }
 
-/// A text of the document for people: what stands between backticks is code.
+/// A text of the document as HTML; text between backticks becomes `<code>`.
 fn prose(value: &Value) -> String {
     let escaped = text(value);
     let parts: Vec<&str> = escaped.split('`').collect();

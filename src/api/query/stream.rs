@@ -17,7 +17,7 @@ pub(crate) struct StreamParts<'a> {
     pub(crate) terms: Terms,
 }
 
-/// What a position that can no longer be served leads to.
+/// Reaction to a position that can no longer be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnExpired {
     /// A `reset` event.
@@ -52,44 +52,48 @@ macro_rules! stream_query {
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         #[into_params(parameter_in = Query)]
         pub(crate) struct $name {
-            /// Only of this kind (`node`, `service`, `identity`, `ipcache`, `serviceExport`, `endpointSlice`, `cluster`, `problem`); may be repeated.
-            /// Problems are told only where they are asked for.
+            /// Only this kind (`node`, `service`, `identity`, `ipcache`, `serviceExport`,
+            /// `endpointSlice`, `cluster`, `problem`); repeatable. Findings are only sent with
+            /// `kind=problem`.
             #[serde(default)]
             pub(crate) kind: Vec<String>,
-            /// Only of this cluster; may be repeated.
+            /// Only this cluster; repeatable.
             #[serde(default)]
             pub(crate) cluster: Vec<String>,
             /// Only objects whose labels match, in kubectl's syntax.
             pub(crate) label_selector: Option<String>,
-            /// One requirement of the same syntax; may be repeated, all must hold.
+            /// One requirement in the same syntax; repeatable, all must match.
             #[serde(default)]
             pub(crate) label: Vec<String>,
-            /// Only in this namespace: services, service exports, endpoint slices, and ipcache entries of its pods.
+            /// Only services, service exports, endpoint slices and ipcache entries of pods in this
+            /// namespace.
             pub(crate) namespace: Option<String>,
-            /// Only nodes, services, service exports and endpoint slices of this name.
+            /// Only nodes, services, service exports and endpoint slices with this name.
             pub(crate) name: Option<String>,
-            /// Only services that are (or are not) shared.
+            /// Only services that are shared (`true`) or not shared (`false`).
             pub(crate) shared: Option<bool>,
             /// Only nodes that have this address.
             pub(crate) ip: Option<String>,
             /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
             pub(crate) scope: Option<String>,
-            /// Only ipcache entries that lie inside this CIDR.
+            /// Only ipcache entries inside this CIDR.
             pub(crate) cidr: Option<String>,
             /// Only ipcache entries of this numeric identity.
             pub(crate) identity: Option<u32>,
-            /// Only ipcache entries with this host address (not a node's name: that would need another object).
+            /// Only ipcache entries with this host address. The stream does not accept a node name
+            /// here.
             pub(crate) node: Option<String>,
-            /// Only ipcache entries of the pod of this name.
+            /// Only ipcache entries of pods with this name.
             pub(crate) pod: Option<String>,
-            /// Begin with everything that matches.
+            /// Begin with a snapshot of everything that matches.
             pub(crate) snapshot: Option<bool>,
             $($(#[$field_meta])* pub(crate) $field: $type,)*
-            /// `reset` (as if not given) or `fail`: what to do with a position that can no longer be served, a `reset` event or 410.
+            /// Reaction to a position that can no longer be served: `reset` (default) sends a
+            /// `reset` event, `fail` answers 410.
             pub(crate) on_expired: Option<String>,
-            /// Answer 503 instead of beginning with anything older than so many seconds.
+            /// Answer 503 if the data at the start is older than this number of seconds.
             pub(crate) max_age: Option<u32>,
-            /// `ignore`: clusters that were never read do not count for `maxAge`.
+            /// `ignore`: `maxAge` ignores clusters that were never read.
             pub(crate) never_read: Option<String>,
         }
 
@@ -126,10 +130,12 @@ macro_rules! stream_query {
 stream_query! {
     /// The change stream: filters of the lists that look at the object alone, and where to begin.
     EventsQuery {
-        /// Begin after this position. The `Last-Event-ID` header wins over it, and it wins over `snapshot`.
+        /// Begin after this position. `Last-Event-ID` takes precedence over `after`, and `after`
+        /// over `snapshot`.
         after: Option<String>,
-        /// Where only backends of a service changed, send a `patch` that applies to the object sent before, not the whole service. Only
-        /// live, and only to a reader that began with `snapshot` or a position.
+        /// If only the backends of a service changed, send a `patch` to the object sent before
+        /// instead of the whole service. Only while the stream is live, and only to clients that
+        /// began with `snapshot` or a position.
         patch: Option<bool>,
     }
 }
@@ -137,13 +143,13 @@ stream_query! {
 stream_query! {
     /// The change stream in single answers.
     ChangesQuery {
-        /// Begin after this position: the `nextPosition` of the answer before, with the same filters, or any other position. It wins over
-        /// `snapshot`.
+        /// Begin after this position: the previous answer's `nextPosition` (with the same filters)
+        /// or any other position. It takes precedence over `snapshot`.
         after: Option<String>,
-        /// How long to wait for something to tell; 0 if not given.
+        /// Maximum time to wait for events, in seconds; default 0.
         #[param(maximum = 60)]
         wait_seconds: Option<u32>,
-        /// How many upserts and deletes an answer holds at most; 500 if not given.
+        /// Maximum number of upserts and deletes in an answer; default 500.
         #[param(minimum = 1, maximum = 10000)]
         limit: Option<u32>,
     }

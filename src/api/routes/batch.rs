@@ -30,7 +30,8 @@ use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
 /// How many addresses one batch may hold (docs/use/api.md): some 10 ms of work.
 const BATCH_LENGTH_MAX: usize = 10_000;
 
-/// How many bytes are made before the next ones are asked for: what a connection takes without being read is 128 KiB.
+/// How many bytes are made before the next ones are asked for: what a connection takes without
+/// being read is 128 KiB.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A batch in the making. All of it is read from one moment.
@@ -41,7 +42,8 @@ struct Batch {
     next: usize,
     used: Used,
     terms: Terms,
-    /// The age of an answer that nothing was found, once one needed it: of the ipcache of all clusters.
+    /// The age of an answer that nothing was found, once one needed it: of the ipcache of all
+    /// clusters.
     age_of_none: Option<SourceAge>,
 }
 
@@ -53,13 +55,14 @@ struct Sending {
     batch: Option<Batch>,
 }
 
-/// Lookups of up to 10,000 addresses at once, all from one moment.
+/// Lookups of up to 10,000 addresses, all in one snapshot.
 ///
-/// Each address is answered as by a lookup of its own, in the order asked and with its age; a text that is no address gets an item with `error`. The
-/// answer is sent as it is made.
+/// The answers are those of single lookups, in the order of the request, each with its age. A
+/// text that is not an address gets an item with `error`. meshkeep sends the answer while it
+/// computes it.
 #[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
     request_body(content = LookupRequest, description = "The addresses."),
-    responses((status = 200, description = "One item for each address, in the order asked.", body = LookupList)))]
+    responses((status = 200, description = "One item for each address, in the order of the request.", body = LookupList)))]
 pub(crate) async fn lookup_ips(
     State(state): State<ApiState>,
     query: Parameters<ItemQuery>,

@@ -20,9 +20,10 @@ use crate::dto::status::{Cluster, Status};
 use crate::handle::{ClusterReading, Origin, SourceMeta};
 use crate::model::Kind;
 
-/// The process as a whole. Answers also while the store is loading.
+/// State of the process. Available while the store is loading.
 ///
-/// How much is mirrored, how many clusters are in each phase, how storing goes, and whether the config directory can be read.
+/// Numbers of mirrored objects, number of clusters in each phase, state of the store, and
+/// whether meshkeep can read the config directory.
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
 pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
@@ -37,10 +38,10 @@ pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<
     .await
 }
 
-/// Every cluster that has a file or of which anything is held.
+/// All clusters that have a client file or mirrored data.
 ///
-/// Each with its phase, the age of what it said last, the error of its last attempt, and for each kind how much is held and how much
-/// of that is confirmed.
+/// Each cluster has its phase, its age and the error of its last attempt, and for each kind the
+/// number of mirrored and of confirmed keys.
 #[utoipa::path(get, path = "/v1/clusters", operation_id = "listClusters", tag = "clusters", params(PlainQuery),
     responses((status = 200, description = "A page of clusters.", body = ClusterList)))]
 pub(crate) async fn list_clusters(
@@ -76,9 +77,9 @@ pub(crate) async fn list_clusters(
 
 /// One cluster.
 ///
-/// As in the list, with `meta`. A cluster that has neither a file nor anything held is not there.
+/// As in the list, with `meta`. 404 if the cluster has neither a client file nor mirrored data.
 #[utoipa::path(get, path = "/v1/clusters/{cluster}", operation_id = "getCluster", tag = "clusters",
-    params(("cluster" = String, Path, description = "Its name."), ItemQuery),
+    params(("cluster" = String, Path, description = "Name of the cluster."), ItemQuery),
     responses((status = 200, description = "The cluster.", body = Cluster)))]
 pub(crate) async fn get_cluster(
     State(state): State<ApiState>,

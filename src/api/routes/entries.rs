@@ -21,9 +21,9 @@ use crate::dto::raw::{Entry, Rejected};
 use crate::dto::{EntryList, RejectedList};
 use crate::model::{ClusterName, EntryKey, Kind, Question, RefusedKey};
 
-/// Raw entries: every mirrored key in cache form with the newest bytes, usable or not.
+/// Raw entries: all mirrored keys with their newest bytes, valid or rejected.
 ///
-/// In key order. The values are base64 of exactly what the source has; `prefix=` is a seek.
+/// In key order. The values are the source's bytes in base64. `prefix=` uses an index.
 #[utoipa::path(get, path = "/v1/entries", operation_id = "listEntries", tag = "entries", params(EntriesQuery),
     responses((status = 200, description = "A page of entries.", body = EntryList)))]
 pub(crate) async fn list_entries(
@@ -50,11 +50,12 @@ pub(crate) async fn list_entries(
     .await
 }
 
-/// The newest bytes of one key, exactly as they came.
+/// The newest bytes of one key, unmodified.
 ///
-/// Where they come from and how old they are stands in the headers `Meshkeep-Position`, `Meshkeep-Origin` and `Meshkeep-Age-Seconds`.
+/// The headers `Meshkeep-Position`, `Meshkeep-Origin` and `Meshkeep-Age-Seconds` have their
+/// source and age.
 #[utoipa::path(get, path = "/v1/entries/{*key}", operation_id = "getEntry", tag = "entries",
-    params(("key" = String, Path, description = "The key in cache form, its slashes as they stand or percent-encoded."), ItemQuery),
+    params(("key" = String, Path, description = "The key in `cilium/cache` form. Its slashes may be percent-encoded."), ItemQuery),
     responses((status = 200, description = "The bytes.", body = Vec<u8>, content_type = "application/octet-stream")))]
 pub(crate) async fn get_entry(
     State(state): State<ApiState>,
@@ -81,9 +82,10 @@ pub(crate) async fn get_entry(
     Ok(response)
 }
 
-/// Values that could not be used, each with its reason.
+/// Rejected values, each with the reason.
 ///
-/// First cluster configs, and keys of the sources that are no entries, as they were found over the newest connection; then entries.
+/// First cluster configs and keys of the sources that are not entries, as read over the newest
+/// connection; then entries.
 #[utoipa::path(get, path = "/v1/rejected", operation_id = "listRejected", tag = "entries", params(PlainQuery),
     responses((status = 200, description = "A page of rejected values.", body = RejectedList)))]
 pub(crate) async fn list_rejected(
@@ -121,7 +123,8 @@ pub(crate) async fn list_rejected(
 /// Begins the token of a page that begins with something that is no entry.
 const SOURCE_TOKEN: &str = "source/";
 
-/// What of the sources is no entry, from the page's start on, each with the text that a page begins with.
+/// What of the sources is no entry, from the page's start on, each with the text that a page begins
+/// with.
 fn refused_by_sources(listing: &Listing) -> BTreeMap<String, Rejected> {
     let start = match listing.start_text() {
         None => "",

@@ -30,14 +30,15 @@ const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, K
 /// How many rejected values an explanation names: those of several clusters say the same.
 const REJECTED_MAX: usize = 20;
 
-/// The whole story of an address.
+/// Explanation of an address.
 ///
-/// Every entry of every cluster that covers it, which one an agent would use and why, the identity and labels, the node that hosts it, the
-/// services that it backs, and what looks wrong. Where the address has no entry of its own, or one whose newest value was rejected, `hints` say
-/// what may explain it.
+/// All entries of all clusters that cover the address, the entry that an agent would use and
+/// the reason, the identity and its labels, the node, the services that have it as a backend,
+/// and the findings about it. `hints` has possible reasons why the address has no entry of its
+/// own, or an outdated one.
 #[utoipa::path(get, path = "/v1/explain/{ip}", operation_id = "explainIp", tag = "ipcache",
     params(("ip" = String, Path, description = "The address, IPv4 or IPv6."), ItemQuery),
-    responses((status = 200, description = "The story; `match` is null where nothing covers the address.", body = Explanation)))]
+    responses((status = 200, description = "The explanation; `match` is null if no entry covers the address.", body = Explanation)))]
 pub(crate) async fn explain_ip(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,

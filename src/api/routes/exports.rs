@@ -17,7 +17,8 @@ use crate::model::{EntryKey, Kind};
 
 /// Services that clusters export to the cluster set (MCS).
 ///
-/// As each cluster exports them, in order of cluster, namespace and name; `/v1/global-services` has them merged.
+/// As each cluster exports them, in order of cluster, namespace and name. `/v1/global-services`
+/// merges them.
 #[utoipa::path(get, path = "/v1/service-exports", operation_id = "listServiceExports", tag = "services", params(ExportsQuery),
     responses((status = 200, description = "A page of service exports.", body = ServiceExportList)))]
 pub(crate) async fn list_service_exports(
@@ -33,12 +34,12 @@ pub(crate) async fn list_service_exports(
 
 /// One service export of one cluster.
 ///
-/// As the cluster exports it, with `meta`: where it comes from and how old it is.
+/// As the cluster exports it, with its source and age in `meta`.
 #[utoipa::path(get, path = "/v1/service-exports/{cluster}/{namespace}/{name}", operation_id = "getServiceExport", tag = "services",
     params(
-        ("cluster" = String, Path, description = "The cluster that exports it."),
-        ("namespace" = String, Path, description = "Its namespace."),
-        ("name" = String, Path, description = "Its name."),
+        ("cluster" = String, Path, description = "The cluster that exports the object."),
+        ("namespace" = String, Path, description = "Kubernetes namespace."),
+        ("name" = String, Path, description = "Name of the object."),
         ItemQuery
     ),
     responses((status = 200, description = "The service export.", body = ServiceExport)))]
@@ -59,7 +60,8 @@ pub(crate) async fn get_service_export(
 
 /// Endpoint slices that clusters export.
 ///
-/// Parts of a service's endpoints, in order of cluster, namespace and name. The service is the label `kubernetes.io/service-name`.
+/// In order of cluster, namespace and name. The label `kubernetes.io/service-name` has the name
+/// of the service.
 #[utoipa::path(get, path = "/v1/endpoint-slices", operation_id = "listEndpointSlices", tag = "services", params(ExportsQuery),
     responses((status = 200, description = "A page of endpoint slices.", body = EndpointSliceList)))]
 pub(crate) async fn list_endpoint_slices(
@@ -75,12 +77,12 @@ pub(crate) async fn list_endpoint_slices(
 
 /// One endpoint slice of one cluster.
 ///
-/// As the cluster exports it, with `meta`: where it comes from and how old it is.
+/// As the cluster exports it, with its source and age in `meta`.
 #[utoipa::path(get, path = "/v1/endpoint-slices/{cluster}/{namespace}/{name}", operation_id = "getEndpointSlice", tag = "services",
     params(
-        ("cluster" = String, Path, description = "The cluster that exports it."),
-        ("namespace" = String, Path, description = "Its namespace."),
-        ("name" = String, Path, description = "Its name."),
+        ("cluster" = String, Path, description = "The cluster that exports the object."),
+        ("namespace" = String, Path, description = "Kubernetes namespace."),
+        ("name" = String, Path, description = "Name of the object."),
         ItemQuery
     ),
     responses((status = 200, description = "The endpoint slice.", body = EndpointSlice)))]

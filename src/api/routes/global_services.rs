@@ -21,10 +21,11 @@ use crate::model::{ClusterName, Kind};
 /// What global services are merged from.
 const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
 
-/// Services that clusters share, each merged over all of them.
+/// Services that clusters share, merged over all clusters.
 ///
-/// A filter decides which services are listed; each is shown as all clusters have it together. A service whose endpoint slices take more memory than
-/// meshkeep may use is listed without them, with `tooLarge`; a filter for labels lists it too, as its labels are not read.
+/// Filters select services; each is merged from all clusters that share it. A service whose
+/// endpoint slices need more memory than `--decoded-max-bytes` is listed without them, with
+/// `tooLarge`. A label filter lists it too, because its labels are not read.
 #[utoipa::path(get, path = "/v1/global-services", operation_id = "listGlobalServices", tag = "services", params(GlobalServicesQuery),
     responses((status = 200, description = "A page of global services.", body = GlobalServiceList)))]
 pub(crate) async fn list_global_services(
@@ -51,12 +52,12 @@ pub(crate) async fn list_global_services(
 
 /// One global service.
 ///
-/// Merged over every cluster that shares it: its backends with their clusters, what the exports agree on and where they do not, and
-/// with `affinity=` the backends that agents would use.
+/// Merged over all clusters that share it: the backends with their clusters, the merged exports
+/// and their conflicts, and with `affinity=` the backends that agents would use.
 #[utoipa::path(get, path = "/v1/global-services/{namespace}/{name}", operation_id = "getGlobalService", tag = "services",
     params(
-        ("namespace" = String, Path, description = "Its namespace."),
-        ("name" = String, Path, description = "Its name."),
+        ("namespace" = String, Path, description = "Kubernetes namespace."),
+        ("name" = String, Path, description = "Name of the service."),
         GlobalServiceQuery
     ),
     responses((status = 200, description = "The service, merged over the clusters that share it.", body = GlobalService)))]

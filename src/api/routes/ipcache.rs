@@ -20,9 +20,10 @@ use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::model::{Kind, Question};
 
-/// Entries of the ipcache of all clusters, unresolved: those that clusters announce, then those derived from nodes' addresses and pod CIDRs.
+/// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
 ///
-/// In key order, host entries and CIDRs. `cidr=`, `identity=` and `node=` are seeks.
+/// Host entries and CIDRs, unresolved, in key order. `cidr=`, `identity=` and `node=` use an
+/// index.
 #[utoipa::path(get, path = "/v1/ipcache", operation_id = "listIpcache", tag = "ipcache", params(IpcacheQuery),
     responses((status = 200, description = "A page of entries.", body = IpcacheList)))]
 pub(crate) async fn list_ipcache(
@@ -35,10 +36,11 @@ pub(crate) async fn list_ipcache(
 
 /// The entry for exactly one prefix.
 ///
-/// An address stands for the prefix of full length. Where there are several (of other clusters, or a host and a CIDR of full length)
-/// host entries come first, then as in a lookup; the rest is in `others`.
+/// An address means the prefix of full length. If there are several entries (of other clusters,
+/// or a host entry and a CIDR of full length), host entries come first, then the order of a
+/// lookup applies. The rest is in `others`.
 #[utoipa::path(get, path = "/v1/ipcache/{*prefix}", operation_id = "getIpcacheEntry", tag = "ipcache",
-    params(("prefix" = String, Path, description = "An address or a CIDR, its slash as it stands or percent-encoded."), SharedItemQuery),
+    params(("prefix" = String, Path, description = "An address or a CIDR. Its slash may be percent-encoded."), SharedItemQuery),
     responses((status = 200, description = "The entry.", body = IpcacheAnswer)))]
 pub(crate) async fn get_ipcache_entry(
     State(state): State<ApiState>,
@@ -69,11 +71,12 @@ pub(crate) async fn get_ipcache_entry(
 
 /// The entry that an agent would use for an address.
 ///
-/// That of the longest prefix. Of several for it, one of the own cluster (where that is mirrored too)
-/// comes before those of others, then one that is announced before one that is derived from a node, then one whose newest bytes can be
-/// used, then the newest.
+/// The entry with the longest prefix. If several entries have this prefix, the first of these
+/// rules that distinguishes them decides: an entry of the own cluster (if it is mirrored) wins,
+/// then an announced entry over one derived from a node, then an entry whose newest value is
+/// valid, then the newest entry.
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
-    responses((status = 200, description = "What covers the address; `match` is null where nothing does.", body = LookupAnswer)))]
+    responses((status = 200, description = "The result; `match` is null if no entry covers the address.", body = LookupAnswer)))]
 pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
     let (ip, terms) = (&query.values.ip, query.values.terms()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::parameter("ip", format!("{ip:?} is not an IP address")))?;

@@ -25,9 +25,9 @@ use crate::handle::{ClusterReading, Handle, Reading};
 /// Prometheus' text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Metrics in Prometheus' text format. Answers also while the store is loading.
+/// Metrics in Prometheus text format. Available while the store is loading.
 ///
-/// For a scraper. Each begins with `meshkeep_`, those of the process with `process_`, and has a line of help.
+/// Names begin with `meshkeep_`, or `process_` for metrics of the process.
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {

@@ -33,9 +33,9 @@ pub(crate) async fn list_nodes(
 
 /// One node.
 ///
-/// As its cluster announces it, with `meta`: where it comes from and how old it is.
+/// As its cluster announces it, with its source and age in `meta`.
 #[utoipa::path(get, path = "/v1/nodes/{cluster}/{name}", operation_id = "getNode", tag = "nodes",
-    params(("cluster" = String, Path, description = "Its cluster."), ("name" = String, Path, description = "Its name."), ItemQuery),
+    params(("cluster" = String, Path, description = "Cluster of the node."), ("name" = String, Path, description = "Name of the node."), ItemQuery),
     responses((status = 200, description = "The node.", body = Node)))]
 pub(crate) async fn get_node(
     State(state): State<ApiState>,
@@ -54,7 +54,7 @@ pub(crate) async fn get_node(
 
 /// Services as each cluster exports them.
 ///
-/// In order of cluster, namespace and name, not merged; `/v1/global-services` has them merged.
+/// In order of cluster, namespace and name, not merged. `/v1/global-services` merges them.
 #[utoipa::path(get, path = "/v1/services", operation_id = "listServices", tag = "services", params(ServicesQuery),
     responses((status = 200, description = "A page of services.", body = ServiceList)))]
 pub(crate) async fn list_services(
@@ -67,12 +67,12 @@ pub(crate) async fn list_services(
 
 /// One service of one cluster.
 ///
-/// Its frontends and backends as its cluster exports them, with `meta`: where it comes from and how old it is.
+/// Frontends and backends as the cluster exports them, with source and age in `meta`.
 #[utoipa::path(get, path = "/v1/services/{cluster}/{namespace}/{name}", operation_id = "getService", tag = "services",
     params(
-        ("cluster" = String, Path, description = "The cluster that exports it."),
-        ("namespace" = String, Path, description = "Its namespace."),
-        ("name" = String, Path, description = "Its name."),
+        ("cluster" = String, Path, description = "The cluster that exports the object."),
+        ("namespace" = String, Path, description = "Kubernetes namespace."),
+        ("name" = String, Path, description = "Name of the service."),
         ItemQuery
     ),
     responses((status = 200, description = "The service.", body = Service)))]
@@ -93,8 +93,8 @@ pub(crate) async fn get_service(
 
 /// Identities that clusters announce.
 ///
-/// In order of cluster and number, each with its labels. Reserved identities that no cluster announces are not listed, but can be asked
-/// for one by one.
+/// In order of cluster and number, with their labels. Reserved identities that no cluster
+/// announces are not listed; request them one by one.
 #[utoipa::path(get, path = "/v1/identities", operation_id = "listIdentities", tag = "identities", params(IdentitiesQuery),
     responses((status = 200, description = "A page of identities.", body = IdentityList)))]
 pub(crate) async fn list_identities(
@@ -118,8 +118,9 @@ pub(crate) async fn list_identities(
 
 /// One numeric identity.
 ///
-/// Where several clusters have the same number the newest answers and the rest are in `others`. Reserved and well-known identities
-/// are found even if no cluster announces them.
+/// If several clusters have the same number, the answer is the newest identity, and `others`
+/// has the rest. Reserved and well-known identities are known even if no cluster announces
+/// them.
 #[utoipa::path(get, path = "/v1/identities/{id}", operation_id = "getIdentity", tag = "identities",
     params(("id" = u32, Path, description = "The numeric identity."), SharedItemQuery),
     responses((status = 200, description = "The identity.", body = IdentityAnswer)))]
@@ -153,9 +154,9 @@ pub(crate) async fn get_identity(
     Ok(Json(IdentityAnswer { identity, others: found.collect(), meta }))
 }
 
-/// The ipcache entries that name an identity.
+/// The ipcache entries of an identity.
 ///
-/// Of all clusters that use the number, or of those of `cluster=`, in key order.
+/// Of all clusters that use the number, or only of `cluster=`, in key order.
 #[utoipa::path(get, path = "/v1/identities/{id}/ips", operation_id = "listIdentityIps", tag = "identities",
     params(("id" = u32, Path, description = "The numeric identity."), PlainQuery),
     responses((status = 200, description = "A page of ipcache entries.", body = IpcacheList)))]

@@ -43,32 +43,32 @@ struct Asked {
     excluded: BTreeSet<String>,
 }
 
-/// Whether the process answers at all.
+/// Liveness of the process.
 ///
-/// A kubelet restarts what does not answer here; it depends on no remote and on no store.
+/// For liveness probes. It depends on no remote cluster and not on the store.
 #[utoipa::path(get, path = "/livez", operation_id = "getLivez", tag = "probes",
     params(
-        ("verbose" = Option<String>, Query, description = "Say what was checked."),
-        ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name; repeatable.")
+        ("verbose" = Option<String>, Query, description = "List each check in the answer."),
+        ("exclude" = Option<Vec<String>>, Query, description = "Skip the check of this name; repeatable.")
     ),
-    responses((status = 200, description = "It does.", body = String, content_type = "text/plain")))]
+    responses((status = 200, description = "The process answers.", body = String, content_type = "text/plain")))]
 pub(crate) async fn livez(who: Who, query: Pairs) -> Response {
     report("livez", &[check("ping", None)], asked(query), who)
 }
 
-/// Whether lookups answer correctly; with `?synced` also whether there is a cluster and every one that has a file is live and confirmed.
+/// Readiness for lookups; with `?synced`, also of every cluster.
 ///
-/// With `?verbose` a line for each check, for clients that may read everything: others are told `ok` or `not ok`. Ready does not mean
-/// synced: what is served may be restored, and says so.
+/// With `?verbose`, one line for each check. Anonymous clients only get `ok` or `not ok`. Ready
+/// does not mean synced: answers may be restored, and `origin` says so.
 #[utoipa::path(get, path = "/readyz", operation_id = "getReadyz", tag = "probes",
     params(
-        ("verbose" = Option<String>, Query, description = "Say what was checked."),
-        ("synced" = Option<String>, Query, description = "Ask whether there is a cluster and every one is live and confirmed, too."),
-        ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name, like `cluster/paris`; repeatable.")
+        ("verbose" = Option<String>, Query, description = "List each check in the answer."),
+        ("synced" = Option<String>, Query, description = "Also require at least one cluster, and that every cluster is live and confirmed."),
+        ("exclude" = Option<Vec<String>>, Query, description = "Skip the check of this name, for example `cluster/paris`; repeatable.")
     ),
     responses(
-        (status = 200, description = "They do.", body = String, content_type = "text/plain"),
-        (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
+        (status = 200, description = "All checks pass.", body = String, content_type = "text/plain"),
+        (status = 503, description = "A check fails.", body = String, content_type = "text/plain")
     ))]
 pub(crate) async fn readyz(State(state): State<ApiState>, who: Who, query: Pairs) -> Response {
     let asked = asked(query);
@@ -77,15 +77,15 @@ pub(crate) async fn readyz(State(state): State<ApiState>, who: Who, query: Pairs
 
 /// `/readyz` under another name, for tools that know only this one.
 ///
-/// A line for each check with `?verbose`.
+/// With `?verbose`, one line for each check.
 #[utoipa::path(get, path = "/healthz", operation_id = "getHealthz", tag = "probes",
     params(
-        ("verbose" = Option<String>, Query, description = "Say what was checked."),
-        ("exclude" = Option<Vec<String>>, Query, description = "Leave out the check of this name; repeatable.")
+        ("verbose" = Option<String>, Query, description = "List each check in the answer."),
+        ("exclude" = Option<Vec<String>>, Query, description = "Skip the check of this name; repeatable.")
     ),
     responses(
-        (status = 200, description = "Lookups answer.", body = String, content_type = "text/plain"),
-        (status = 503, description = "Not yet, or no longer.", body = String, content_type = "text/plain")
+        (status = 200, description = "Lookups work.", body = String, content_type = "text/plain"),
+        (status = 503, description = "A check fails.", body = String, content_type = "text/plain")
     ))]
 pub(crate) async fn healthz(State(state): State<ApiState>, who: Who, query: Pairs) -> Response {
     report("healthz", &checks(&state, false), asked(query), who)
@@ -146,7 +146,8 @@ fn cluster_check(cluster: &ClusterReading) -> Check {
     check(&format!("cluster/{}", cluster.name), trouble)
 }
 
-/// How storing goes. Trouble with it is told and nothing more: what is served comes from the remote clusters.
+/// How storing goes. Trouble with it is told and nothing more: what is served comes from the remote
+/// clusters.
 fn storing(handle: &Handle) -> Check {
     let (name, error) = store_state(handle);
     let trouble = match name {

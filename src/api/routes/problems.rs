@@ -17,11 +17,13 @@ use crate::dto::problems::{Finding, FindingList};
 use crate::handle::{self, Survey};
 use crate::model::{ClusterName, Kind, Severity, ToldFinding};
 
-/// What looks wrong in the mesh.
+/// Findings: everything that looks wrong in the mesh.
 ///
-/// Findings about clusters and meshkeep itself first (what cannot be reached, read, used or written, and what ends soon), then those across keys: identities and hosts that are named and not there, addresses that several
-/// clusters claim, exports that disagree, pod CIDRs that overlap another node's or another cluster's (told once for each cluster). Kept up to date by changes;
-/// `complete` is false in the first moments after a start, while everything is looked at.
+/// First findings about clusters and about meshkeep itself: something cannot be reached, read,
+/// used or written, or expires soon. Then findings across keys: dangling identities and hosts,
+/// addresses that several clusters claim, conflicting exports, and pod CIDRs that overlap with
+/// another node's or another cluster's (one finding per cluster). `complete` is false shortly
+/// after a start, while meshkeep scans everything.
 #[utoipa::path(get, path = "/v1/problems", operation_id = "listProblems", tag = "problems", params(ProblemsQuery),
     responses((status = 200, description = "A page of findings.", body = FindingList)))]
 pub(crate) async fn list_problems(
