@@ -22,10 +22,10 @@ use crate::handle::{Allowance, Slice, Spent};
 /// twenty clients that all scan hold up a small question by 20 × 1 ms on one thread.
 const SLICE: Allowance = Allowance::Time(Duration::from_millis(1));
 
-/// How long a page looks for items where no index serves its filter (docs/use/api.md), waiting for its turns left out.
+/// How long a page looks for items where no index serves its filter (docs/use/api/paging.md), waiting for its turns left out.
 const PAGE: Allowance = Allowance::Time(Duration::from_secs(5));
 
-/// How many bytes all answers over HTTP may take together: 64 of the largest pages (docs/use/api.md).
+/// How many bytes all answers over HTTP may take together: 64 of the largest pages (docs/use/api/paging.md).
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// How long a request waits for room: longer than readers take that read at all, 4 MiB at 10 Mbit/s being 3.4 s.

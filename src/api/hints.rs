@@ -9,7 +9,7 @@ use crate::dto::problems::Hint;
 use crate::handle::Miss;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 
-/// How many clusters a hint names, as many as `meta.sources` does (docs/use/api.md).
+/// How many clusters a hint names, as many as `meta.sources` does (docs/use/api/lookups-and-explain.md).
 const CLUSTERS_NAMED_MAX: usize = 20;
 
 /// How many deleted entries of one address are told: one of each sort of three clusters. Of more the newest say it.

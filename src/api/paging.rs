@@ -12,13 +12,13 @@ use crate::dto::meta::ListMeta;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 
-/// How many items a page holds if nobody says (docs/use/api.md).
+/// How many items a page holds if nobody says (docs/use/api/paging.md).
 const LIMIT_DEFAULT: u32 = 500;
 
-/// How many items a page may hold (docs/use/api.md): some 10 MB of the largest objects.
+/// How many items a page may hold (docs/use/api/paging.md): some 10 MB of the largest objects.
 const LIMIT_MAX: u32 = 10_000;
 
-/// How many bytes the items of a page may have (docs/use/api.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
+/// How many bytes the items of a page may have (docs/use/api/paging.md): one item has 1.5 MiB at most as a rule, which is what etcd takes for a value.
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The form of page tokens, so that a later one can be told apart.

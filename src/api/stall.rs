@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A socket that takes no byte for so long is closed (docs/use/api.md).
+/// A socket that takes no byte for so long is closed (docs/use/api/streams.md).
 pub(super) const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// How long the rest of a request that is not wanted is read, after the answer: closed earlier, the kernel would answer it with a reset, which

@@ -30,7 +30,7 @@ pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 /// 100 ns, all of them 5 ms; 50,000 are the addresses of 10,000 nodes that went.
 const NODE_TOMBSTONES_LOOKED_AT_MAX: usize = 50_000;
 
-/// How far back positions may reach (docs/use/api.md: `--tombstone-max-age`, `--tombstone-max-count`).
+/// How far back positions may reach (docs/use/api/streams.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Older tombstones go.

@@ -24,7 +24,7 @@ pub struct Filter {
     pub shared: Option<bool>,
     /// An address of a node.
     pub ip: Option<IpAddr>,
-    /// The scope of an identity (docs/use/api.md), as its name.
+    /// The scope of an identity (docs/use/api/objects.md), as its name.
     pub scope: Option<IdentityScope>,
     /// A CIDR that an ip entry lies in.
     pub cidr: Option<IpNet>,

@@ -61,7 +61,7 @@ pub(crate) use subscribe::LOOKED_AT_MAX;
 pub use subscribe::{BackendsPatch, ByteCount, Departure, Item, LookBounds, Place, ResetReason, Stage, Start, Subscription, SyncMode};
 pub use survey::{Finding, Look, Survey};
 
-/// How long a request waits for the store to load (docs/use/api.md: 2 s, then 503).
+/// How long a request waits for the store to load (docs/use/api/errors.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The newest word of every cluster's task, by cluster.

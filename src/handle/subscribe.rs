@@ -50,7 +50,7 @@ pub enum Departure {
     Unknown,
 }
 
-/// Why a reader must forget what it holds (docs/use/api.md).
+/// Why a reader must forget what it holds (docs/use/api/streams.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetReason {
     /// It asked for a snapshot.

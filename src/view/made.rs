@@ -1,5 +1,5 @@
 //! What is made here and changes like every other object: where each cluster is in its life, and what looks wrong. Each has a place in our
-//! order, so that lists of a stream and its changes agree on it at every position (docs/use/api.md, `cluster` events).
+//! order, so that lists of a stream and its changes agree on it at every position (docs/use/api/streams.md, `cluster` events).
 //!
 //! What a cluster's task says in between (errors, ages) is on the board alone; the phase comes through the writer. Findings are found by readers
 //! of the mirror (`api/findings`), which send them to the writer once in a while, bounded in number. None is stored.

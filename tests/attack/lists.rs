@@ -17,7 +17,7 @@ const STAMP: &str = "2026-01-12T09:31:07Z";
 /// Length of the hostile keys: etcd accepts up to 1.5 MiB, and Cilium's own keys have below 700 bytes.
 const KEY_BYTES: usize = 20_000;
 
-/// Maximum length of a page token (docs/use/api.md).
+/// Maximum length of a page token (docs/use/api/paging.md).
 const TOKEN_MAX: usize = 512;
 
 /// The lists that a remote's keys are in.

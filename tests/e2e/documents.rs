@@ -32,7 +32,7 @@ fn root() -> &'static Path {
 
 /// README.md and the pages of docs/ and its folders, with the page that changes the mesh last.
 fn pages() -> Vec<PathBuf> {
-    let folders = ["docs", "docs/use", "docs/operate", "docs/develop"].map(|folder| root().join(folder));
+    let folders = ["docs", "docs/use", "docs/use/api", "docs/operate", "docs/develop"].map(|folder| root().join(folder));
     let all = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let mut pages: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
     pages.push(root().join("README.md"));

@@ -18,7 +18,7 @@ use super::mesh::MeshCluster;
 use super::meshkeep::{Meshkeep, http};
 use super::slices;
 
-/// Objects by key in cache form, reduced to the fields that docs/use/api.md names.
+/// Objects by key in cache form, reduced to the fields that docs/use/api/objects.md names.
 pub(crate) type Objects = BTreeMap<String, Value>;
 
 /// How many differences a message shows.
@@ -27,7 +27,7 @@ const DIFFERENCES_SHOWN: usize = 8;
 /// How many items the harness asks for at once: several pages of a mesh, several values of the largest kind.
 const PAGE_ITEMS: u32 = 300;
 
-/// The kinds, each with its list and the fields that docs/use/api.md names for it.
+/// The kinds, each with its list and the fields that docs/use/api/objects.md names for it.
 const KINDS: [(&str, &str, &[&str]); 6] = [
     (
         "node",
@@ -348,7 +348,7 @@ fn without_unset(object: Value) -> Value {
     fields.filter(|(_, value)| !unset(value)).collect()
 }
 
-/// An object as served, reduced to what docs/use/api.md names, with the key that it must have come from.
+/// An object as served, reduced to what docs/use/api/objects.md names, with the key that it must have come from.
 pub(crate) fn reduce(kind: &str, object: &Value) -> (String, Value) {
     let (_, _, names) = KINDS.iter().find(|(name, ..)| *name == kind).unwrap_or_else(|| panic!("no such kind: {kind}"));
     let fields = object.as_object().into_iter().flatten();

@@ -16,7 +16,7 @@ use crate::harness::meshkeep::http;
 /// How long a checker may take to hold what the lists answer after the last change: it may have to begin with a snapshot.
 const CATCHING_UP: Duration = Duration::from_secs(40);
 
-/// A bookmark comes at least every 15 s (docs/use/api.md).
+/// A bookmark comes at least every 15 s (docs/use/api/streams.md).
 const BOOKMARK_WAIT: Duration = Duration::from_secs(25);
 
 /// How many differences are shown.

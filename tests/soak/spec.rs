@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// What lists and the stream must agree on: all of an object, and the name and phase of a cluster (docs/use/api.md).
+    /// What lists and the stream must agree on: all of an object, and the name and phase of a cluster (docs/use/api/streams.md).
     pub(super) fn compared(self, text: &str) -> Box<str> {
         if self != Cluster {
             return text.into();

@@ -76,7 +76,7 @@ fn a_document_or_a_section_that_is_not_there_is_found() {
 }
 
 /// The folders of `docs/`: each has a README.md that lists its pages.
-const FOLDERS: [&str; 3] = ["docs/use", "docs/operate", "docs/develop"];
+const FOLDERS: [&str; 4] = ["docs/use", "docs/use/api", "docs/operate", "docs/develop"];
 
 /// Returns the Markdown files directly in `folder`, without its README.md.
 fn pages_in(folder: &str) -> impl Iterator<Item = PathBuf> {
@@ -107,6 +107,7 @@ fn each_link_between_pages_leads_somewhere() {
         "examples/README.md",
         "docs/README.md",
         "docs/use/README.md",
+        "docs/use/api/README.md",
         "docs/use/page/README.md",
         "docs/operate/README.md",
         "docs/develop/README.md",

@@ -10,11 +10,11 @@ use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources};
 use crate::handle::{Origin, Reading, SourceMeta};
 use crate::model::{ClusterName, Position, Record};
 
-/// What is older is told by name (docs/use/api.md): a source that is live says something at least once a minute, as that is how often its
+/// What is older is told by name (docs/use/api/age-and-caching.md): a source that is live says something at least once a minute, as that is how often its
 /// heartbeat is written, and answers questions about its progress in between.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 
-/// How many sources a summary names (docs/use/api.md): 20 of some 200 B are no more than a small answer has anyway.
+/// How many sources a summary names (docs/use/api/age-and-caching.md): 20 of some 200 B are no more than a small answer has anyway.
 const SOURCES_NAMED_MAX: usize = 20;
 
 /// How much `meta` says (`meta=`).

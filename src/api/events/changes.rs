@@ -30,7 +30,7 @@ use crate::dto::problem::ProblemDocument;
 use crate::handle::{ByteCount, Item, LookBounds, Place, Reading, ResetReason, Slice, Stage, Start, Subscription, SyncMode};
 use crate::model::{EntryKey, Sequence};
 
-/// How long an answer may wait (docs/use/api.md): as long as the idle time after which proxies drop a
+/// How long an answer may wait (docs/use/api/streams.md): as long as the idle time after which proxies drop a
 /// connection.
 const WAIT_SECONDS_MAX: u32 = 60;
 

@@ -26,7 +26,7 @@ use crate::api::problem::{Code, Problem};
 use crate::api::stall::STALL_MAX;
 use crate::handle::{LookBounds, Subscription};
 
-/// A bookmark at least this often (docs/use/api.md): well below the 60 s after which proxies drop a silent connection.
+/// A bookmark at least this often (docs/use/api/streams.md): well below the 60 s after which proxies drop a silent connection.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How long a stream that catches up waits before it looks whether there is room again.

@@ -27,7 +27,7 @@ use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
 
-/// How many addresses one batch may hold (docs/use/api.md): some 10 ms of work.
+/// How many addresses one batch may hold (docs/use/api/lookups-and-explain.md): some 10 ms of work.
 const BATCH_LENGTH_MAX: usize = 10_000;
 
 /// How many bytes are made before the next ones are asked for: what a connection takes without

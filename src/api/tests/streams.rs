@@ -231,7 +231,7 @@ async fn a_client_that_applies_the_stream_holds_what_the_lists_answer() {
     assert_eq!(sorted(held.into_values().collect()), sorted(listed));
 }
 
-/// What a cluster in the stream and in its list have in common (docs/use/api.md): the rest is as new as can be.
+/// What a cluster in the stream and in its list have in common (docs/use/api/streams.md): the rest is as new as can be.
 pub(super) fn name_and_phase(cluster: &Value) -> Value {
     json!([cluster["name"], cluster.get("phase")])
 }

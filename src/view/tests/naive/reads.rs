@@ -71,7 +71,7 @@ impl Naive {
     }
 
     /// The entries for the longest prefix that covers an address. The first answers: where several clusters claim one prefix
-    /// the newest sequence wins, as the last writer does in an agent (docs/use/api.md, "lookup").
+    /// the newest sequence wins, as the last writer does in an agent (docs/use/api/lookups-and-explain.md, "lookup").
     pub(in crate::view::tests) fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
         let mut found: Vec<&Arc<Record>> = self.ipcache.longest_match(ip).into_iter().filter_map(|key| self.entries.get(key)).collect();
         found.sort_by_key(|record| (record.key.kind == Kind::NodeIp, record.rejection.is_some(), std::cmp::Reverse(record.last_sequence)));
