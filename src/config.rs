@@ -204,11 +204,11 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "55s", value_parser = parse_interval)]
     pub watch_silence: Duration,
 
-    /// The first wait after a failed attempt (docs/develop/invariants.md, "Waiting and ending")
+    /// The first wait after a failed attempt (docs/develop/invariants.md, "Retries and shutdown")
     #[arg(long, hide = true, value_name = "TIME", default_value = "800ms", value_parser = parse_interval)]
     pub backoff_min: Duration,
 
-    /// The longest wait between attempts (docs/develop/invariants.md, "Waiting and ending")
+    /// The longest wait between attempts (docs/develop/invariants.md, "Retries and shutdown")
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
     pub backoff_max: Duration,
 

@@ -1,7 +1,7 @@
 //! The composition root: builds everything that can fail first, then runs it, then ends it in order.
 //!
 //! Every task is owned here. One that ends before it was told to ends the process, with an error that names it. Shutdown goes
-//! against the way of the data: not ready, streams and listeners, mirrors, writer, store (docs/develop/invariants.md, "Waiting and ending").
+//! against the way of the data: not ready, streams and listeners, mirrors, writer, store (docs/develop/invariants.md, "Retries and shutdown").
 
 mod descriptors;
 mod early;

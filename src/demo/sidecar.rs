@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::DemoError;
 use super::upstream::Upstream;
 
-/// How long it has for an orderly end: as Kubernetes would wait at least (docs/develop/invariants.md, "Waiting and ending").
+/// How long it has for an orderly end: as Kubernetes would wait at least (docs/develop/invariants.md, "Retries and shutdown").
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// A running sidecar, and the files that it has.

@@ -173,7 +173,7 @@ pub struct DirectoryState {
     pub invalid: std::collections::BTreeMap<String, String>,
 }
 
-/// Where a remote cluster is in its life (docs/develop/invariants.md, "What a remote cluster goes through").
+/// Where a remote cluster is in its life (docs/develop/invariants.md, "Phases of a remote cluster").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// Its file was not read since the start, or a certificate or key that it names is not there yet.

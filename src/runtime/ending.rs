@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::signals::{Reread, Signals};
 use super::{Parts, REQUEST_GRACE, RunError};
 
-/// Shutdown as a whole (docs/develop/invariants.md, "Waiting and ending": 5 s, less what the exit itself takes).
+/// Shutdown as a whole (docs/develop/invariants.md, "Retries and shutdown": 5 s, less what the exit itself takes).
 pub const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 
 /// What a shutdown is waiting for.

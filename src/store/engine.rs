@@ -47,7 +47,7 @@ const SEGMENT_BYTES: usize = 512 * 1024;
 /// below the 30 s that a start may wait for the lock.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the close of a handle waits for its threads: a shutdown has 4.7 s for everything (docs/develop/invariants.md, "Waiting and ending") and settling may have taken 1.5 s of them.
+/// How long the close of a handle waits for its threads: a shutdown has 4.7 s for everything (docs/develop/invariants.md, "Retries and shutdown") and settling may have taken 1.5 s of them.
 const CLOSING_WAIT: Duration = Duration::from_secs(1);
 
 /// How often to look whether its threads have ended.

@@ -71,7 +71,7 @@ use crate::model::Record;
 /// The engine's directory inside the data directory.
 const ENGINE_DIRECTORY: &str = "store";
 
-/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (docs/develop/invariants.md, "Waiting and ending").
+/// How long closing may move changes to where they stay: well within the 4.7 s of a shutdown (docs/develop/invariants.md, "Retries and shutdown").
 const SETTLE_AT_CLOSE_MAX: Duration = Duration::from_millis(1_500);
 
 /// An open store. It has the data directory to itself until it is dropped.
