@@ -40,6 +40,7 @@ mod pack;
 mod page;
 mod reflect;
 mod runtime;
+mod server;
 mod store;
 mod telemetry;
 mod view;

@@ -20,8 +20,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::guard::{self, Guard};
 use super::routes::metrics;
 use super::state::ApiState;
-use super::visit::Visit;
 use crate::model::ETCD_VERSION;
+use crate::server::Visit;
 
 /// What tools ask over plain HTTP.
 const VERSION_PATH: &str = "/version";

@@ -16,10 +16,9 @@ use axum::response::Response;
 use sha2::{Digest, Sha256};
 
 use super::BODY_BYTES_MAX;
-use super::kept::Kept;
 use super::problem::{Code, Problem};
-use super::visit::Visit;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_bounded};
+use crate::server::{Kept, Transport, Visit};
 
 /// Paths that anybody may ask.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
@@ -28,15 +27,6 @@ const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 /// explain a refusal. No more may be here than what everybody can download.
 fn is_of_the_page(path: &str) -> bool {
     path == "/" || path == "/problems" || path.starts_with("/problems/") || path.starts_with("/assets/")
-}
-
-/// How a request reached us; each connection puts it into its requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transport {
-    /// Over TCP: the `Host` counts.
-    Tcp,
-    /// Over a unix socket: no browser gets here.
-    Unix,
 }
 
 /// Whether the client of a request may read everything; each request to a probe has one among its extensions.
@@ -234,7 +224,7 @@ pub(crate) async fn check(State(guard): State<Guard>, mut request: Request, next
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::kept::Look;
+    use crate::server::Look;
 
     #[test]
     fn only_our_own_names_and_addresses_are_accepted() {

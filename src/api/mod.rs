@@ -1,10 +1,11 @@
-//! The HTTP face: routes, shapes, errors, the change stream, the OpenAPI document and the accept loop.
+//! The HTTP face: routes, shapes, errors, the change stream and the OpenAPI document. Connections are `server`'s.
 //!
-//! Receives a [`Handle`](crate::handle::Handle) and asks it; emits HTTP. Everything of HTTP is here and nowhere else: the only importer
-//! of axum, utoipa and tower-http. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
+//! Receives a [`Handle`](crate::handle::Handle) and asks it; emits HTTP. The only importer of tower-http; of axum with `server`,
+//! of utoipa with `dto`. Deliberately lacks: any way to change the mirror, and any knowledge of etcd or of the store.
 
 mod accept;
 mod bind_error;
+mod bound;
 mod conditional;
 mod dto;
 mod etcd;
@@ -13,11 +14,9 @@ mod fields;
 mod findings;
 mod guard;
 mod hints;
-mod kept;
 mod kinds;
 mod ledger;
 mod lines;
-mod listen;
 mod lookout;
 mod making;
 mod meant;
@@ -26,7 +25,6 @@ mod openapi;
 mod page_starts;
 mod pages;
 mod paging;
-mod pieces;
 mod posts;
 mod problem;
 mod query;
@@ -34,17 +32,12 @@ mod render;
 mod request_times;
 mod routes;
 mod scanner;
-mod seats;
-mod serve;
-mod stall;
 mod state;
 mod surveyor;
 mod tagging;
 mod teller;
 #[cfg(test)]
 mod tests;
-mod tls;
-mod visit;
 mod words;
 
 use std::path::PathBuf;
@@ -68,11 +61,11 @@ use problem::{Code, Problem};
 use state::ApiState;
 
 use crate::model::{Causes, Due, ListenAddress, SecretUrl};
+use crate::server::{ConnectionLimits, TlsFiles};
 
 pub use bind_error::BindError;
+pub use bound::Bound;
 pub use etcd::etcd_service;
-pub use listen::Bound;
-pub use seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX};
 
 /// How large a request's body may be: 10,000 IPv6 addresses in JSON are 430 kB.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -102,17 +95,6 @@ pub struct ApiOptions {
     pub on_problem: Option<SecretUrl>,
     /// How many connections, and how long each may do nothing.
     pub limits: ConnectionLimits,
-}
-
-/// Files in PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Our certificate and its chain.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The authorities whose client certificates are accepted; `None` asks for none.
-    pub client_ca: Option<PathBuf>,
 }
 
 /// The OpenAPI document in either form, pretty and with a newline at the end: what is committed in `openapi/`.

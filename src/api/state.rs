@@ -7,15 +7,13 @@ use axum::extract::FromRef;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, StreamMeters, Streams};
-use super::kept::{Kept, KeptFiles};
 use super::ledger::Ledger;
 use super::posts::Posts;
 use super::request_times::RequestTimes;
-use super::seats::{ConnectionLimits, Seats};
 use super::surveyor::Surveyor;
-use super::tls::Serving;
 use crate::admission::{Pace, Places, Scans};
 use crate::handle::Handle;
+use crate::server::{ConnectionLimits, Kept, KeptFiles, Seats, Serving};
 
 /// Shared by all requests. One pointer: each layer and handler that a request passes has a copy.
 #[derive(Debug, Clone)]

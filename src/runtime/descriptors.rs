@@ -13,7 +13,7 @@ const STORE_FILES: usize = 24;
 const MARGIN: usize = 64;
 
 /// Probes and metrics where they have an address of their own.
-const HEALTH: usize = crate::api::HEALTH_CONNECTION_COUNT_MAX;
+const HEALTH: usize = crate::server::HEALTH_CONNECTION_COUNT_MAX;
 
 /// What HTTP gets of a limit that is too small for all: a quarter, so that one can still ask what is wrong.
 const SMALL_PART: usize = 4;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::signals::Reread;
 use super::{OpenedStore, early};
-use crate::api::{ApiOptions, Bound, ConnectionLimits, TlsFiles};
+use crate::api::{ApiOptions, Bound};
 use crate::clustermesh::{ClusterBounds, DirectoryOptions, LocalEtcd, MeshOptions, Timing};
 use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
@@ -18,6 +18,7 @@ use crate::feed::Retention;
 use crate::handle::{ClusterFiles, DiskBytes, Early, StoreReport};
 use crate::kvstore::ClientOptions;
 use crate::model::MaxConnectedClusters;
+use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{Cold, Opened, Store, StoreError, disk_bytes as measure};
 
 /// How long the config directory must be at rest before it is read: the kubelet swaps a Secret within milliseconds.

@@ -5,12 +5,12 @@ use std::time::{Instant, SystemTime};
 
 use super::meta::origin_name;
 use super::{rfc3339, seconds};
-use crate::api::kept::KeptFiles;
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus};
+use crate::server::KeptFiles;
 
 impl Status {
     /// The state of the process; `reading` is `None` while the store loads.

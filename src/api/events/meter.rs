@@ -25,7 +25,7 @@ const LOOK_BYTES_MAX: usize = 4 << 20;
 const BYTES_WHERE_MANY_WAIT: usize = 128 << 10;
 
 /// From so many bytes on no stream that catches up looks, until sockets took some or stood still for so long that they were closed
-/// ([`crate::api::stall`]): large events would make more of it, 15 GB if each of 10,000 streams had one of the 1.5 MiB that etcd takes.
+/// ([`crate::server::stall`]): large events would make more of it, 15 GB if each of 10,000 streams had one of the 1.5 MiB that etcd takes.
 const WAITING_BYTES_STOP: usize = 256 << 20;
 
 /// What a slot holds while its stream shares bytes with others.

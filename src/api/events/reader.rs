@@ -23,8 +23,8 @@ use super::meter::{Made, Meter};
 use super::{SHORT, Streams};
 use crate::admission::StreamPermit;
 use crate::api::problem::{Code, Problem};
-use crate::api::stall::STALL_MAX;
 use crate::handle::{LookBounds, Subscription};
+use crate::server::STALL_MAX;
 
 /// A bookmark at least this often (docs/use/api/streams.md): well below the 60 s after which proxies drop a silent connection.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where room is lacking, what a look gave must be taken within so long, which is 4 MiB and a large event at 0.8 Mbit/s. A socket that takes
-/// nothing is closed after the same time ([`crate::api::stall`]); one that drips would keep its room for an hour.
+/// nothing is closed after the same time ([`crate::server::stall`]); one that drips would keep its room for an hour.
 const TAKEN_WITHIN: Duration = STALL_MAX;
 
 /// The state of one open stream.

@@ -4,9 +4,9 @@ use super::expiry::expiring;
 use super::finding;
 use crate::api::dto::rfc3339;
 use crate::api::state::ApiState;
-use crate::api::tls::TLS_CERTIFICATE;
 use crate::handle::PersistState;
 use crate::model::{ClusterName, ToldFinding};
+use crate::server::TLS_CERTIFICATE;
 
 /// All of it.
 pub(super) fn of_process(state: &ApiState) -> Vec<ToldFinding> {

@@ -22,10 +22,10 @@ use crate::api::problem::{Code, Problem};
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::scanner;
 use crate::api::state::ApiState;
-use crate::api::visit::BodyOverdue;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, Slice, SourceMeta};
+use crate::server::BodyOverdue;
 
 /// How many addresses one batch may hold (docs/use/api/lookups-and-explain.md): some 10 ms of work.
 const BATCH_LENGTH_MAX: usize = 10_000;

@@ -14,8 +14,9 @@ use tokio_rustls::TlsConnector;
 
 use super::fixture::{identity, key, put};
 use super::serving::{Certificates, Running, local};
-use crate::api::{ApiOptions, ConnectionLimits};
+use crate::api::ApiOptions;
 use crate::model::{Kind, ListenAddress};
+use crate::server::ConnectionLimits;
 
 /// How long a test waits for what must happen: far more than its limits, far less than those of production.
 const PATIENCE: Duration = Duration::from_secs(8);

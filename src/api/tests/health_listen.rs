@@ -7,8 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::fixture::Fixture;
 use super::serving::{Certificates, local, set_provider};
-use crate::api::{ApiOptions, Bound, ConnectionLimits};
+use crate::api::{ApiOptions, Bound};
 use crate::model::ListenAddress;
+use crate::server::ConnectionLimits;
 
 /// Asks as the kubelet, Prometheus or a page in a browser would.
 async fn ask(url: &str, path: &str, host: Option<&str>) -> (u16, String) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::serving::{Certificates, Running, local};
-use crate::api::{ApiOptions, TlsFiles};
+use crate::api::ApiOptions;
+use crate::server::TlsFiles;
 
 /// How long a change may take to work: the 1 s between two looks, and a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::fixture::{Fixture, identity, key, put};
-use crate::api::{ApiOptions, Bound, TlsFiles};
+use crate::api::{ApiOptions, Bound};
 use crate::model::{Kind, ListenAddress};
+use crate::server::TlsFiles;
 
 /// A face that serves until it is told to stop.
 pub(super) struct Running {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::TlsFiles;
 use super::kept::Kept;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,6 +18,17 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// What the files of our certificate are called where they are told of.
 pub(crate) const TLS_CERTIFICATE: &str = "TLS certificate";
+
+/// Files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate and its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities whose client certificates are accepted; `None` asks for none.
+    pub client_ca: Option<PathBuf>,
+}
 
 /// What is served with.
 #[derive(Debug)]
@@ -37,7 +47,7 @@ pub struct TlsError {
 }
 
 /// Reads the files, and again when they change.
-pub(super) fn keep(files: &TlsFiles) -> Result<Kept<Serving>, TlsError> {
+pub(crate) fn keep_tls(files: &TlsFiles) -> Result<Kept<Serving>, TlsError> {
     let paths = [&files.certificate, &files.key].into_iter().chain(&files.client_ca).cloned().collect();
     let files = files.clone();
     Kept::open(TLS_CERTIFICATE, paths, move || serving(&files))

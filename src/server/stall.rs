@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// A socket that takes no byte for so long is closed (docs/use/api/streams.md).
-pub(super) const STALL_MAX: Duration = Duration::from_secs(60);
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// How long the rest of a request that is not wanted is read, after the answer: closed earlier, the kernel would answer it with a reset, which
 /// can take the answer from the client before it is read (RFC 9112 §9.6). One round trip and a half over the longest lines.

@@ -20,24 +20,19 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::guard::Transport;
 use super::kept::Kept;
-use super::listen::{Bound, Listener, Socket};
-use super::lookout;
+use super::listen::{Listener, Socket};
 use super::pieces::{Pieces, Tracked};
-use super::seats::{ConnectionLimits, HEALTH_CONNECTION_COUNT_MAX, Seat, Seats};
+use super::seats::{Seat, Seats};
 use super::stall::Stallable;
-use super::state::ApiState;
 use super::tls::Serving;
-use super::visit::{Answer, Visit};
+use super::visit::{Answer, Transport, Visit};
 use crate::admission::Client;
-use crate::handle::Handle;
 use crate::model::{Causes, Due};
 
 /// How large each of the two buffers of an HTTP/1 connection may get: it bounds the headers of a request, and what a stream keeps while
@@ -95,47 +90,34 @@ struct Server {
     abort: CancellationToken,
 }
 
-impl Bound {
-    /// Serves until `stop_accepting` is cancelled: then the face is no longer ready, accepts nothing more, ends every stream with a
-    /// last bookmark, and lets requests finish for `grace` at most. Returns when no connection is left.
-    pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
-        let seats = Seats::new(self.limits);
-        let state = ApiState::new(handle, stop_accepting.clone())
-            .with(|shared| (shared.files, shared.seats, shared.certificate) = (self.files.clone(), seats.clone(), self.tls.clone()))
-            .with(|shared| shared.scans = self.scans);
-        // ends with this future
-        let mut watching = JoinSet::new();
-        watching.spawn(self.files.watch(self.reread));
-        let health_router = super::health_router(state.clone(), self.health_guard);
-        let etcd_router = super::etcd::router(state.clone(), self.etcd_guard, self.etcd_service);
-        watching.spawn(lookout::keep(state.clone()));
-        if let Some(poster) = self.poster {
-            watching.spawn(poster.run(state.posts.clone(), state.handle.uptime()));
-        }
-        let server = Server {
-            router: super::router(state, self.guard),
-            tls: self.tls,
-            tasks: TaskTracker::new(),
-            body_max: seats.limits().body,
-            seats,
-            stop: stop_accepting,
-            abort: CancellationToken::new(),
-        };
-        // places of its own: whoever fills those of the face must not make it look dead
-        let seats = Seats::new(ConnectionLimits { count_max: HEALTH_CONNECTION_COUNT_MAX, ..self.limits });
-        let health = Server { router: health_router, tls: None, seats, ..server.clone() };
-        // a stream of watches is one request, whose body ends with it
-        let etcd = Server { router: etcd_router, body_max: NO_BODY_MAX, ..server.clone() };
-        let faces = self.listeners.into_iter().map(|listener| (listener, &server));
-        let faces = faces.chain(self.health.map(|listener| (listener, &health))).chain(self.etcd.map(|listener| (listener, &etcd)));
-        futures_util::future::join_all(faces.map(|(listener, server)| server.clone().accept(listener))).await;
-        server.tasks.close();
-        if tokio::time::timeout(grace, server.tasks.wait()).await.is_err() {
-            tracing::warn!(connections = server.tasks.len(), "closing connections that did not end in time");
-            server.abort.cancel();
-            server.tasks.wait().await;
-        }
-        drop(watching);
+/// An address with the routes that answer on it, its TLS and its limits.
+pub(crate) struct Endpoint {
+    /// The bound address.
+    pub(crate) listener: Listener,
+    /// What answers there.
+    pub(crate) router: Router,
+    /// TLS for connections over TCP.
+    pub(crate) tls: Option<Arc<Kept<Serving>>>,
+    /// The limits on its connections, which endpoints can share.
+    pub(crate) seats: Seats,
+    /// How long the body of a request may take; `None` where a request may send as long as it stands.
+    pub(crate) body_max: Option<Duration>,
+}
+
+/// Serves every endpoint until `stop` is cancelled: then nothing more is accepted, and requests may finish for `grace` at most. Returns when no
+/// connection is left.
+pub(crate) async fn serve(endpoints: Vec<Endpoint>, stop: CancellationToken, grace: Duration) {
+    let (tasks, abort) = (TaskTracker::new(), CancellationToken::new());
+    let accepting = endpoints.into_iter().map(|Endpoint { listener, router, tls, seats, body_max }| {
+        let (tasks, stop, abort) = (tasks.clone(), stop.clone(), abort.clone());
+        Server { router, tls, tasks, seats, body_max: body_max.unwrap_or(NO_BODY_MAX), stop, abort }.accept(listener)
+    });
+    futures_util::future::join_all(accepting).await;
+    tasks.close();
+    if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
+        tracing::warn!(connections = tasks.len(), "closing connections that did not end in time");
+        abort.cancel();
+        tasks.wait().await;
     }
 }
 

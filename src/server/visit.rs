@@ -15,6 +15,15 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::seats::Seat;
 
+/// How a request reached us; each connection puts it into its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Over TCP: the `Host` counts.
+    Tcp,
+    /// Over a unix socket: no browser gets here.
+    Unix,
+}
+
 /// A request, from its headers to the last byte of its answer; each connection puts it into its requests.
 #[derive(Debug)]
 pub(crate) struct Visit {

@@ -55,7 +55,7 @@ pub struct ConnectionLimits {
     pub idle: Duration,
     /// How long a request's body may take as a whole, so that one that drips ends too: 1 MiB, the longest, in 30 s is 280 kbit/s.
     pub body: Duration,
-    /// How long a piece of an answer may wait for the other side to take it (`api/stall.rs`).
+    /// How long a piece of an answer may wait for the other side to take it (`server/stall.rs`).
     pub stall: Duration,
 }
 
