@@ -33,6 +33,7 @@ mod etcd_api;
 mod feed;
 mod file_watch;
 mod files;
+mod findings;
 mod handle;
 pub mod kvstore;
 mod model;

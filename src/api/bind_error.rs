@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::findings::OnProblemError;
 use crate::server::{ListenError, TlsError};
 
 /// Why the face cannot start.
@@ -21,12 +22,7 @@ pub enum BindError {
     /// The certificate, key or client CA cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nothing can be posted to where `--on-problem` says.
-    #[error("cannot use --on-problem {shown}: {reason}")]
-    OnProblem {
-        /// What of it may be shown.
-        shown: String,
-        /// Why.
-        reason: String,
-    },
+    /// Nothing can be posted to the URL of `--on-problem`.
+    #[error(transparent)]
+    OnProblem(#[from] OnProblemError),
 }

@@ -14,10 +14,9 @@ use super::ApiOptions;
 use super::bind_error::BindError;
 use super::etcd::EtcdService;
 use super::guard::{Guard, Hosts, Token};
-use super::lookout;
-use super::posts::Poster;
 use super::state::ApiState;
 use crate::admission::Scans;
+use crate::findings::{self, Poster};
 use crate::handle::Handle;
 use crate::model::ListenAddress;
 use crate::server::{self, ConnectionLimits, Endpoint, HEALTH_CONNECTION_COUNT_MAX, Kept, KeptFiles, Listener, Look, Seats, Serving};
@@ -126,14 +125,14 @@ impl Bound {
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let seats = Seats::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())
-            .with(|shared| (shared.files, shared.seats, shared.certificate) = (self.files.clone(), seats.clone(), self.tls.clone()))
-            .with(|shared| shared.scans = self.scans);
+            .with(|shared| (shared.seats, shared.scans) = (seats.clone(), self.scans))
+            .with(|shared| (shared.findings.files, shared.findings.certificate) = (self.files.clone(), self.tls.clone()));
         // ends with this future
         let mut watching = JoinSet::new();
         watching.spawn(self.files.watch(self.reread));
-        watching.spawn(lookout::keep(state.clone()));
+        watching.spawn(findings::keep(state.findings.clone()));
         if let Some(poster) = self.poster {
-            watching.spawn(poster.run(state.posts.clone(), state.handle.uptime()));
+            watching.spawn(poster.run(state.findings.posts.clone(), state.handle.uptime()));
         }
         let health_router = super::health_router(state.clone(), self.health_guard);
         let etcd_router = super::etcd::router(state.clone(), self.etcd_guard, self.etcd_service);

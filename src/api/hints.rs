@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::dto::rfc3339;
 use super::query::network;
 use crate::dto::problems::Hint;
+use crate::dto::text::rfc3339;
 use crate::handle::Miss;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 

@@ -7,13 +7,11 @@ use axum::extract::FromRef;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{Hub, Patience, StreamMeters, Streams};
-use super::ledger::Ledger;
-use super::posts::Posts;
 use super::request_times::RequestTimes;
-use super::surveyor::Surveyor;
 use crate::admission::{Pace, Places, Scans};
+use crate::findings::FindingSources;
 use crate::handle::Handle;
-use crate::server::{ConnectionLimits, Kept, KeptFiles, Seats, Serving};
+use crate::server::{ConnectionLimits, Seats};
 
 /// Shared by all requests. One pointer: each layer and handler that a request passes has a copy.
 #[derive(Debug, Clone)]
@@ -29,24 +27,16 @@ pub(crate) struct Shared {
     pub(crate) places: Places,
     /// Which streams share bytes.
     pub(crate) hub: Hub,
-    /// What is wrong across keys.
-    pub(crate) surveyor: Surveyor,
-    /// Since when each of what is wrong with clusters and this process is there.
-    pub(crate) ledger: Ledger,
-    /// What is there to be posted, and what became of it.
-    pub(crate) posts: Posts,
+    /// What is wrong, the token and the certificates included.
+    pub(crate) findings: FindingSources,
     /// What streams do, counted.
     pub(crate) meters: StreamMeters,
-    /// The token and the certificates.
-    pub(crate) files: KeptFiles,
     /// Where requests do what takes long.
     pub(crate) scans: Scans,
     /// The places of connections.
     pub(crate) seats: Seats,
     /// How long requests take.
     pub(crate) times: RequestTimes,
-    /// Our certificate, where TLS is served.
-    pub(crate) certificate: Option<Arc<Kept<Serving>>>,
 }
 
 impl Deref for ApiState {
@@ -59,23 +49,10 @@ impl Deref for ApiState {
 
 impl ApiState {
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
-        let (hub, surveyor) = (Hub::new(handle.clone(), stop.clone(), Patience::default()), Surveyor::new(handle.clone(), stop.clone()));
+        let hub = Hub::new(handle.clone(), stop.clone(), Patience::default());
+        let findings = FindingSources::new(handle.clone(), stop.clone());
         let (meters, scans, seats) = (StreamMeters::default(), Scans::new(Pace::default()), Seats::new(ConnectionLimits::default()));
-        Self(Arc::new(Shared {
-            hub,
-            surveyor,
-            handle,
-            stop,
-            places: Places::new(),
-            meters,
-            files: KeptFiles::default(),
-            scans,
-            seats,
-            times: RequestTimes::default(),
-            certificate: None,
-            ledger: Ledger::default(),
-            posts: Posts::default(),
-        }))
+        Self(Arc::new(Shared { hub, findings, handle, stop, places: Places::new(), meters, scans, seats, times: RequestTimes::default() }))
     }
 
     /// With some of it changed.

@@ -19,6 +19,7 @@ pub(crate) mod raw;
 pub(crate) mod reflection;
 pub(crate) mod status;
 pub(crate) mod streamed;
+pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

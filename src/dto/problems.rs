@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, ListMeta};
 use super::objects::{IpcacheEntry, Node};
+use crate::model::ToldFinding;
 
 /// Something that looks wrong in the mesh.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -36,6 +37,23 @@ pub(crate) struct Finding {
     /// One of the affected keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+}
+
+impl From<ToldFinding> for Finding {
+    fn from(told: ToldFinding) -> Self {
+        let ToldFinding { id, kind, severity, clusters, detail, advice, since, count, key } = told;
+        let cluster = match clusters.as_slice() {
+            [only] => Some(only.clone()),
+            _ => None,
+        };
+        Self { id, kind: kind.into(), severity: severity.api_name().into(), cluster, clusters, detail, advice, since, count, key }
+    }
+}
+
+impl From<&ToldFinding> for Finding {
+    fn from(told: &ToldFinding) -> Self {
+        told.clone().into()
+    }
 }
 
 /// A page of findings.

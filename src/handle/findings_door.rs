@@ -1,4 +1,4 @@
-//! The way of findings to the writer: the task that looks what is wrong (`api/lookout`) only reads, so that the one thing it says goes through a door of its own.
+//! The way of findings to the writer: the task that looks what is wrong (`findings/lookout`) only reads, so that the one thing it says goes through a door of its own.
 
 use std::sync::{Arc, OnceLock};
 

@@ -2,7 +2,7 @@
 //! order, so that lists of a stream and its changes agree on it at every position (docs/use/api/streams.md, `cluster` events).
 //!
 //! What a cluster's task says in between (errors, ages) is on the board alone; the phase comes through the writer. Findings are found by readers
-//! of the mirror (`api/findings`), which send them to the writer once in a while, bounded in number. None is stored.
+//! of the mirror (`findings`), which send them to the writer once in a while, bounded in number. None is stored.
 
 use std::sync::{Arc, LazyLock};
 

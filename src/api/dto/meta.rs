@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{rfc3339, seconds};
 use crate::api::problem::Problem;
 use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources};
+use crate::dto::text::{rfc3339, seconds};
 use crate::handle::{Origin, Reading, SourceMeta};
 use crate::model::{ClusterName, Position, Record};
 

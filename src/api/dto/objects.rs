@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::{non_empty, reserved, text_of_ip, text_of_net};
+use super::reserved;
 use crate::dto::labels::LabelsOfIdentity;
 use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
+use crate::dto::text::{non_empty, text_of_ip, text_of_net};
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 

@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::rfc3339;
 use crate::dto::raw::{Entry, Rejected};
+use crate::dto::text::rfc3339;
 use crate::model::{ClusterName, Kind, Record, RefusedKey};
 
 impl From<&Record> for Entry {

@@ -1,7 +1,7 @@
 //! How writing the mirror into another etcd goes (`meshkeep reflect`).
 
-use super::{rfc3339, seconds};
 use crate::dto::reflection::ReflectionStatus;
+use crate::dto::text::{rfc3339, seconds};
 use crate::handle::Reflection;
 
 impl From<Reflection> for ReflectionStatus {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use super::meta::origin_name;
-use super::{rfc3339, seconds};
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
+use crate::dto::text::{rfc3339, seconds};
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus};

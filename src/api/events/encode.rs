@@ -4,13 +4,13 @@ use bytes::Bytes;
 
 use crate::api::dto::objects::ClusterIds;
 use crate::api::dto::status::readings;
-use crate::api::dto::text_of;
 use crate::api::one_line::append_line;
 use crate::api::problem::Problem;
 use crate::dto::events::{BackendChanges, EventMeta, WatchEvent};
 use crate::dto::objects::Backend;
 use crate::dto::status::ClusterAge;
 use crate::dto::streamed::StreamedObject;
+use crate::dto::text::text_of;
 use crate::handle::{BackendsPatch, ByteCount, Departure, Item, Reading, ResetReason, SyncMode};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 

@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::kinds::KINDS;
 use crate::api::problem::Code;
 use crate::dto::global_services::ANY_CONFLICT;
+use crate::findings::KINDS;
 use crate::handle::{Affinity, CONFLICT_REASONS, SelectionRule};
 use crate::model::{IdentityScope, Kind, Phase, SettingSource, Severity};
 

@@ -33,7 +33,7 @@ pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<
         let reading = state.handle.try_reading();
         let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
         terms.check(&sources)?;
-        Ok(Status::new(&state.handle, reading.as_ref(), &state.files))
+        Ok(Status::new(&state.handle, reading.as_ref(), &state.findings.files))
     })
     .await
 }

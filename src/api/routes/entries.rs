@@ -11,13 +11,13 @@ use axum::response::{IntoResponse, Response};
 use super::bad_path;
 use crate::admission::Scanner;
 use crate::api::dto::meta::origin_name;
-use crate::api::dto::seconds;
 use crate::api::pages::{Rows, Step, page, stepped};
 use crate::api::paging::Listing;
 use crate::api::problem::{Code, Problem};
 use crate::api::query::{EntriesQuery, ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
 use crate::dto::raw::{Entry, Rejected};
+use crate::dto::text::seconds;
 use crate::dto::{EntryList, RejectedList};
 use crate::model::{ClusterName, EntryKey, Kind, Question, RefusedKey};
 

@@ -11,16 +11,15 @@ use axum::response::Response;
 use super::bad_path;
 use crate::admission::Scanner;
 use crate::api::dto::meta::{Terms, origin_name};
-use crate::api::findings::{about, namespace_and_name};
 use crate::api::hints::{hints as of_miss, is_for, of_rejected};
 use crate::api::pages::one;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
 use crate::api::state::ApiState;
-use crate::api::surveyor::Surveyed;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
+use crate::findings::{Surveyed, about, namespace_and_name};
 use crate::handle::{Finding, LookupMatch, Merit, Reading, Survey, Verdict, Weakness};
 use crate::model::{ClusterName, Kind, Record};
 
@@ -49,7 +48,7 @@ pub(crate) async fn explain_ip(
     let ip: IpAddr = text.parse().map_err(|_| Problem::parameter("ip", format!("{text:?} is not an IP address")))?;
     let terms = query.values.terms()?;
     let reading = state.handle.reading().await?;
-    let surveyed = state.surveyor.survey(&reading).await;
+    let surveyed = state.findings.surveyor.survey(&reading).await;
     // as many entries as clusters claim the address, and as many services as it backs
     one(&scanner, move || explanation(&reading, &surveyed, ip, terms)).await
 }

@@ -18,8 +18,8 @@ use self::clusters::timestamp;
 use self::page::Page;
 use crate::admission::Scanner;
 use crate::api::dto::status::{readings, store_state};
-use crate::api::findings::counts;
 use crate::api::state::ApiState;
+use crate::findings::counts;
 use crate::handle::{ClusterReading, Handle, Reading};
 
 /// Prometheus' text format.
@@ -80,7 +80,7 @@ fn process(page: &mut Page, state: &ApiState, loaded: bool) {
     page.counter("meshkeep_connections_evicted_total", "Connections without token or certificate that were closed for new ones.")
         .sample(&[], state.seats.evicted_count());
     let mut stale = page.gauge("meshkeep_stale_files", "1 for the token file or TLS certificate that has changed and cannot be used.");
-    for (name, failure) in state.files.states() {
+    for (name, failure) in state.findings.files.states() {
         stale.sample(&[("file", name)], u8::from(failure.is_some()));
     }
 }
@@ -96,7 +96,7 @@ fn requests(page: &mut Page, state: &ApiState) {
     for (route, status, times) in state.times.all() {
         requests.times(&[("route", &route), ("status", &status.to_string())], &times);
     }
-    let expiry = state.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
+    let expiry = state.findings.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
     let mut certificate = page.gauge("meshkeep_tls_certificate_expiry_timestamp_seconds", "When the certificate of --tls-cert runs out.");
     if let Some(expiry) = expiry {
         certificate.sample(&[], timestamp(expiry));
@@ -160,13 +160,13 @@ fn streams(page: &mut Page, state: &ApiState, reading: Option<&Reading>) {
 
 fn problems(page: &mut Page, state: &ApiState, reading: &Reading) {
     let mut family = page.gauge("meshkeep_problems", "What looks wrong: /v1/problems has each with what to do.");
-    for ((kind, severity), count) in counts(state, reading) {
+    for ((kind, severity), count) in counts(&state.findings, reading) {
         family.sample(&[("kind", kind), ("severity", severity.api_name())], count);
     }
 }
 
 fn posts(page: &mut Page, state: &ApiState) {
-    let (outcomes, waiting) = state.posts.counts();
+    let (outcomes, waiting) = state.findings.posts.counts();
     let mut posts = page.counter("meshkeep_problem_posts_total", "What became of what was sent to --on-problem.");
     for (outcome, count) in outcomes {
         posts.sample(&[("outcome", outcome)], count);

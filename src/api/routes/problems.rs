@@ -6,14 +6,13 @@ use axum::extract::State;
 use axum::response::Response;
 
 use crate::admission::Scanner;
-use crate::api::findings::{KINDS, UnreadNodes, standing, told};
 use crate::api::pages::{Rows, Step, page_of};
 use crate::api::paging::{Listing, checked_limit};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
-use crate::api::surveyor::Surveyed;
 use crate::dto::problems::{Finding, FindingList};
+use crate::findings::{KINDS, Surveyed, UnreadNodes, standing, told};
 use crate::handle::{self, Survey};
 use crate::model::{ClusterName, Kind, Severity, ToldFinding};
 
@@ -33,11 +32,11 @@ pub(crate) async fn list_problems(
 ) -> Result<Response, Problem> {
     checked_limit(query.values.parts()?.limit)?;
     let reading = state.handle.reading().await?;
-    let Surveyed { survey, is_complete } = state.surveyor.survey(&reading).await;
+    let Surveyed { survey, is_complete } = state.findings.surveyor.survey(&reading).await;
     page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
         let wanted = Wanted::read(query, listing.filter.clusters.clone())?;
-        Ok((meta, findings(listing, standing(&state, &listing.reading), survey, wanted)))
+        Ok((meta, findings(listing, standing(&state.findings, &listing.reading), survey, wanted)))
     })
     .await
 }

@@ -18,14 +18,13 @@ use tower::ServiceExt;
 use crate::admission::{Pace, Scans};
 use crate::api::events::{Hub, Patience};
 use crate::api::guard::{Guard, Hosts};
-use crate::api::lookout;
 use crate::api::router;
 use crate::api::state::ApiState;
-use crate::api::surveyor::Surveyor;
 use crate::commit::{
     CommandSender, Committer, DecodedBudget, PersistState, Persistence, Published, Subscriber, command_queue, persister, publication,
 };
 use crate::feed::{Feed, Retention};
+use crate::findings::{self, Surveyor};
 use crate::handle::{About, ClusterBoard, ClusterFiles, FindingsDoor, Handle, LostLines, StoreReport, Survey};
 use crate::model::*;
 use crate::store::{Group, StoreError};
@@ -168,7 +167,7 @@ impl Fixture {
     /// With a survey that is told what to know.
     pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<Survey>>) {
         let (surveyor, sender) = Surveyor::told();
-        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.surveyor = surveyor);
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.surveyor = surveyor);
         self.router = router(state, Guard::new(Hosts::new(&[], &[]), None));
         (self, sender)
     }
@@ -177,7 +176,7 @@ impl Fixture {
     pub(in crate::api) fn looked_after(mut self) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state.clone(), Guard::new(Hosts::new(&[], &[]), None));
-        self.keeper.spawn(lookout::keep(state));
+        self.keeper.spawn(findings::keep(state.findings.clone()));
         self
     }
 

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use super::fixture::{Fixture, HEAD, identity, key, pod, put};
 use super::problems::view;
 use super::streams::Client;
-use crate::api::findings::finding;
-use crate::api::teller::{Found, Teller};
+use crate::findings::{Found, Teller, finding};
 use crate::handle::{Look, Survey};
 use crate::model::{Change, Kind, Phase, Severity, ToldFinding};
 

@@ -20,9 +20,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use self::outstanding::{Change, Outstanding};
-use super::bind_error::BindError;
-use super::dto::rfc3339;
 use crate::dto::problems::Finding;
+use crate::dto::text::rfc3339;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl};
 
 /// How long a connection may take.
@@ -68,7 +67,7 @@ impl Posts {
     }
 
     /// How many posts ended in each way, by name, and how many wait.
-    pub(super) fn counts(&self) -> ([(&'static str, u64); 3], u64) {
+    pub(crate) fn counts(&self) -> ([(&'static str, u64); 3], u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Board { taken, failed, refused, waiting, .. } = &*self.0;
         ([("taken", count(taken)), ("failed", count(failed)), ("refused", count(refused))], count(waiting))
@@ -102,9 +101,18 @@ enum Delivery {
     Failed(String, Option<Duration>),
 }
 
+/// Why nothing can be posted to the URL of `--on-problem`.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use --on-problem {shown}: {reason}")]
+pub struct OnProblemError {
+    /// The part of the URL that may be shown.
+    shown: String,
+    reason: String,
+}
+
 /// A client for one receiver.
 #[derive(Debug)]
-pub(super) struct Poster {
+pub(crate) struct Poster {
     client: Client,
     url: Url,
     shown: String,
@@ -114,10 +122,10 @@ impl Poster {
     /// Sends nothing yet.
     ///
     /// # Errors
-    /// [`BindError::OnProblem`], without what of the URL is secret.
-    pub(super) fn new(url: &SecretUrl) -> Result<Self, BindError> {
+    /// [`OnProblemError`], without what of the URL is secret.
+    pub(crate) fn new(url: &SecretUrl) -> Result<Self, OnProblemError> {
         let shown = url.shown();
-        let refused = |reason: String| BindError::OnProblem { shown: shown.clone(), reason };
+        let refused = |reason: String| OnProblemError { shown: shown.clone(), reason };
         let parsed = Url::parse(url.whole()).map_err(|error| refused(format!("it is no URL ({error})")))?;
         // the client asks for it also where it speaks plain HTTP; only a second one in this process would be refused
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -135,7 +143,7 @@ impl Poster {
     }
 
     /// Posts what appears and goes, until it is dropped.
-    pub(super) async fn run(self, posts: Posts, uptime: Duration) {
+    pub(crate) async fn run(self, posts: Posts, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
         let (board, mut standing) = (&posts.0, posts.0.standing.subscribe());
         let (mut outstanding, mut backoff) = (Outstanding::default(), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));

@@ -1,7 +1,7 @@
 //! A writer that has been silent for too long behind an etcd that answers.
 
 use super::finding;
-use crate::api::dto::rfc3339;
+use crate::dto::text::rfc3339;
 use crate::model::{ClusterName, ClusterStatus, ToldFinding};
 
 /// Returns the finding about a cluster whose writer puts no heartbeat.

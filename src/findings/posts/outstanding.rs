@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Standing;
-use crate::api::kinds::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
+use crate::findings::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
 use crate::model::{EntryKey, Object, Severity};
 
 /// One thing to post.
@@ -76,7 +76,7 @@ fn severity(object: &Object) -> Severity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::findings::finding;
+    use crate::findings::finding;
 
     fn standing<'a>(findings: impl IntoIterator<Item = (&'static str, &'a str)>) -> Standing {
         let one = |(kind, cluster): (&'static str, &str)| {

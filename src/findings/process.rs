@@ -1,17 +1,17 @@
 //! What is wrong with this process: its directory, its store and its own files.
 
+use super::FindingSources;
 use super::expiry::expiring;
 use super::finding;
-use crate::api::dto::rfc3339;
-use crate::api::state::ApiState;
+use crate::dto::text::rfc3339;
 use crate::handle::PersistState;
 use crate::model::{ClusterName, ToldFinding};
 use crate::server::TLS_CERTIFICATE;
 
 /// All of it.
-pub(super) fn of_process(state: &ApiState) -> Vec<ToldFinding> {
+pub(super) fn of_process(sources: &FindingSources) -> Vec<ToldFinding> {
     const NOBODY: [&str; 0] = [];
-    let (handle, files) = (&state.handle, &state.files);
+    let (handle, files) = (&sources.handle, &sources.files);
     let mut found = Vec::new();
     let directory = handle.directory();
     if let Some(error) = &directory.error {
@@ -62,11 +62,11 @@ pub(super) fn of_process(state: &ApiState) -> Vec<ToldFinding> {
         let detail = format!("the {name} has changed and cannot be used: {failure}; what was read before stays in force");
         found.push(finding("staleFile", name, NOBODY, detail, "correct the file: it is read anew when it changes"));
     }
-    let expiry = state.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
+    let expiry = sources.certificate.as_ref().and_then(|certificate| certificate.now().expiry);
     let advice = "renew it and replace the files of --tls-cert and --tls-key: new ones work within a second";
     let what = "the certificate that the API is served with";
     found.extend(expiry.and_then(|expiry| expiring((TLS_CERTIFICATE, what), NOBODY, expiry, advice)));
-    let untold = state.ledger.untold();
+    let untold = sources.ledger.untold();
     if untold > 0 {
         let detail = format!("the change stream has no room for {untold} of the findings across keys: `kind=problem` tells the others");
         let advice = "see to those that are told; /v1/problems lists all";

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::dto::rfc3339;
+use crate::dto::text::rfc3339;
 use crate::model::ToldFinding;
 
 /// What was seen. Cheap to clone.
@@ -47,7 +47,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::findings::finding;
+    use crate::findings::finding;
 
     #[test]
     fn a_finding_is_there_since_it_was_seen_first_until_it_is_over() {

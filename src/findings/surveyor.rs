@@ -58,7 +58,7 @@ impl Surveyor {
 
     /// One that is told what to know.
     #[cfg(test)]
-    pub(super) fn told() -> (Self, watch::Sender<Option<Survey>>) {
+    pub(crate) fn told() -> (Self, watch::Sender<Option<Survey>>) {
         let (sender, newest) = watch::channel(None);
         (Self { newest, asked: Arc::default(), _task: Arc::default() }, sender)
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::finding;
-use crate::api::dto::rfc3339;
+use crate::dto::text::rfc3339;
 use crate::model::{Severity, ToldFinding};
 
 /// How long before a certificate ends it is told, and when that is urgent: as most who renew by hand are told.

@@ -7,7 +7,7 @@ use super::expiry::expiring;
 use super::finding;
 use super::listed;
 use super::writer::silent_writer;
-use crate::api::dto::rfc3339;
+use crate::dto::text::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, Kind, MissingConfigState, Phase, ToldFinding, WentBack};
 

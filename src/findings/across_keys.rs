@@ -1,25 +1,13 @@
-//! Findings in words: what is wrong, and what to do about it.
+//! Findings across keys: what a survey saw, as text for people.
 
-mod clusters;
-mod expiry;
-mod process;
-mod unread;
-mod writer;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::dto::rfc3339;
-use super::state::ApiState;
+use super::{SHOWN_MAX, UnreadNodes, and_more, listed};
+use crate::dto::text::rfc3339;
 use crate::handle;
 use crate::handle::{Reading, Survey};
-use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Severity, ToldFinding};
-
-pub(crate) use super::kinds::{KINDS, finding};
-pub(crate) use unread::UnreadNodes;
-
-/// How many names a text has before it says how many more there are: a line for people.
-const SHOWN_MAX: usize = 5;
+use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, ToldFinding};
 
 /// What else may be behind pod CIDRs that overlap: ranges that no pod has an address from (cilium/cilium#46179).
 const MADE_UP: &str =
@@ -131,46 +119,11 @@ fn service_too_large(finding: &handle::Finding, service: &str, survey: &Survey, 
 
 /// One across keys, of clusters.
 fn across(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> ToldFinding {
-    ToldFinding { id: finding.to_string(), ..self::finding(finding.kind_name(), "", clusters, detail, advice) }
-}
-
-/// What is wrong with clusters as a whole and with this process, by id, each with since when.
-pub(crate) fn standing(state: &ApiState, reading: &Reading) -> Vec<ToldFinding> {
-    let mut found = clusters::of_clusters(reading);
-    found.extend(process::of_process(state));
-    found.sort_by(|one, other| one.id.cmp(&other.id));
-    found.dedup_by(|one, other| one.id == other.id);
-    state.ledger.note(&mut found);
-    found
-}
-
-/// How many findings there are, by kind and severity, each kind with 0 where there are none; what shows across keys as far as it is known by now.
-pub(crate) fn counts(state: &ApiState, reading: &Reading) -> BTreeMap<(&'static str, Severity), u64> {
-    let mut counts: BTreeMap<(&'static str, Severity), u64> = KINDS.iter().map(|kind| (*kind, 0)).collect();
-    for finding in standing(state, reading) {
-        *counts.entry((finding.kind, finding.severity)).or_default() += 1;
-    }
-    let survey = state.surveyor.newest();
-    for (kind, count) in survey.iter().flat_map(Survey::counts) {
-        let known = KINDS.iter().find(|(name, _)| *name == kind);
-        known.map(|kind| counts.insert(*kind, count));
-    }
-    counts
+    ToldFinding { id: finding.to_string(), ..super::finding(finding.kind_name(), "", clusters, detail, advice) }
 }
 
 fn text_of(prefix: ObjectPrefix) -> String {
     if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
-}
-
-/// Names for people; of many the first few.
-fn listed(clusters: &[ClusterName]) -> String {
-    and_more(clusters.iter().take(SHOWN_MAX).map(ToString::to_string).collect(), clusters.len())
-}
-
-/// The first few of so many.
-fn and_more(shown: Vec<String>, count: usize) -> String {
-    let more = count.saturating_sub(shown.len());
-    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
 }
 
 /// Those of some possible findings that there are.

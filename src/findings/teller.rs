@@ -2,14 +2,13 @@
 //!
 //! What is found is held against what was told last, once in a while: so what time makes (a certificate that is about to end, a cluster that is stuck)
 //! is told like what a change makes, and what is over before the next look is not told at all. Owns what was told, and its bounds.
-//! Deliberately lacks: what is wrong ([`super::findings`]), and when to look ([`super::lookout`]).
+//! Deliberately lacks: what is wrong ([`super::standing`], [`super::told`]), and when to look ([`super::lookout`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::findings::{UnreadNodes, told};
-use super::kinds::{TOLD_BYTES_MAX, TOLD_COUNT_MAX};
+use super::{TOLD_BYTES_MAX, TOLD_COUNT_MAX, UnreadNodes, told};
 use crate::handle::{Reading, Survey};
 use crate::model::{EntryKey, FindingChange, Object, ToldFinding};
 
@@ -22,22 +21,22 @@ const LASTING_MIN: Duration = Duration::from_secs(1);
 
 /// What was told and is not over.
 #[derive(Debug, Default)]
-pub(super) struct Teller {
+pub(crate) struct Teller {
     told: BTreeMap<EntryKey, Arc<Object>>,
 }
 
 /// What is found, within the bounds.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(crate) struct Found {
     by_key: BTreeMap<EntryKey, ToldFinding>,
     bytes: usize,
     /// How many there is no room for.
-    pub(super) left_out: u64,
+    pub(crate) left_out: u64,
 }
 
 impl Found {
     /// Those about clusters and this process, then those across keys that have lasted by now.
-    pub(super) fn of(standing: Vec<ToldFinding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
+    pub(crate) fn of(standing: Vec<ToldFinding>, survey: Option<&Survey>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut rest, total) =
             (0, standing.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
@@ -79,7 +78,7 @@ impl Teller {
     }
 
     /// What is to be told so that what was told is what is found, or a step towards it: what is over first. It counts as told.
-    pub(super) fn changes(&mut self, found: Found) -> Vec<FindingChange> {
+    pub(crate) fn changes(&mut self, found: Found) -> Vec<FindingChange> {
         let gone: Vec<EntryKey> = self.told.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();
         let mut changes: Vec<FindingChange> = gone.into_iter().map(|key| (key, None)).collect();
         for (key, finding) in found.by_key {
@@ -104,7 +103,7 @@ impl Teller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::findings::finding;
+    use crate::findings::finding;
 
     fn found(findings: impl IntoIterator<Item = ToldFinding>) -> Found {
         let mut found = Found::default();
