@@ -4,6 +4,7 @@ mod circles;
 mod deploy;
 mod documents;
 mod kinds;
+mod map;
 mod source;
 mod traps;
 
