@@ -28,8 +28,8 @@ pub fn disk_bytes(directory: &Path) -> Vec<(&'static str, u64)> {
 fn class_of(name: &str) -> &'static str {
     match name {
         ENGINE_DIRECTORY => "store",
-        super::files::LOG_DIRECTORY => "log",
-        _ if name.starts_with(super::aside::SET_ASIDE) => "setAside",
+        super::log::files::LOG_DIRECTORY => "log",
+        _ if name.starts_with(super::directory::aside::SET_ASIDE) => "setAside",
         _ => "other",
     }
 }

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use ballast::{Ballast, Lengths};
 use cache::Cache;
 
+use self::slots::{Slot, Slots, VALUE_BYTES_MAX};
 use super::error::EngineError;
-use super::slots::{Slot, Slots, VALUE_BYTES_MAX};
 
 mod ballast;
 mod cache;
+pub(super) mod format;
+pub(super) mod slots;
 
 /// Pages that sled keeps in memory, in bytes. Everything is in the views, so only writes touch pages (docs/develop/measurements.md §1.1).
 const CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -268,7 +270,7 @@ mod tests {
         let mut engine = Engine::open(directory.path()).unwrap();
         engine.sync().unwrap();
         let value = *b"what is put between two syncs";
-        engine.put(Slot { kind: super::super::slots::SlotKind::Chunk, number: 0 }, &value).unwrap();
+        engine.put(Slot { kind: super::slots::SlotKind::Chunk, number: 0 }, &value).unwrap();
         engine.log = File::open("/dev/null").unwrap();
         let EngineError::Io(error) = engine.sync().unwrap_err() else { panic!("no error of the kernel") };
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -280,7 +282,7 @@ mod tests {
     fn a_value_that_sled_would_keep_in_a_file_of_its_own_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let engine = Engine::open(directory.path()).unwrap();
-        let slot = Slot { kind: super::super::slots::SlotKind::Chunk, number: 0 };
+        let slot = Slot { kind: super::slots::SlotKind::Chunk, number: 0 };
         engine.put(slot, &vec![7; VALUE_BYTES_MAX]).unwrap();
         let refused = engine.put(slot, &vec![7; VALUE_BYTES_MAX + 1]);
         assert!(matches!(refused, Err(EngineError::Oversized { length, .. }) if length == VALUE_BYTES_MAX + 1));

@@ -8,15 +8,20 @@
 //! A frame has the groups from one number to another, so what could not be written comes as one frame once that works. A write or sync that fails
 //! ends the file: it is cut to what is synced, and another goes on from there. Reading and bytes are in `frames`.
 
+pub(super) mod files;
+pub(super) mod frames;
+pub(super) mod run;
+pub(super) mod synced;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::{self, Files, Piece};
-use super::frames::{self, FileHead};
-use super::group::{Changes, Group};
-use super::run::Run;
-use super::synced::SyncedMark;
+use self::files::{Files, Piece};
+use self::frames::FileHead;
+use self::run::Run;
+use self::synced::SyncedMark;
+use super::encoding::group::{Changes, Group};
 use crate::model::{Causes, Due, Epoch};
 
 /// A file that is larger is followed by another, so that it can go: a few seconds at the highest rate of the plan, in bytes.

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use ::bytes::Bytes;
 
-use super::bytes::{Malformed, Reader, put_text, put_varint};
-use super::change::Key;
-use super::object::Head;
-use super::slots::{Slot, SlotKind};
-use super::summary::Summary;
+use super::encoding::bytes::{Malformed, Reader, put_text, put_varint};
+use super::encoding::change::Key;
+use super::engine::slots::{Slot, SlotKind};
+use super::objects::object::Head;
+use super::objects::summary::Summary;
 use crate::pack::common_length;
 
 /// Changes are written into one slot again until they are longer than this, in bytes: it is written with most syncs.

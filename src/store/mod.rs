@@ -5,66 +5,45 @@
 //! (a cursor is never ahead of its entries), 7 (newest and last good bytes survive) and 8 (unreadable data costs a resync, never the start)
 //! of ARCHITECTURE.md. Deliberately lacks: async (it runs on the writer's thread), Cilium's formats (the caller decodes what it loads),
 //! decisions on what to write when, and sled outside of `engine`.
+//!
+//! Its modules, each importing only those before it: `directory`, `encoding` (bytes of keys, values and
+//! groups), `engine` (sled, and its slots), `log`, `objects` (chunk bodies in slots), `manifest`,
+//! `chunks` (the chunks of an open store, and folding into them) and `recovery` (opening a store).
 
-mod aside;
-mod bytes;
-mod change;
-mod codec;
-mod cold;
-mod dirty;
+mod chunks;
+mod directory;
 mod disk;
+mod encoding;
 mod engine;
 mod error;
-mod files;
-mod foreign;
-mod format;
-mod frames;
-mod group;
-mod layout2;
-mod load;
-mod lock;
 mod log;
-mod losses;
 mod manifest;
-mod object;
+mod objects;
 mod offline;
-mod pace;
-mod packing;
-mod pairs;
-mod pending;
-mod private;
-mod recover;
 mod recovery;
-mod room;
-mod run;
-mod slots;
-mod stored_range;
-mod summary;
-mod synced;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod warm;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use cold::Cold;
 pub use disk::disk_bytes;
+pub use encoding::group::Group;
 pub use error::{EngineError, StoreError};
-pub use group::Group;
-pub use load::Loaded;
 pub use log::Log;
 pub use offline::{Inspection, inspect};
+pub use recovery::cold::Cold;
+pub use recovery::load::Loaded;
 
+use chunks::warm::Warm;
+use directory::lock::DirectoryLock;
 use engine::Engine;
-use files::{Directory, Files};
-use lock::DirectoryLock;
+use engine::slots::Slots;
+use log::files::{Directory, Files};
 use recovery::Recovered;
-use slots::Slots;
-use warm::Warm;
 
 use crate::model::Record;
 
@@ -145,7 +124,7 @@ impl Store {
             Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, None)),
             outcome => outcome?,
         };
-        private::narrow(directory);
+        directory::private::narrow(directory);
         let recovered = match recovery::open(directory, offer) {
             Err(error) if is_new && error.is_full() => return Ok(Self::without_room(directory, Some(lock))),
             outcome => outcome?,
@@ -183,7 +162,7 @@ impl Store {
             return Ok(loaded);
         }
         drop(inner);
-        self.with_warm(|warm| load::read(warm, BTreeMap::new()).map(|scan| scan.loaded))
+        self.with_warm(|warm| recovery::load::read(warm, BTreeMap::new()).map(|scan| scan.loaded))
     }
 
     /// Stores a group, all of it or none: durable in the log when this returns. One that was not appended to the log before is.
@@ -338,7 +317,7 @@ impl Store {
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn bytes_on_disk(&self) -> u64 {
-        disk::bytes_of(&self.directory) + disk::bytes_of(&self.data_directory().join(files::LOG_DIRECTORY))
+        disk::bytes_of(&self.directory) + disk::bytes_of(&self.data_directory().join(log::files::LOG_DIRECTORY))
     }
 
     /// A panic inside the lock leaves at worst no engine, and then the next group opens one: no reason to stop.

@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::ENGINE_DIRECTORY;
-use super::codec;
+use super::directory::foreign::{self, Expected};
+use super::directory::lock::DirectoryLock;
 use super::disk;
+use super::encoding::codec;
 use super::engine::Engine;
+use super::engine::format::{FORMAT, read_mark};
+use super::engine::slots::{SlotKind, Slots};
 use super::error::{EngineError, StoreError};
-use super::files::{Directory, LOG_DIRECTORY};
-use super::foreign::{self, Expected};
-use super::format::{FORMAT, read_mark};
-use super::frames;
-use super::load::{self, Loaded};
-use super::lock::DirectoryLock;
-use super::losses::losses;
-use super::object;
-use super::recover::recover;
-use super::slots::{SlotKind, Slots};
+use super::log::files::{Directory, LOG_DIRECTORY};
+use super::log::frames;
+use super::objects::object;
+use super::recovery::load::{self, Loaded};
+use super::recovery::losses::losses;
+use super::recovery::recover::recover;
 
 /// What is stored, and what is wrong with it.
 #[derive(Debug)]

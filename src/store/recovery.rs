@@ -3,27 +3,33 @@
 //! Owns: the order of attempts (docs/develop/measurements.md §1.3, trap 6), the number of the layout, and what is set aside. Emits: an engine that has been
 //! read in full. Deliberately lacks: the lock, which is held before anything here runs, and single bad values (`load`).
 
+pub(super) mod cold;
+pub(super) mod layout2;
+pub(super) mod load;
+pub(super) mod losses;
+pub(super) mod recover;
+
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::aside::{self, SET_ASIDE};
-use super::cold::Cold;
+use self::cold::Cold;
+use self::load::{Loaded, begin_log, load_and_repair};
+use self::recover::{Found, Reading, recover};
+use super::chunks::warm::Warm;
+use super::directory::aside::{self, SET_ASIDE};
+use super::directory::foreign::{self, Expected};
+use super::encoding::group::Changes;
 use super::engine::Engine;
+use super::engine::format::{FORMAT, read_mark, set_format};
+use super::engine::slots::Slots;
 use super::error::{EngineError, StoreError};
-use super::files::{Directory, Files, LOG_DIRECTORY};
-use super::foreign::{self, Expected};
-use super::format::{FORMAT, read_mark, set_format};
-use super::frames::{self, LogRead};
-use super::group::Changes;
-use super::load::{Loaded, begin_log, load_and_repair};
-use super::packing::RANGES;
-use super::recover::{Found, Reading, recover};
-use super::run::Run;
-use super::slots::Slots;
-use super::warm::Warm;
-use super::{ENGINE_DIRECTORY, Opened, SetAside, layout2};
+use super::log::files::{Directory, Files, LOG_DIRECTORY};
+use super::log::frames::{self, LogRead};
+use super::log::run::Run;
+use super::objects::packing::RANGES;
+use super::{ENGINE_DIRECTORY, Opened, SetAside};
 
 /// The first layout, which no release wrote.
 const FIRST_FORMAT: u64 = 1;

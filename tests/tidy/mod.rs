@@ -105,9 +105,9 @@ const BANNED: [(&[&str], &str); 7] = [
 const EXCEPTIONS: [(&str, &str); 5] = [
     ("src/commit/mod.rs", "spaces snapshots; nothing is waited for, and what comes meanwhile joins the next one"),
     ("src/store/engine.rs", "polls, with a deadline, for sled's own lock, which cannot be waited for"),
-    ("src/store/lock.rs", "polls, with a deadline, for a file lock, which cannot be waited for with one"),
-    ("src/store/tests/crash.rs", "strikes at a random moment; nothing is waited for"),
-    ("src/store/tests/power.rs", "strikes at a random moment; nothing is waited for"),
+    ("src/store/directory/lock.rs", "polls, with a deadline, for a file lock, which cannot be waited for with one"),
+    ("src/store/tests/faults/crash.rs", "strikes at a random moment; nothing is waited for"),
+    ("src/store/tests/faults/power.rs", "strikes at a random moment; nothing is waited for"),
 ];
 
 fn allowed(room: &str) -> Option<&'static [&'static str]> {

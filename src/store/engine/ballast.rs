@@ -16,9 +16,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
+use super::slots::{Slot, VALUE_BYTES_MAX};
 use super::{SEGMENT_BYTES, VALUE_KEY, guarded, primed};
 use crate::store::error::EngineError;
-use crate::store::slots::{Slot, VALUE_BYTES_MAX};
 
 /// The tree that says how many values there are: 8 bytes, little-endian. Only what lies below that number counts.
 const COUNT_TREE: &str = "ballast";
@@ -186,8 +186,8 @@ fn free_segment_count(log: &File) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::Engine;
+    use super::super::slots::{SlotKind, Slots};
     use super::*;
-    use crate::store::slots::{SlotKind, Slots};
 
     fn slot(number: u32) -> Slot {
         Slot { kind: SlotKind::Chunk, number }

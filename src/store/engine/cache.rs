@@ -76,8 +76,8 @@ pub(super) fn is_for_sweeping(tree_name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::{Slot, SlotKind, Slots as _, VALUE_BYTES_MAX};
     use super::super::{CACHE_BYTES_MAX, Engine};
-    use crate::store::slots::{Slot, SlotKind, Slots as _, VALUE_BYTES_MAX};
 
     /// How much is allocated to read slots: our own copy of each value, and sled's where it does not hold the page.
     fn bytes_to_read(engine: &Engine, slots: &[Slot]) -> u64 {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, Entry, Manifest};
-use crate::store::change::Key;
+use crate::store::encoding::change::Key;
+use crate::store::engine::slots::{SlotKind, Slots};
 use crate::store::error::EngineError;
-use crate::store::object::Head;
-use crate::store::room::Room;
-use crate::store::slots::{SlotKind, Slots};
-use crate::store::stored_range::StoredRange;
+use crate::store::objects::object::Head;
+use crate::store::objects::room::Room;
+use crate::store::objects::stored_range::StoredRange;
 
 impl Entry {
     fn of(chunk: &StoredRange) -> Self {

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use super::{cluster, cluster_record, cursor, key, record, scope};
 use crate::model::{ClusterRecord, EntryKey, Kind, RawRecord, Rejection, Sequence};
-use crate::store::bytes::{Malformed, open, put_varint, seal};
-use crate::store::codec::{self, StoredKey};
+use crate::store::encoding::bytes::{Malformed, open, put_varint, seal};
+use crate::store::encoding::codec::{self, StoredKey};
 
 #[test]
 fn keys_read_back() {

@@ -11,15 +11,15 @@ use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::damage::{copy_directory, flip_last_byte_of, group};
+use super::faults::damage::{copy_directory, flip_last_byte_of, group};
 use super::memory::{Disk, Rig, reopen};
 use super::{Loaded, key, open, read, record};
 use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object, Question, Record, Sequence};
-use crate::store::cold::EarlyEntries;
 use crate::store::engine::Engine;
-use crate::store::frames::read_all;
-use crate::store::recover::{Early, Reading};
-use crate::store::slots::{Slot, SlotKind, Slots};
+use crate::store::engine::slots::{Slot, SlotKind, Slots};
+use crate::store::log::frames::read_all;
+use crate::store::recovery::cold::EarlyEntries;
+use crate::store::recovery::recover::{Early, Reading};
 use crate::store::{Cold, Group, Store};
 use crate::wire::{self, Context};
 
@@ -188,7 +188,7 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         // all that it relies on is there from the first group on
         assert!(early.is_some() || !acknowledged, "no manifest");
         rig = reopen_known(&disk, &records, &newer);
-        let loaded = crate::store::load::read(&rig.warm, BTreeMap::new()).unwrap().loaded;
+        let loaded = crate::store::recovery::load::read(&rig.warm, BTreeMap::new()).unwrap().loaded;
         let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
         if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
             records = newer;

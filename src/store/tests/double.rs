@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use rand::Rng;
 use rand::rngs::StdRng;
 
+use crate::store::engine::slots::{Slot, Slots, VALUE_BYTES_MAX};
 use crate::store::error::EngineError;
-use crate::store::files::Files;
-use crate::store::slots::{Slot, Slots, VALUE_BYTES_MAX};
-use crate::store::synced::SyncedMark;
+use crate::store::log::files::Files;
+use crate::store::log::synced::SyncedMark;
 
 #[derive(Debug, Default)]
 struct State {

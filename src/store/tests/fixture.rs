@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::damage::copy_directory;
+use super::faults::damage::copy_directory;
 use super::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
 use crate::model::{Epoch, EpochSpan, Kind, Record, Sequence};
 use crate::store::Group;

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::open;
-use crate::store::lock::DirectoryLock;
+use crate::store::directory::lock::DirectoryLock;
 use crate::store::{Store, StoreError};
 
 #[test]

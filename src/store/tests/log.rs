@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::memory::Disk;
-use crate::store::change::{Key, Value};
-use crate::store::files::{Directory, Files};
-use crate::store::frames::read_all;
-use crate::store::group::Changes;
+use crate::store::encoding::change::{Key, Value};
+use crate::store::encoding::group::Changes;
 use crate::store::log::Log;
-use crate::store::run::Run;
-use crate::store::synced::SyncedMark;
+use crate::store::log::files::{Directory, Files};
+use crate::store::log::frames::read_all;
+use crate::store::log::run::Run;
+use crate::store::log::synced::SyncedMark;
 
 const ID: u64 = 77;
 

@@ -13,16 +13,16 @@ use rand::{Rng, SeedableRng};
 use super::Loaded;
 pub(super) use super::double::Disk;
 use super::model::{Model, random_group};
+use crate::store::chunks::pace::LOG_FULL_BYTES;
+use crate::store::chunks::warm::{LOG_RAW_BYTES_MAX, Warm};
+use crate::store::encoding::group::Group;
+use crate::store::engine::slots::{SlotKind, Slots};
 use crate::store::error::EngineError;
-use crate::store::frames::read_all;
-use crate::store::group::Group;
-use crate::store::load::{begin_log, load_and_repair, read};
 use crate::store::log::Log;
-use crate::store::object;
-use crate::store::pace::LOG_FULL_BYTES;
-use crate::store::recover::recover;
-use crate::store::slots::{SlotKind, Slots};
-use crate::store::warm::{LOG_RAW_BYTES_MAX, Warm};
+use crate::store::log::frames::read_all;
+use crate::store::objects::object;
+use crate::store::recovery::load::{begin_log, load_and_repair, read};
+use crate::store::recovery::recover::recover;
 
 /// A store over such a disk.
 #[derive(Debug)]

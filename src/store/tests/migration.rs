@@ -10,10 +10,10 @@ use rand::rngs::StdRng;
 use super::Loaded;
 use super::fixture::{copied, held_by_the_killed, without_positions};
 use super::memory::{Disk, Rig};
-use crate::store::codec::{self, Testimony};
+use crate::store::encoding::codec::{self, Testimony};
 use crate::store::engine::Engine;
-use crate::store::layout2::fold;
-use crate::store::slots::{Slot, SlotKind, Slots};
+use crate::store::engine::slots::{Slot, SlotKind, Slots};
+use crate::store::recovery::layout2::fold;
 
 /// The slots of the killed store, and its witness.
 fn killed() -> (BTreeMap<Slot, Vec<u8>>, Testimony) {
@@ -96,7 +96,7 @@ fn a_damaged_log_or_witness_of_layout_2_costs_every_cursor() {
 #[test]
 fn an_engine_that_was_folded_and_not_renumbered_is_upgraded_again() {
     let directory = copied("0002-packed/killed");
-    let files = crate::store::files::Directory::of(directory.path());
+    let files = crate::store::log::files::Directory::of(directory.path());
     let engine = Arc::new(Engine::open(&directory.path().join("store")).unwrap());
     let witness = codec::read_witness(&fs::read(directory.path().join("store/witness")).unwrap()).unwrap();
     fold(engine, Some(witness), &files).unwrap();

@@ -2,12 +2,9 @@
 
 mod codec;
 mod cold;
-mod crash;
-mod damage;
 mod double;
+mod faults;
 mod fixture;
-mod foreign;
-mod full;
 mod lock;
 mod log;
 mod memory;
@@ -15,7 +12,6 @@ mod migration;
 mod model;
 mod offline;
 mod order;
-mod power;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::damage::{copy_directory, flip_last_byte_of, group};
+use super::faults::damage::{copy_directory, flip_last_byte_of, group};
 use super::{Loaded, load, open};
 use crate::store::{StoreError, inspect};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{cluster, cluster_record, open};
-use crate::store::files::{Directory, Files};
-use crate::store::synced::SyncedMark;
+use crate::store::log::files::{Directory, Files};
+use crate::store::log::synced::SyncedMark;
 use crate::store::{Group, Store, StoreError};
 
 /// What was asked of the log's files.

@@ -1,0 +1,7 @@
+//! Bytes on disk of keys, values and groups of changes, as docs/store.md has them ("Keys and values").
+
+pub(super) mod bytes;
+pub(super) mod change;
+pub(super) mod codec;
+pub(super) mod group;
+pub(super) mod pairs;

@@ -1,0 +1,205 @@
+//! What a chunk of entries holds, in few bytes: enough to know which chunks a lookup has to read.
+//!
+//! Owns: the bytes, and what may be asked. An answer "no" is certain; a "yes" is wrong once in some 300 times. Deliberately lacks: where
+//! chunks are (`manifest`).
+//!
+//! Bytes: flags (1 rows of unknown meaning, 2 prefixes, 4 identities, 8 addresses of nodes) · `varint` count · so many `varint` ranks of
+//! prefixes (length × 4 · 2 for hosts · 1 for IPv6), ascending · `varint` count · so many `text` clusters, ascending · filter. The filter is a
+//! Bloom filter of so many bits as its bytes have; an element sets the bits `(low + i × high) mod bits` for i from 0 to 7, where low and high
+//! are the halves of its hash, high made odd. The hash of an element begins with its tag (1 prefix, 2 identity, 3 address of a node) and takes
+//! in numbers, each by `mix(hash xor number)`: of a prefix the rank and the two halves of the address, low first, of an identity itself, of an
+//! address 0 or 1 for IPv6 and the two halves. `mix` is splitmix64.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ::bytes::Bytes;
+use ipnet::IpNet;
+
+use crate::model::{ClusterName, ObjectPrefix, Question};
+use crate::pack::{Chunk, Meaning};
+use crate::store::encoding::bytes::{Malformed, Reader, put_text, put_varint};
+
+/// Bits for each element: with [`PROBES`] one in some 300 of other elements passes, three chunks in a million keys.
+const BITS_PER_ELEMENT: usize = 12;
+
+/// Bits that an element sets: the best number for that many bits is `12 × ln 2`.
+const PROBES: u64 = 8;
+
+const UNKNOWN: u8 = 1;
+const PREFIXES: u8 = 1 << 1;
+const IDENTITIES: u8 = 1 << 2;
+const NODES: u8 = 1 << 3;
+
+/// A chunk's summary; one that was read shares what it was read from with the others there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) struct Summary(Bytes);
+
+/// A summary taken apart.
+struct Parts<'a> {
+    flags: u8,
+    ranks: Vec<u64>,
+    clusters: Vec<&'a str>,
+    filter: &'a [u8],
+}
+
+impl Summary {
+    /// Of a range that holds no entries.
+    pub(in crate::store) fn empty() -> Self {
+        Self::of(&[])
+    }
+
+    /// Of chunks that make one body.
+    pub(in crate::store) fn of(chunks: &[Chunk]) -> Self {
+        let (mut flags, mut ranks, mut clusters, mut hashes) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
+        for chunk in chunks {
+            clusters.extend(chunk.clusters().map(|(_, cluster)| cluster.as_str()));
+            for row in 0..chunk.len() {
+                match chunk.meaning(row) {
+                    Meaning::Unknown => flags |= UNKNOWN,
+                    Meaning::Nothing | Meaning::Service(_) => {}
+                    Meaning::Ip { prefix, .. } => {
+                        flags |= PREFIXES;
+                        ranks.insert(rank(prefix));
+                        hashes.push(prefix_hash(prefix));
+                    }
+                    Meaning::Identity(id) => {
+                        flags |= IDENTITIES;
+                        hashes.push(identity_hash(id));
+                    }
+                    Meaning::Node { addresses } => {
+                        flags |= NODES;
+                        hashes.extend(addresses.into_iter().map(node_hash));
+                    }
+                }
+            }
+        }
+        Self::write(flags, &ranks, &clusters, &hashes)
+    }
+
+    /// Of entries that cannot be read: it may hold anything.
+    pub(in crate::store) fn unknown() -> Self {
+        Self::write(UNKNOWN, &BTreeSet::new(), &BTreeSet::new(), &[])
+    }
+
+    fn write(flags: u8, ranks: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
+        let mut out = Vec::new();
+        out.push(flags);
+        put_varint(&mut out, ranks.len() as u64);
+        ranks.iter().for_each(|rank| put_varint(&mut out, *rank));
+        put_varint(&mut out, clusters.len() as u64);
+        clusters.iter().for_each(|cluster| put_text(&mut out, cluster.as_bytes()));
+        let mut filter = vec![0_u8; (hashes.len() * BITS_PER_ELEMENT).div_ceil(8)];
+        let length = filter.len();
+        for bit in hashes.iter().flat_map(|hash| bits(*hash, length)) {
+            filter[bit / 8] |= 1 << (bit % 8);
+        }
+        out.extend_from_slice(&filter);
+        Self(out.into())
+    }
+
+    /// Takes one that was stored, and checks it.
+    pub(in crate::store) fn read(bytes: Bytes) -> Result<Self, Malformed> {
+        parts(&bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The bytes to store.
+    pub(in crate::store) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The clusters that had entries in the chunk when this was made.
+    pub(in crate::store) fn clusters(&self) -> Vec<ClusterName> {
+        let clusters = parts(&self.0).map(|parts| parts.clusters).unwrap_or_default();
+        clusters.into_iter().filter_map(|text| ClusterName::parse(text).ok()).collect()
+    }
+
+    /// Whether the chunk may hold what answers any of these. Keys are not asked: where one belongs its range says.
+    pub(in crate::store) fn may_hold(&self, questions: &[Question]) -> bool {
+        parts(&self.0).map_or(true, |parts| questions.iter().any(|question| parts.may_hold(question)))
+    }
+}
+
+impl Parts<'_> {
+    fn may_hold(&self, question: &Question) -> bool {
+        let is_set = |bit: usize| self.filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
+        let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(is_set);
+        let has_prefix = |prefix| has(PREFIXES, prefix_hash(prefix));
+        match question {
+            Question::Key(_) => false,
+            _ if self.flags & UNKNOWN != 0 => true,
+            Question::Covering(ip) => self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(has_prefix)),
+            Question::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
+            Question::Identity(id) => has(IDENTITIES, identity_hash(*id)),
+            Question::NodeAt(ip) => has(NODES, node_hash(*ip)),
+        }
+    }
+}
+
+fn parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
+    let mut reader = Reader::over(bytes);
+    let flags = reader.flags(UNKNOWN | PREFIXES | IDENTITIES | NODES)?;
+    let mut ranks = Vec::new();
+    for _ in 0..reader.varint()? {
+        ranks.push(reader.varint()?);
+    }
+    let mut clusters = Vec::new();
+    for _ in 0..reader.varint()? {
+        clusters.push(reader.text("cluster")?);
+    }
+    Ok(Parts { flags, ranks, clusters, filter: reader.rest() })
+}
+
+/// The bits of an element in a filter of so many bytes; none in an empty one, which nobody asks.
+fn bits(hash: u64, filter_bytes: usize) -> impl Iterator<Item = usize> {
+    let (low, high) = (hash & 0xffff_ffff, hash >> 32 | 1);
+    (0..PROBES).filter_map(move |probe| usize::try_from((low + probe * high).checked_rem(filter_bytes as u64 * 8)?).ok())
+}
+
+/// A prefix length, whether it is of hosts, and the family, as one number.
+fn rank(prefix: ObjectPrefix) -> u64 {
+    u64::from(prefix.net.prefix_len()) << 2 | u64::from(prefix.host) << 1 | u64::from(prefix.net.addr().is_ipv6())
+}
+
+/// The prefix of a rank that covers an address, if it is of the same family.
+fn covering(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
+    if (rank & 1 == 1) != ip.is_ipv6() {
+        return None;
+    }
+    let net = IpNet::new(ip, u8::try_from(rank >> 2).ok()?).ok()?.trunc();
+    Some(ObjectPrefix { net, host: rank & 2 != 0 })
+}
+
+fn prefix_hash(prefix: ObjectPrefix) -> u64 {
+    address_hash(1, rank(prefix), prefix.net.addr())
+}
+
+fn identity_hash(id: u32) -> u64 {
+    hash(2, &[u64::from(id)])
+}
+
+fn node_hash(ip: IpAddr) -> u64 {
+    address_hash(3, u64::from(ip.is_ipv6()), ip)
+}
+
+fn address_hash(tag: u64, number: u64, ip: IpAddr) -> u64 {
+    let bits = match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let half = |bits: u128| u64::try_from(bits & u128::from(u64::MAX)).unwrap_or(0);
+    hash(tag, &[number, half(bits), half(bits >> 64)])
+}
+
+fn hash(tag: u64, numbers: &[u64]) -> u64 {
+    numbers.iter().fold(mix(tag), |hash, number| mix(hash ^ number))
+}
+
+/// splitmix64.
+fn mix(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}

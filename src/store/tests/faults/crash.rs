@@ -1,0 +1,312 @@
+//! Processes that are killed while they write, and processes that run out of room.
+//!
+//! The test binary runs itself again as the child. Each group's number decides all that it holds, so whatever is found after a kill must be
+//! what one number says, and no older than what the child acknowledged.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::model::{Kind, Record, Sequence};
+use crate::store::tests::{Loaded, cursor, key, load, open, read, record, scope};
+use crate::store::{EngineError, Group, Store, StoreError};
+
+const CHILD_DIRECTORY: &str = "MESHKEEP_TEST_STORE_CHILD_DIRECTORY";
+const CHILD_TASK: &str = "MESHKEEP_TEST_STORE_CHILD_TASK";
+
+/// signal(7).
+const SIGKILL: i32 = 9;
+
+/// How many keys the groups write; each group writes or deletes all of them.
+const KEY_COUNT: u64 = 40;
+
+/// What key `index` holds after group `number`: nothing for one key in ten, another one each time; one value is a big one. Even groups are
+/// small, so that they are windows or segments of one slot.
+fn record_of(number: u64, index: u64) -> (crate::model::EntryKey, Option<Record>) {
+    let key = key(Kind::Service, "paris", &format!("{index:02}"));
+    let length = match (number % 2, index) {
+        (0, _) => 300,
+        (_, 7) => 300_000,
+        _ => 20_000,
+    };
+    let put = !(number + index).is_multiple_of(10);
+    // noise, for anything else would be compressed to nothing
+    let mut value = vec![0; length];
+    StdRng::seed_from_u64(number * KEY_COUNT + index).fill(&mut value[..]);
+    (key.clone(), put.then(|| Record { value: value.into(), ..record(key, number, 0) }))
+}
+
+fn group_of(number: u64) -> Group {
+    let mut group = Group { sequence_reserved: Some(Sequence(number)), ..Group::default() };
+    group.records = (0..KEY_COUNT).map(|index| record_of(number, index)).map(|(key, record)| (key, record.map(Arc::new))).collect();
+    group.cursors.insert(scope(Kind::Service, "paris"), Some(cursor(i64::try_from(number).unwrap())));
+    group
+}
+
+pub(super) fn loaded_of(number: u64) -> Loaded {
+    if number == 0 {
+        return Loaded::default();
+    }
+    Loaded {
+        records: (0..KEY_COUNT).filter_map(|index| record_of(number, index).1).collect(),
+        cursors: vec![(scope(Kind::Service, "paris"), cursor(i64::try_from(number).unwrap()))],
+        sequence_reserved: Sequence(number),
+        ..Loaded::default()
+    }
+}
+
+pub(in crate::store::tests) fn number_of(loaded: &Loaded) -> u64 {
+    loaded.cursors.first().map_or(0, |(_, cursor)| u64::try_from(cursor.revision.0).unwrap())
+}
+
+/// Does nothing in an ordinary run: it is what the other tests start.
+#[test]
+fn the_child_that_the_crash_tests_start() {
+    let (Some(directory), Ok(task)) = (std::env::var_os(CHILD_DIRECTORY), std::env::var(CHILD_TASK)) else { return };
+    let (store, opened) = open(Path::new(&directory));
+    assert_eq!(opened.set_aside, None);
+    match task.as_str() {
+        "write" => write_until_killed(&store),
+        "fill and end" => fill_and_end(&store),
+        "fill and go on" => fill_and_go_on(&store),
+        "start without room" => start_without_room(Path::new(&directory), &store),
+        other => panic!("unknown task {other}"),
+    }
+    // not closed: the process ends as a crash would end it, but for its exit code
+    std::process::exit(0);
+}
+
+fn write_until_killed(store: &Store) {
+    let first = number_of(&read(store)) + 1;
+    eprintln!("opened");
+    for number in first.. {
+        store.apply(&group_of(number)).unwrap();
+        eprintln!("applied {number}");
+        store.tend(Instant::now()).unwrap();
+        if number % 5 == 0 {
+            store.settle(std::time::Duration::from_millis(5)).unwrap();
+        }
+    }
+}
+
+pub(super) fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
+    command
+        .args(["--exact", "store::tests::crash::the_child_that_the_crash_tests_start", "--nocapture"])
+        .env(CHILD_DIRECTORY, directory)
+        .env(CHILD_TASK, task)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// How many writers are killed: 20, or as many as `MESHKEEP_TEST_KILLS` says; `scripts/soak` takes 200.
+fn kills() -> u32 {
+    std::env::var("MESHKEEP_TEST_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
+}
+
+/// Starts a writer, and kills it within the group behind so many; or, if none is wanted, anywhere within its start, where it opens what the one
+/// before has left. Returns the last group that it acknowledged, if any, and how long a start takes.
+fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Option<u64>, Duration) {
+    let mut child = child_command(Command::new(std::env::current_exe().unwrap()), directory, "write");
+    let begun = Instant::now();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let (mut acknowledged, mut times, mut opening) = (None, Vec::new(), opening);
+    if group_count > 0 {
+        assert!(lines.by_ref().any(|line| line == "opened"), "the writer could not open the store");
+        opening = begun.elapsed();
+    }
+    for line in lines.by_ref().filter_map(|line| line.strip_prefix("applied ")?.parse::<u64>().ok()).take(group_count) {
+        acknowledged = Some(line);
+        times.push(Instant::now());
+    }
+    // not to wait for anything, but to strike anywhere within the start or the next group
+    let within = match times.as_slice() {
+        [first, .., last] => last.duration_since(*first) / u32::try_from(group_count - 1).unwrap(),
+        [_] | [] => opening,
+    };
+    let delay = within.mul_f64(rand::rng().random_range(0.0..1.0));
+    println!("kill {delay:?} of {within:?} after group {acknowledged:?}");
+    std::thread::sleep(delay);
+    child.kill().unwrap();
+    // it did not end by itself, as it would where it cannot open what is there
+    assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
+    (lines.filter_map(|line| line.strip_prefix("applied ")?.parse().ok()).last().or(acknowledged), opening)
+}
+
+#[test]
+fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut number, mut opening, mut unseen_kills) = (0, Duration::ZERO, 0);
+    for round in 0..kills() {
+        unseen_kills += 1;
+        let group_count = if round % 2 == 0 { rand::rng().random_range(2..8) } else { 0 };
+        let (acknowledged, took) = kill_a_writer(directory.path(), group_count, opening);
+        assert!(group_count == 0 || acknowledged.is_some_and(|acknowledged| acknowledged > number), "the child wrote nothing");
+        opening = took;
+        // every fourth is followed by another start that is killed, before anybody looks
+        if round % 4 == 0 && round + 1 < kills() {
+            number = acknowledged.unwrap_or(number);
+            continue;
+        }
+        let acknowledged = acknowledged.unwrap_or(number);
+        let (store, opened) = open(directory.path());
+        assert_eq!(opened.set_aside, None);
+        let loaded = read(&store);
+        number = number_of(&loaded);
+        // each may have left a group that it had no time to acknowledge
+        let expected = acknowledged..=acknowledged + std::mem::take(&mut unseen_kills);
+        assert!(expected.contains(&number), "found {number}, expected {expected:?}");
+        assert!(loaded == loaded_of(number), "what is stored is not group {number}");
+    }
+}
+
+/// The room that a child has for each file, in the 512-byte blocks of `ulimit -f`: 16 MiB.
+const FILE_BLOCKS_MAX: u32 = 32_768;
+
+/// Twenty keys that are never deleted.
+fn filler(number: u64) -> Group {
+    let mut group = Group::default();
+    for index in 0..20_u64 {
+        let key = key(Kind::Node, "paris", &format!("{number:03}-{index:02}"));
+        let mut noise = vec![0; 20_000];
+        rand::rng().fill(&mut noise[..]);
+        let record = Record { value: noise.into(), ..record(key.clone(), number, 0) };
+        group.records.insert(key, Some(Arc::new(record)));
+    }
+    group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(i64::try_from(number).unwrap())));
+    group
+}
+
+/// Fills the engine until it fails so many times in a row; the log takes everything all the same. Returns the number of the last group.
+fn fill(store: &Store, attempt_count: usize) -> u64 {
+    for number in 1..200 {
+        store.apply(&filler(number)).unwrap();
+        // opening anew can win back some room, so that one error may be the only one
+        let errors: Vec<StoreError> = (0..attempt_count).map_while(|_| store.settle(Duration::from_secs(60)).err()).collect();
+        if errors.len() == attempt_count {
+            assert!(errors.iter().all(|error| matches!(error, StoreError::Engine { cause: EngineError::Io(_), .. })), "{errors:?}");
+            eprintln!("failed {number}: {errors:?}");
+            // the log goes on
+            let last = number + 5;
+            (number + 1..=last).for_each(|number| store.apply(&filler(number)).unwrap());
+            eprintln!("filled {last}:");
+            return last;
+        }
+    }
+    panic!("never full");
+}
+
+fn fill_and_end(store: &Store) {
+    fill(store, 1);
+}
+
+fn fill_and_go_on(store: &Store) {
+    fill(store, 4);
+    let pid = std::process::id().to_string();
+    assert!(Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:"]).status().unwrap().success());
+    store.apply(&group_of(1000)).unwrap();
+    assert!(store.settle(Duration::from_secs(60)).unwrap());
+    eprintln!("went on");
+}
+
+/// Runs a child whose files cannot grow above a limit, which the engine's reaches. Returns the number of the last group, and all that it said.
+fn run_in_a_small_room(directory: &Path, task: &str) -> (u64, String) {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -S -f \"$1\"; shift; exec \"$@\"", "sh", &FILE_BLOCKS_MAX.to_string()]);
+    command.arg(std::env::current_exe().unwrap());
+    let output = child_command(command, directory, task).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let failed = said.lines().find_map(|line| line.strip_prefix("filled ")?.split(':').next()?.parse().ok());
+    (failed.unwrap_or_else(|| panic!("{said}")), said)
+}
+
+/// The engine fails in the middle of a fold, and what it has of that is anybody's guess: the log has all of it.
+#[test]
+fn a_process_that_ends_while_the_engine_fails_leaves_everything() {
+    let directory = tempfile::tempdir().unwrap();
+    let (last, _) = run_in_a_small_room(directory.path(), "fill and end");
+    let (store, opened) = open(directory.path());
+    assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()));
+    let loaded = read(&store);
+    assert_eq!(loaded.cursors, [(scope(Kind::Node, "paris"), cursor(i64::try_from(last).unwrap()))]);
+    assert_eq!(u64::try_from(loaded.records.len()).unwrap(), last * 20);
+}
+
+#[test]
+fn an_engine_that_fails_takes_what_the_log_has_once_there_is_room_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (last, said) = run_in_a_small_room(directory.path(), "fill and go on");
+    assert!(said.contains("went on"), "{said}");
+    let loaded = load(directory.path());
+    let cursors = vec![(scope(Kind::Node, "paris"), cursor(i64::try_from(last).unwrap())), (scope(Kind::Service, "paris"), cursor(1000))];
+    assert_eq!(loaded.cursors, cursors);
+    let (nodes, services): (Vec<_>, Vec<_>) = loaded.records.into_iter().partition(|record| record.key.kind == Kind::Node);
+    assert_eq!(u64::try_from(nodes.len()).unwrap(), last * 20);
+    assert_eq!(services, loaded_of(1000).records);
+}
+
+/// How a child is run with a small file system of its own in place of a directory, which is copied there and filled up. `unshare` makes
+/// that possible without being root.
+const ON_A_FULL_DISK: &str = r#"
+set -e
+cp -a "$1" "$1.copy"
+mount -t tmpfs -o size=12m tmpfs "$1"
+cp -a "$1.copy/." "$1"
+cat /dev/zero > "$1/filler" 2>/dev/null || true
+shift
+exec "$@"
+"#;
+
+#[test]
+fn a_start_on_a_full_disk_reads_what_is_stored_and_goes_on_once_there_is_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let inner = directory.path().join("data");
+    let (store, _) = open(&inner);
+    store.apply(&group_of(1)).unwrap();
+    store.close().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", ON_A_FULL_DISK, "sh"]).arg(&inner);
+    command.arg(std::env::current_exe().unwrap());
+    let output = child_command(command, &inner, "start without room").wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("went on"), "{said}");
+}
+
+fn start_without_room(directory: &Path, store: &Store) {
+    assert_eq!(read(store), loaded_of(1));
+    let failed = (2..200).find(|number| store.apply(&group_of(*number)).is_err()).expect("the disk must be full");
+    assert!(failed < 20, "{failed} groups of a megabyte have room");
+    assert!(store.apply(&group_of(failed)).is_err());
+    std::fs::remove_file(directory.join("filler")).unwrap();
+    store.apply(&group_of(failed)).unwrap();
+    assert_eq!(read(store), loaded_of(failed));
+    eprintln!("went on");
+}
+
+/// Only what was there when the store was opened may be opened again: an empty store with newer cursors would be ahead.
+#[test]
+fn a_store_that_is_removed_under_the_process_is_not_begun_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group_of(1)).unwrap();
+    drop(store.inner().warm.take().unwrap());
+    std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+    let replaced = |outcome| matches!(outcome, Err(StoreError::Engine { cause: EngineError::Replaced, .. }));
+    store.apply(&group_of(2)).unwrap();
+    assert!(replaced(store.tend(Instant::now())));
+    assert!(!directory.path().join("store").exists());
+    // an older copy in its place is no better
+    let other = tempfile::tempdir().unwrap();
+    drop(open(other.path()));
+    super::damage::copy_directory(&other.path().join("store"), &directory.path().join("store"));
+    assert!(replaced(store.tend(Instant::now())));
+}

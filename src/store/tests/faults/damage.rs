@@ -1,0 +1,510 @@
+//! Damage costs a resync, never the start (docs/develop/invariants.md, 8).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::model::{Epoch, EpochSpan, Kind, Record, Sequence};
+use crate::store::encoding::change::Value;
+use crate::store::encoding::codec;
+use crate::store::engine::Engine;
+use crate::store::engine::slots::{Slot, SlotKind, Slots};
+use crate::store::objects::object::{self, Part};
+use crate::store::tests::{Loaded, cluster, cluster_record, cursor, key, load, open, read, record, scope};
+use crate::store::{Group, Opened, inspect};
+
+/// 400 entries in two scopes, which make three chunks, and the cursors of the scopes.
+pub(in crate::store::tests) fn group() -> Group {
+    let mut group = Group { sequence_reserved: Some(Sequence(500)), ..Group::default() };
+    for seed in 0..400_u32 {
+        let kind = if seed % 2 == 0 { Kind::Node } else { Kind::Service };
+        let key = key(kind, "paris", &format!("{seed:03}"));
+        group.records.insert(key.clone(), Some(Arc::new(record(key, seed.into(), 2000))));
+    }
+    group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(11)));
+    group.cursors.insert(scope(Kind::Service, "paris"), Some(cursor(12)));
+    group.clusters.insert(cluster("paris"), Some(cluster_record(7)));
+    group.epochs = Some(vec![EpochSpan { epoch: Epoch(9), began: Sequence(1), vouched: None }]);
+    group.derived = Some(3);
+    group
+}
+
+fn loaded(group: &Group) -> Loaded {
+    Loaded {
+        records: group.records.values().flatten().map(|record| record.as_ref().clone()).collect(),
+        cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
+        clusters: group.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.clone()?))).collect(),
+        sequence_reserved: group.sequence_reserved.unwrap(),
+        epochs: group.epochs.clone().unwrap_or_default(),
+        // as little can be said for it as for the epochs
+        derived: group.derived.filter(|_| group.epochs.is_some()),
+        ..Loaded::default()
+    }
+}
+
+fn stored() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened, Opened { set_aside: None, created: true, losses: Vec::new() });
+    store.apply(&group()).unwrap();
+    assert!(store.bytes_on_disk() > 0);
+    store.close().unwrap();
+    directory
+}
+
+/// Compares, and says little where a whole value would be pages.
+fn check(found: &Loaded, expected: &Loaded) {
+    let keys = |loaded: &Loaded| loaded.records.iter().map(|record| record.key.to_string()).collect::<Vec<_>>();
+    assert_eq!(keys(found), keys(expected));
+    assert!(found.records == expected.records, "other records");
+    let rest = |loaded: &Loaded| Loaded { records: Vec::new(), ..loaded.clone() };
+    assert_eq!(rest(found), rest(expected));
+}
+
+/// What is left when all cursors are in doubt.
+fn without_cursors() -> Loaded {
+    loaded(&Group { cursors: BTreeMap::new(), epochs: None, ..group() })
+}
+
+/// The slots that hold something, and what.
+fn parts(directory: &Path) -> Vec<(Slot, Part)> {
+    let engine = Engine::open(&directory.join("store")).unwrap();
+    let slots = engine.slots().unwrap().into_iter();
+    slots.filter_map(|slot| Some((slot, object::read_part(slot, engine.get(slot).unwrap()?).unwrap()))).collect()
+}
+
+/// The slot of the chunk that begins there.
+fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, Part) {
+    parts(directory).into_iter().find(|(slot, part)| slot.kind == SlotKind::Chunk && part.head.low == low).unwrap()
+}
+
+/// Flips a bit, so far from the end.
+fn flip(directory: &Path, slot: Slot, from_end: usize) {
+    let engine = Engine::open(&directory.join("store")).unwrap();
+    let mut value = engine.get(slot).unwrap().unwrap();
+    let at = value.len() - from_end;
+    value[at] ^= 1;
+    engine.put(slot, &value).unwrap();
+    engine.sync().unwrap();
+}
+
+/// Damages the chunk that begins there.
+pub(in crate::store::tests) fn flip_last_byte_of(directory: &Path, low: &[u8]) {
+    let (slot, _) = chunk_at(directory, low);
+    flip(directory, slot, 10);
+}
+
+/// It may be all that knew of a key's newest change; without dropping the cursors no resync would ever bring it back.
+#[test]
+fn a_damaged_chunk_costs_its_entries_and_the_cursors_of_their_scopes() {
+    let directory = stored();
+    let (slot, part) = chunk_at(directory.path(), b"e");
+    let high = part.head.high.unwrap();
+    assert!(high.starts_with(b"ecilium/cache/nodes/v1/paris/"), "{}", high.escape_ascii());
+    flip(directory.path(), slot, 10);
+    let mut expected = group();
+    expected.epochs = None;
+    expected.records.retain(|key, _| codec::entry_key(key) >= high);
+    assert!((50..400).contains(&expected.records.len()));
+    expected.cursors.remove(&scope(Kind::Node, "paris"));
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..loaded(&expected) });
+    // gone from the disk as well
+    check(&load(directory.path()), &loaded(&expected));
+}
+
+#[test]
+fn a_chunk_of_unknown_range_costs_every_cursor() {
+    let directory = stored();
+    let (slot, part) = chunk_at(directory.path(), b"e");
+    flip(directory.path(), slot, part.body.unwrap().len() + 10);
+    let mut expected = without_cursors();
+    let high = part.head.high.unwrap();
+    expected.records.retain(|record| codec::entry_key(&record.key) >= high);
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected.clone() });
+    check(&load(directory.path()), &expected);
+}
+
+#[test]
+fn damaged_cursors_cost_only_themselves() {
+    let directory = stored();
+    flip(directory.path(), chunk_at(directory.path(), b"").0, 10);
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &without_cursors());
+}
+
+/// Deletes an entry of the store in a directory, and is killed before that is folded.
+fn delete_and_be_killed(directory: &Path) -> Group {
+    let (store, _) = open(directory);
+    let deleted = key(Kind::Node, "paris", "000");
+    store.apply(&Group { records: BTreeMap::from([(deleted.clone(), None)]), ..Group::default() }).unwrap();
+    let mut left = group();
+    left.records.remove(&deleted);
+    left
+}
+
+fn log_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory.join("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Nobody was told that it is on the disk, so nothing is lost.
+#[test]
+fn a_torn_end_of_the_log_is_no_damage() {
+    let directory = stored();
+    let left = delete_and_be_killed(directory.path());
+    let newest = log_files(directory.path()).pop().unwrap();
+    let mut bytes = fs::read(&newest).unwrap();
+    bytes.extend_from_slice(&[200, 1, 3, 9, 9]);
+    fs::write(&newest, bytes).unwrap();
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened.losses, Vec::<String>::new());
+    check(&read(&store), &loaded(&left));
+}
+
+/// The delete was synced and is lost: no cursor may claim it, and it is reported.
+#[test]
+fn a_damaged_end_of_the_log_that_was_synced_costs_every_cursor() {
+    let directory = stored();
+    let left = delete_and_be_killed(directory.path());
+    let whole = tempfile::tempdir().unwrap();
+    copy_directory(directory.path(), whole.path());
+    check(&load(whole.path()), &loaded(&left));
+    let newest = log_files(directory.path()).pop().unwrap();
+    let bytes = fs::read(&newest).unwrap();
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for damaged in [flipped, bytes[..bytes.len() - 1].to_vec(), Vec::new()] {
+        let copy = tempfile::tempdir().unwrap();
+        copy_directory(directory.path(), copy.path());
+        fs::write(copy.path().join("log").join(newest.file_name().unwrap()), damaged).unwrap();
+        let reported = inspect(copy.path(), &|_| ()).unwrap().findings;
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, reported);
+        assert_eq!(opened.losses.len(), 1, "{:?}", opened.losses);
+        check(&read(&store), &without_cursors());
+        drop(store);
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, Vec::<String>::new());
+        check(&read(&store), &without_cursors());
+    }
+}
+
+/// What the frames behind it say counts, and what only the damaged one said is listed anew.
+#[test]
+fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    let mut expected = group();
+    let keys: Vec<_> = expected.records.keys().cloned().collect();
+    for (number, key) in keys.iter().enumerate().take(30) {
+        let newer = Record { version: 900 + number as u64, ..record(key.clone(), number as u64, 300) };
+        expected.records.insert(key.clone(), Some(Arc::new(newer.clone())));
+        store.apply(&Group { records: BTreeMap::from([(key.clone(), Some(Arc::new(newer)))]), ..Group::default() }).unwrap();
+    }
+    drop(store);
+    let newest = log_files(directory.path()).pop().unwrap();
+    let bytes = fs::read(&newest).unwrap();
+    for share in [2, 5, 8] {
+        let copy = tempfile::tempdir().unwrap();
+        copy_directory(directory.path(), copy.path());
+        let mut damaged = bytes.clone();
+        damaged[bytes.len() * share / 10] ^= 4;
+        fs::write(copy.path().join("log").join(newest.file_name().unwrap()), damaged).unwrap();
+        let reported = inspect(copy.path(), &|_| ()).unwrap().findings;
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, reported);
+        assert!(opened.losses[0].starts_with("its log is damaged, and changes of group"), "{:?}", opened.losses);
+        let found = read(&store);
+        let all = loaded(&expected).records;
+        let older = found.records.iter().zip(&all).filter(|(found, expected)| found != expected).count();
+        assert_eq!((found.records.len(), older), (all.len(), 1));
+        assert!(found.cursors.is_empty() && found.epochs.is_empty());
+        // and the log goes on
+        store.apply(&group()).unwrap();
+        drop(store);
+        let (store, opened) = open(copy.path());
+        assert_eq!(opened.losses, Vec::<String>::new());
+        check(&read(&store), &loaded(&group()));
+    }
+}
+
+/// The engine's files know nothing of the groups that are not folded yet: only the mark does.
+#[test]
+fn an_older_log_beside_a_newer_store_is_noticed() {
+    let directory = stored();
+    let older = tempfile::tempdir().unwrap();
+    copy_directory(&directory.path().join("log"), older.path());
+    drop(delete_and_be_killed(directory.path()));
+    fs::remove_dir_all(directory.path().join("log")).unwrap();
+    copy_directory(older.path(), &directory.path().join("log"));
+    let (store, opened) = open(directory.path());
+    assert_eq!(opened.losses, ["its log is damaged, and changes of group 2 are lost: all clusters are listed anew"]);
+    check(&read(&store), &without_cursors());
+}
+
+/// What is in the chunks may be ahead of what the log can vouch for, or behind it.
+#[test]
+fn a_log_that_does_not_go_with_the_store_costs_every_cursor() {
+    let (older, other) = (stored(), stored());
+    let without = |directory: &Path| fs::remove_dir_all(directory.join("log")).unwrap();
+    let with_log_of = |directory: &Path, other: &Path| {
+        without(directory);
+        copy_directory(&other.join("log"), &directory.join("log"));
+    };
+    let with_store_of = |directory: &Path, other: &Path| {
+        fs::remove_dir_all(directory.join("store")).unwrap();
+        copy_directory(&other.join("store"), &directory.join("store"));
+    };
+    // some groups later, all of them folded
+    let newer = || {
+        let directory = tempfile::tempdir().unwrap();
+        copy_directory(older.path(), directory.path());
+        let (store, _) = open(directory.path());
+        store.apply(&group()).unwrap();
+        store.apply(&group()).unwrap();
+        store.close().unwrap();
+        directory
+    };
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage<'_>); 4] = [
+        ("its log is missing, or is that of another store", &without),
+        ("its log is missing, or is that of another store", &|directory| with_log_of(directory, other.path())),
+        ("its log ends with group 1: those up to 3 are lost", &|directory| with_log_of(directory, older.path())),
+        ("it went back from group 3 to 1: its end is lost", &|directory| with_store_of(directory, older.path())),
+    ];
+    for (reason, damage) in cases {
+        let directory = newer();
+        damage(directory.path());
+        let (store, opened) = open(directory.path());
+        assert_eq!(opened.losses, [format!("{reason}: all clusters are listed anew")]);
+        check(&read(&store), &without_cursors());
+        drop(store);
+        let (store, opened) = open(directory.path());
+        assert!(opened.losses.is_empty(), "{:?}", opened.losses);
+        check(&read(&store), &without_cursors());
+        // and it works again
+        store.apply(&group()).unwrap();
+        drop(store);
+        check(&load(directory.path()), &loaded(&group()));
+    }
+}
+
+/// A file in the middle is gone.
+#[test]
+fn a_gap_in_the_log_below_what_the_chunks_have_costs_every_cursor() {
+    let directory = stored();
+    drop(delete_and_be_killed(directory.path()));
+    drop(delete_and_be_killed(directory.path()));
+    let (store, _) = open(directory.path());
+    store.apply(&Group { sequence_reserved: Some(Sequence(501)), ..Group::default() }).unwrap();
+    store.inner().warm.as_mut().unwrap().fold_some(1).unwrap();
+    store.inner().warm.as_mut().unwrap().slots().sync().unwrap();
+    drop(store);
+    let files = log_files(directory.path());
+    fs::remove_file(&files[files.len() - 2]).unwrap();
+    let (store, opened) = open(directory.path());
+    assert!(opened.losses.iter().any(|loss| loss.contains("are lost")), "{:?}", opened.losses);
+    assert!(read(&store).cursors.is_empty() && read(&store).epochs.is_empty());
+}
+
+#[test]
+fn a_key_that_nobody_wrote_costs_every_cursor() {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    let foreign = BTreeMap::from([(b"xyz".as_slice().into(), Some(Value::Item(b"?".as_slice().into())))]);
+    let number = store.log().append_changes(&foreign);
+    store.log().persist(number, &foreign).unwrap();
+    drop(store);
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..without_cursors() });
+    check(&load(directory.path()), &without_cursors());
+}
+
+#[test]
+fn lost_sequence_marks_fall_back_to_the_records() {
+    let directory = stored();
+    flip(directory.path(), chunk_at(directory.path(), b"f").0, 10);
+    let expected = loaded(&Group { epochs: None, ..group() });
+    let expected = Loaded { sequence_reserved: Sequence(399), clusters: Vec::new(), ..expected };
+    check(&load(directory.path()), &Loaded { damaged_count: 1, ..expected });
+}
+
+/// A repair that was broken off: what was lost looks like whole by now.
+#[test]
+fn a_suspect_store_starts_without_cursors() {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    store.inner().warm.as_mut().unwrap().adopt(0).unwrap();
+    drop(store);
+    check(&load(directory.path()), &without_cursors());
+    check(&load(directory.path()), &without_cursors());
+}
+
+/// The store reads back whole, or without any cursor, or it is set aside and begun anew; then it works again.
+fn check_after_damage(directory: &Path) -> bool {
+    let (store, opened) = open(directory);
+    let found = read(&store);
+    if let Some(set_aside) = &opened.set_aside {
+        assert_eq!(found, Loaded::default());
+        assert!(set_aside.path.starts_with(directory) && set_aside.path.join("db").exists(), "{set_aside:?}");
+        assert!(opened.created);
+    } else {
+        assert!(found == loaded(&group()) || found.cursors.is_empty(), "cursors, and not all that they claim");
+        assert!(found.sequence_reserved == Sequence(500) || found.epochs.is_empty(), "{}", found.sequence_reserved);
+    }
+    for record in found.records {
+        store.apply(&Group { records: BTreeMap::from([(record.key, None)]), ..Group::default() }).unwrap();
+    }
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    assert!(load(directory) == loaded(&group()), "not what was written after the damage");
+    opened.set_aside.is_some()
+}
+
+#[test]
+fn a_damaged_file_of_the_engine_is_set_aside() {
+    let directory = stored();
+    fs::write(directory.path().join("store/conf"), "segment_size: none").unwrap();
+    assert!(check_after_damage(directory.path()));
+}
+
+#[test]
+fn an_emptied_engine_is_set_aside() {
+    let directory = stored();
+    for name in ["store/db", "store/conf"] {
+        fs::write(directory.path().join(name), "").unwrap();
+    }
+    Engine::remove_snapshots(&directory.path().join("store")).unwrap();
+    assert!(check_after_damage(directory.path()));
+}
+
+#[test]
+fn a_file_in_the_engines_place_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("store"), "").unwrap();
+    let (store, opened) = open(directory.path());
+    assert!(opened.set_aside.is_some_and(|set_aside| set_aside.path.is_file()));
+    store.apply(&group()).unwrap();
+}
+
+/// Ends as [`stored`] does, over a log that has been written, reused and rewritten.
+fn stored_in_many_groups() -> tempfile::TempDir {
+    let directory = stored();
+    let (store, _) = open(directory.path());
+    for number in 1..40 {
+        let mut rewritten = Group::default();
+        for record in group().records.into_values().flatten().skip(number % 7).step_by(20) {
+            let delete = number % 5 == 0;
+            let newer = Record { version: record.version + 1, ..record.as_ref().clone() };
+            rewritten.records.insert(newer.key.clone(), (!delete).then(|| Arc::new(newer)));
+        }
+        rewritten.cursors = BTreeMap::from([(scope(Kind::Node, "paris"), Some(cursor(1000 + i64::try_from(number).unwrap())))]);
+        store.apply(&rewritten).unwrap();
+    }
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    directory
+}
+
+#[test]
+fn garbage_anywhere_in_the_log_never_stops_the_start() {
+    let original = stored_in_many_groups();
+    for round in 0..20 {
+        let seed = rand::rng().random();
+        println!("round {round}: seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let directory = tempfile::tempdir().unwrap();
+        copy_directory(&original.path().join("store"), &directory.path().join("store"));
+        let log = directory.path().join("store/db");
+        let mut bytes = fs::read(&log).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        let position = random.random_range(0..used);
+        if random.random_ratio(1, 2) {
+            bytes.truncate(position);
+        } else {
+            let end = (position + 4096).min(bytes.len());
+            random.fill(&mut bytes[position..end]);
+        }
+        fs::write(&log, bytes).unwrap();
+        check_after_damage(directory.path());
+    }
+}
+
+#[test]
+fn only_the_newest_damaged_stores_are_kept() {
+    let directory = stored();
+    let old: Vec<PathBuf> = (1..=5).map(|seconds| directory.path().join(format!("set-aside-damaged-{seconds}"))).collect();
+    let newer = directory.path().join("set-aside-newer-version-1");
+    for path in old.iter().chain([&newer]) {
+        fs::create_dir(path).unwrap();
+    }
+    fs::write(directory.path().join("store/conf"), "segment_size: none").unwrap();
+    assert!(check_after_damage(directory.path()));
+    assert_eq!(old.iter().map(|path| path.exists()).collect::<Vec<_>>(), [false, false, false, true, true]);
+    assert!(newer.exists());
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_set_aside_intact() {
+    let directory = stored();
+    fs::write(directory.path().join("store/format"), "meshkeep store format 4\n").unwrap();
+    let before = files(&directory.path().join("store"));
+    let (store, opened) = open(directory.path());
+    let set_aside = opened.set_aside.unwrap();
+    assert_eq!(set_aside.reason, "it has format 4 of a newer version; this one reads up to 3");
+    assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
+    let mut kept = files(&set_aside.path);
+    kept.retain(|path, _| !path.starts_with("log"));
+    assert_eq!(kept, before);
+    assert_eq!(read(&store), Loaded::default());
+}
+
+#[test]
+fn a_newer_format_is_also_known_by_its_record() {
+    let directory = stored();
+    let engine = Engine::open(&directory.path().join("store")).unwrap();
+    engine.put_plain(codec::FORMAT_KEY, &codec::write_format(4)).unwrap();
+    engine.sync().unwrap();
+    drop(engine);
+    fs::remove_file(directory.path().join("store/format")).unwrap();
+    let before = parts(directory.path()).len();
+    let set_aside = open(directory.path()).1.set_aside.unwrap();
+    let engine = Engine::open(&set_aside.path).unwrap();
+    let kept = engine.slots().unwrap().into_iter().filter(|slot| engine.get(*slot).unwrap().is_some());
+    assert_eq!(kept.count(), before);
+}
+
+#[test]
+fn a_lost_format_file_is_written_again() {
+    let directory = stored();
+    fs::remove_file(directory.path().join("store/format")).unwrap();
+    check(&load(directory.path()), &loaded(&group()));
+    assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 3\n");
+}
+
+/// Every file below a directory and what it holds.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for file in fs::read_dir(directory).unwrap() {
+        let file = file.unwrap();
+        let name = PathBuf::from(file.file_name());
+        if file.file_type().unwrap().is_dir() {
+            found.extend(files(&file.path()).into_iter().map(|(path, bytes)| (name.join(path), bytes)));
+        } else {
+            found.insert(name, fs::read(file.path()).unwrap());
+        }
+    }
+    found
+}
+
+pub(in crate::store::tests) fn copy_directory(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for (path, bytes) in files(from) {
+        fs::create_dir_all(to.join(&path).parent().unwrap()).unwrap();
+        fs::write(to.join(path), bytes).unwrap();
+    }
+}

@@ -1,0 +1,175 @@
+//! What is not ours in the data directory neither stops a start nor is followed, overwritten or waited for.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+
+use super::damage::group;
+use crate::store::tests::{Loaded, load, open, read};
+use crate::store::{Store, StoreError, inspect};
+
+fn stored() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    store.apply(&group()).unwrap();
+    store.close().unwrap();
+    directory
+}
+
+fn fifo(path: &Path) {
+    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
+}
+
+/// A file outside of the data directory, which nobody may change.
+struct Outside {
+    directory: tempfile::TempDir,
+    text: Vec<u8>,
+}
+
+impl Outside {
+    fn new(text: &[u8]) -> Self {
+        let outside = Self { directory: tempfile::tempdir().unwrap(), text: text.to_vec() };
+        fs::write(outside.directory.path().join("file"), text).unwrap();
+        outside
+    }
+
+    /// Puts a link to it, in the place of what is there.
+    fn link_at(&self, path: &Path) {
+        drop(fs::remove_file(path));
+        symlink(self.directory.path().join("file"), path).unwrap();
+    }
+
+    fn is_untouched(&self) {
+        let names: Vec<_> = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["file"]);
+        assert!(fs::read(self.directory.path().join("file")).unwrap() == self.text, "something was written through the link");
+    }
+}
+
+#[test]
+fn odd_names_in_the_log_are_ignored_and_left_alone() {
+    let directory = stored();
+    let log = directory.path().join("log");
+    let newest: u64 = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).max().unwrap();
+    for name in ["09", "+9", "18446744073709551615", "18446744073709551616", "1000000000000000", "x", "-1", " 9"] {
+        fs::write(log.join(name), "not a log").unwrap();
+    }
+    let outside = Outside::new(b"not a log");
+    // in the way of the next files, and far above them
+    fs::create_dir(log.join((newest + 1).to_string())).unwrap();
+    outside.link_at(&log.join((newest + 2).to_string()));
+    fifo(&log.join((newest + 3).to_string()));
+    fs::create_dir(log.join("999999999999999")).unwrap();
+    let names = |directory: &Path| {
+        let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name.parse() != Ok(newest));
+        names.sort();
+        names
+    };
+    let before = names(&log);
+    let inspection = inspect(directory.path(), &|_| ()).unwrap();
+    assert!(inspection.findings.is_empty(), "{:?}", inspection.findings);
+    let (store, opened) = open(directory.path());
+    assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()));
+    assert_eq!(read(&store).records.len(), 400);
+    store.apply(&group()).unwrap();
+    drop(store);
+    let after = names(&log);
+    assert!(before.iter().all(|name| after.contains(name)), "{before:?}, then {after:?}");
+    assert!(after.contains(&(newest + 4).to_string()), "the log goes on behind what is in its way: {after:?}");
+    assert_eq!(load(directory.path()).records.len(), 400);
+    outside.is_untouched();
+}
+
+/// A file of noise with the highest number that a file of the log may have must not leave the log without numbers.
+#[test]
+fn a_file_with_the_highest_number_does_not_end_the_log() {
+    let directory = stored();
+    fs::write(directory.path().join("log/999999999999999"), "noise").unwrap();
+    for _ in 0..2 {
+        let (store, opened) = open(directory.path());
+        assert!(opened.losses.is_empty(), "{:?}", opened.losses);
+        store.apply(&group()).unwrap();
+        drop(store);
+        fs::write(directory.path().join("log/999999999999999"), "noise").unwrap();
+    }
+    // and where the log is begun anew
+    fs::remove_dir_all(directory.path().join("log")).unwrap();
+    fs::create_dir(directory.path().join("log")).unwrap();
+    fs::write(directory.path().join("log/999999999999999"), "noise").unwrap();
+    drop(open(directory.path()));
+    let (_, opened) = open(directory.path());
+    assert!(opened.losses.is_empty(), "{:?}", opened.losses);
+}
+
+#[test]
+fn what_is_no_file_in_the_place_of_the_lock_is_refused_and_named() {
+    let outside = Outside::new(b"of somebody else");
+    type Put<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Put<'_>); 3] = [
+        ("a symbolic link", &|path| outside.link_at(path)),
+        ("a FIFO", &|path| fifo(path)),
+        ("a directory", &|path| fs::create_dir(path).unwrap()),
+    ];
+    for (found, put) in cases {
+        let directory = stored();
+        let lock = directory.path().join("lock");
+        fs::remove_file(&lock).unwrap();
+        put(&lock);
+        for error in [
+            Store::open(directory.path(), crate::store::tests::Duration::ZERO).unwrap_err(),
+            inspect(directory.path(), &|_| ()).unwrap_err(),
+        ] {
+            assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
+            let expected = format!("{} is {found}, which meshkeep neither follows nor overwrites: remove it", lock.display());
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+        outside.is_untouched();
+    }
+}
+
+#[test]
+fn links_and_fifos_in_the_place_of_files_are_set_aside_and_never_followed() {
+    for name in
+        ["store/db", "store/conf", "store/format", "store/synced", "store/snap.0000000000000001", "store", "log", "probe", "reserve"]
+    {
+        for is_link in [true, false] {
+            let directory = stored();
+            let path = directory.path().join(name);
+            // of the directories not what is in them
+            let whole = fs::read(&path).unwrap_or_default();
+            let outside = Outside::new(&whole);
+            if path.is_dir() {
+                fs::rename(&path, directory.path().join("was")).unwrap();
+            }
+            if is_link {
+                outside.link_at(&path);
+            } else {
+                drop(fs::remove_file(&path));
+                fifo(&path);
+            }
+            let inspected = inspect(directory.path(), &|_| ());
+            let is_noticed = !["probe", "reserve"].contains(&name);
+            assert_eq!(inspected.is_ok_and(|inspection| inspection.findings.is_empty()), !is_noticed, "{name}");
+            let (store, opened) = open(directory.path());
+            outside.is_untouched();
+            let loses_all = name.starts_with("store");
+            assert_eq!(opened.set_aside.is_some(), loses_all, "{name}");
+            if let Some(set_aside) = opened.set_aside {
+                let found = if is_link { "a symbolic link" } else { "a FIFO" };
+                assert_eq!(set_aside.reason, format!("{} is {found}, and meshkeep writes none there", path.display()));
+            }
+            assert_eq!(opened.losses.is_empty(), name != "log", "{name}: {:?}", opened.losses);
+            assert_eq!(read(&store).records.len(), if loses_all { 0 } else { 400 }, "{name}");
+            // and it works
+            store.apply(&group()).unwrap();
+            drop(store);
+            let (store, opened) = open(directory.path());
+            assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()), "{name}");
+            assert_ne!(read(&store), Loaded::default());
+            outside.is_untouched();
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Faults: kills, power cuts, full disks, damage and foreign files.
+
+mod crash;
+pub(super) mod damage;
+mod foreign;
+mod full;
+mod power;

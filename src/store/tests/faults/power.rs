@@ -1,0 +1,84 @@
+//! Power cuts on a real file system: ext4 on a loop device over a file in memory (docs/develop/measurements.md §1.2).
+//!
+//! The writer is stopped, and the file behind the device copied without syncing what is mounted: whatever the kernel still holds is lost. The copy
+//! is mounted and must hold all that was acknowledged. Needs root and loop devices, so it runs only where the soak asks for it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::crash::{child_command, loaded_of, number_of};
+use crate::store::tests::{open, read};
+
+/// How many cuts are made; none where it is not set.
+const CUTS: &str = "MESHKEEP_TEST_POWER_CUTS";
+
+/// A file system that is unmounted when it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(image: &Path, at: &Path) -> Self {
+        fs::create_dir_all(at).unwrap();
+        run("mount", &["-o", "loop", text(image), text(at)]);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run("umount", &[text(&self.0)]);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+#[test]
+fn a_power_cut_loses_nothing_that_was_acknowledged() {
+    let cuts: u32 = std::env::var(CUTS).ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(0);
+    for cut in 0..cuts {
+        let in_memory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (acknowledged, found) = cut_power(in_memory.path());
+        println!("cut {cut}: acknowledged {acknowledged}, found {found}");
+    }
+}
+
+fn cut_power(directory: &Path) -> (u64, u64) {
+    let (image, copy) = (directory.join("image"), directory.join("copy"));
+    fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    run("mkfs.ext4", &["-q", text(&image)]);
+    let acknowledged = {
+        let mounted = Mounted::new(&image, &directory.join("mounted"));
+        let mut child = child_command(Command::new(std::env::current_exe().unwrap()), &mounted.0, "write");
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut numbers = lines.filter_map(|line| line.strip_prefix("applied ")?.parse::<u64>().ok());
+        let wanted = rand::rng().random_range(5..80);
+        let mut acknowledged = numbers.by_ref().take(wanted).last().unwrap();
+        // to strike anywhere within the next group
+        std::thread::sleep(Duration::from_micros(rand::rng().random_range(0..30_000)));
+        run("kill", &["-STOP", &child.id().to_string()]);
+        fs::copy(&image, &copy).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        acknowledged = numbers.last().unwrap_or(acknowledged);
+        acknowledged
+    };
+    let mounted = Mounted::new(&copy, &directory.join("after"));
+    let (store, opened) = open(&mounted.0);
+    assert_eq!(opened.set_aside, None);
+    let loaded = read(&store);
+    let found = number_of(&loaded);
+    assert!(found == acknowledged || found == acknowledged + 1, "found {found}, acknowledged {acknowledged}");
+    assert!(loaded == loaded_of(found), "what is stored is not group {found}");
+    (acknowledged, found)
+}
