@@ -1,4 +1,4 @@
-//! Bytes on disk of keys, values and groups of changes, as docs/store.md has them ("Keys and values").
+//! Bytes on disk of keys, values and groups of changes, as docs/develop/store.md has them ("Keys and values").
 
 pub(super) mod bytes;
 pub(super) mod change;
