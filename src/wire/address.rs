@@ -1,4 +1,4 @@
-//! Addresses, masks and prefixes as Go's `net` package writes them to JSON.
+//! Go's `net.IP`, `net.IPMask` and `net.IPNet` in JSON, and the prefixes of Cilium's nodes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,43 +11,44 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use super::go_json::{GoValue, Slot, go_struct, read_text};
 use super::quoted;
 
-/// The base64 of an IPv6 mask, the longest that there is: 16 bytes.
+/// Length of an IPv6 mask (16 bytes, the longest mask) in base64.
 const MASK_TEXT_LENGTH_MAX: usize = 24;
 
-/// How many bits an IPv4-mapped IPv6 address has before the IPv4 one (RFC 4291 §2.5.5.2).
+/// Number of bits of an IPv4-mapped IPv6 address before the IPv4 address (RFC 4291 §2.5.5.2).
 const MAPPED_BITS: u8 = 96;
 
-/// `net.IP`: a string, empty where unset. IPv4-mapped addresses are unmapped, as `net.IP` prints them.
+/// A `net.IP`: a string, empty if unset. IPv4-mapped addresses become IPv4, as `net.IP` prints
+/// them.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Address(pub(super) Option<IpAddr>);
 
-/// `net.IPMask`: base64, or `null`.
+/// A `net.IPMask`: base64, or `null`.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Mask(pub(super) Option<MaskSize>);
 
-/// What Go's `IPMask.Size` says of a mask.
+/// Result of Go's `IPMask.Size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MaskSize {
-    /// How many ones lead; `None` where a one follows a zero.
+    /// Number of leading ones, or `None` if a one follows a zero.
     pub(super) ones: Option<u8>,
-    /// How many bits there are.
+    /// Length of the mask in bits.
     pub(super) bits: u8,
 }
 
-/// The node's `Prefix`: an object with `IP` and `Mask`, or from 1.22 on a string; `null` where it is unset (`pkg/node/types/prefix.go` of
-/// 2026). Bits behind the mask are cleared.
+/// A node's `Prefix`: an object with `IP` and `Mask`, or a string from Cilium 1.22 on, or `null` if
+/// unset (`pkg/node/types/prefix.go` of 2026). Bits behind the mask are cleared.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Prefix(pub(super) Option<IpNet>);
 
 go_struct! {
-    /// The object form of a prefix.
+    /// A prefix in its object form.
     struct IpNetJson {
         ip: Address = "IP",
         mask: Mask = "Mask",
     }
 }
 
-/// Reads an address as `net.ParseIP` does, IPv4-mapped ones unmapped.
+/// Parses an address as `net.ParseIP` does. IPv4-mapped addresses become IPv4.
 pub(super) fn parse_ip(text: &str) -> Result<IpAddr, String> {
     text.parse().map(|ip: IpAddr| ip.to_canonical()).map_err(|_| format!("{} is not an IP address", quoted(text)))
 }
@@ -62,7 +63,7 @@ fn parse_mask(text: &str) -> Result<MaskSize, String> {
     size.ok_or_else(|| format!("{} is not the base64 of a mask", quoted(text)))
 }
 
-/// The mask of a network as Go writes it.
+/// Encodes the mask of a network as Go does.
 pub(super) fn mask_text(net: IpNet) -> String {
     match net.netmask() {
         IpAddr::V4(mask) => STANDARD.encode(mask.octets()),
@@ -70,7 +71,7 @@ pub(super) fn mask_text(net: IpNet) -> String {
     }
 }
 
-/// The size of a mask of 0, 4 or 16 bytes.
+/// Measures a mask of 0, 4 or 16 bytes.
 fn mask_size(mask: &[u8]) -> Option<MaskSize> {
     let bits = match mask.len() {
         0 => 0,
@@ -84,7 +85,8 @@ fn mask_size(mask: &[u8]) -> Option<MaskSize> {
     Some(MaskSize { ones: u8::try_from(ones).ok().filter(|_| canonical), bits })
 }
 
-/// Reads a prefix as `netip.ParsePrefix` does: no zone, and no zeros before the length. IPv4-mapped ones are unmapped.
+/// Parses a prefix as `netip.ParsePrefix` does: without a zone, and without leading zeros in the
+/// length. IPv4-mapped prefixes become IPv4.
 fn parse_prefix(text: &str) -> Result<IpNet, String> {
     let parsed = || {
         let (ip, length) = text.rsplit_once('/')?;
@@ -98,7 +100,8 @@ fn parse_prefix(text: &str) -> Result<IpNet, String> {
 }
 
 impl IpNetJson {
-    /// The prefix, with the mask's ones counted from the start of the unmapped address, as Cilium counts them.
+    /// Converts to a prefix. The mask's ones count from the start of the unmapped address, as in
+    /// Cilium.
     fn net(&self) -> Result<IpNet, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let size = self.mask.0.filter(|size| size.bits > 0).ok_or("Mask is missing")?;
@@ -130,7 +133,7 @@ impl GoValue for Prefix {
     }
 }
 
-/// Tells the forms of a prefix apart.
+/// Accepts every form of a prefix: object, string and `null`.
 struct PrefixVisitor;
 
 impl<'de> Visitor<'de> for PrefixVisitor {

@@ -1,22 +1,27 @@
-//! What a cluster says about itself at `cilium/cluster-config/<cluster>`, and whether it can be in this mesh; from Cilium's
-//! `pkg/clustermesh/types/types.go` (`CiliumClusterConfig`, `ValidateRemoteConfig`).
+//! Cluster configs: `cilium/cluster-config/<cluster>`, from `CiliumClusterConfig` and
+//! `ValidateRemoteConfig` in Cilium's `pkg/clustermesh/types/types.go`.
+//!
+//! Besides the codec, the module checks whether a cluster can be part of this mesh, and which kinds
+//! it publishes.
 
 use super::go_json::{go_struct, parse};
 use super::{bounded, quoted};
 use crate::model::{ClusterConfig, ClusterId, Kind, MaxConnectedClusters};
 
-/// `endpointSlicesExportMode` of a cluster that publishes no services any more (T-clusterconfig-endpointslices-only).
+/// `endpointSlicesExportMode` of a cluster that no longer publishes services
+/// (T-clusterconfig-endpointslices-only).
 const ENDPOINT_SLICES_ONLY: &str = "endpointslices-only";
-/// `endpointSlicesExportMode` of a cluster that publishes both. An absent mode means services alone.
+/// `endpointSlicesExportMode` of a cluster that publishes both. If the mode is absent, it publishes
+/// services only.
 const SERVICES_AND_ENDPOINT_SLICES: &str = "services-and-endpointslices";
 
 go_struct! {
-    /// A cluster config.
+    /// A cluster config as JSON.
     struct ConfigJson {
         id: u32 = "id",
         capabilities: CapabilitiesJson = "capabilities",
     }
-    /// What the cluster can do.
+    /// Capabilities of the cluster.
     struct CapabilitiesJson {
         synced_canaries: bool = "syncedCanaries",
         cached: bool = "cached",
@@ -26,10 +31,10 @@ go_struct! {
     }
 }
 
-/// Reads a cluster config. What it says still has to pass [`validate_cluster_config`].
+/// Parses a cluster config. The caller still has to check it with [`validate_cluster_config`].
 ///
 /// # Errors
-/// One short line that says what is wrong with the JSON.
+/// Returns one short line that says what is wrong with the JSON.
 pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
     let json: ConfigJson = parse("a cluster config", bytes).map_err(|reason| bounded(&reason))?;
     let mode = json.capabilities.endpoint_slices_export_mode;
@@ -43,8 +48,9 @@ pub fn parse_cluster_config(bytes: &[u8]) -> Result<ClusterConfig, String> {
     })
 }
 
-/// A cluster config as a KVStoreMesh writes it of a cluster that it copies (`pkg/clustermesh/kvstoremesh/remote_cluster.go`): cached, and with
-/// canaries. What is not set is left out, as Go does.
+/// Encodes a cluster config as a KVStoreMesh writes it for a cluster that it copies
+/// (`pkg/clustermesh/kvstoremesh/remote_cluster.go`): cached, and with canaries. Unset members are
+/// left out, as in Go.
 #[must_use]
 pub fn write_cached_config(config: &ClusterConfig) -> Vec<u8> {
     let mut capabilities = vec!["\"syncedCanaries\":true".to_owned(), "\"cached\":true".to_owned()];
@@ -53,25 +59,27 @@ pub fn write_cached_config(config: &ClusterConfig) -> Vec<u8> {
     }
     capabilities.extend(config.service_exports_enabled.map(|enabled| format!("\"serviceExportsEnabled\":{enabled}")));
     if let Some(mode) = &config.endpoint_slices_export_mode {
-        // a text is written as JSON has it, whatever it is
+        // the mode is a foreign text, so it needs JSON's escapes
         capabilities.push(format!("\"endpointSlicesExportMode\":{}", serde_json::Value::from(mode.as_str())));
     }
     format!("{{\"id\":{},\"capabilities\":{{{}}}}}", config.id, capabilities.join(",")).into_bytes()
 }
 
-/// How a kind of a cluster is to be read.
+/// State of a kind in a cluster, as its cluster config declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// The cluster publishes it.
+    /// The cluster publishes the kind.
     Published,
-    /// The cluster could publish it and says that it does not: there may be no canary to wait for.
+    /// The cluster supports the kind but has disabled it: there may be no canary to wait for.
     Off,
-    /// The cluster does not have it: nothing is asked for, and what was held is given up.
+    /// The cluster does not have the kind: nothing is requested, and retained entries are dropped.
     Absent,
 }
 
-/// Which kinds a cluster publishes (`pkg/clustermesh/remote_cluster.go`, `Run`; `pkg/clustermesh/kvstoremesh/reflector`): service
-/// exports where it says whether they are on, endpoint slices where it says that it exports them, and then perhaps no services.
+/// Returns the state of a kind in a cluster (`Run` in `pkg/clustermesh/remote_cluster.go`;
+/// `pkg/clustermesh/kvstoremesh/reflector`). Service exports need a flag that enables them, and
+/// `false` means [`Reading::Off`]. Endpoint slices need an export mode.
+/// One of the modes turns services off.
 #[must_use]
 pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
     let mode = config.endpoint_slices_export_mode.as_deref();
@@ -84,15 +92,16 @@ pub fn reading_of(kind: Kind, config: &ClusterConfig) -> Reading {
         (Kind::EndpointSlice, _) => Reading::Absent,
         (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => Reading::Absent,
         (Kind::Service, _) => Reading::Published,
-        // made here, of no source
+        // meshkeep makes these kinds itself; no source has them
         (Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice, _) => Reading::Absent,
     }
 }
 
-/// Checks what the own cluster says of itself: as [`validate_cluster_config`], but that its id must be the own one where that is known.
+/// Checks the own cluster's config. The same as [`validate_cluster_config`], but the id must equal
+/// `own_id` unless that is 0 (unknown).
 ///
 /// # Errors
-/// One short line that says which field is wrong and what it would have to be.
+/// Returns one short line that names the wrong field and the expected value.
 pub fn validate_own_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
     validate_cluster_config(config, ClusterId(0), max)?;
     if own_id != ClusterId(0) && config.id != own_id {
@@ -101,21 +110,22 @@ pub fn validate_own_config(config: &ClusterConfig, own_id: ClusterId, max: MaxCo
     Ok(())
 }
 
-/// Checks whether a cluster can be in the mesh of the own cluster, whose id is 0 where it is not known. That no *other* remote has
-/// the same id is the registry's to check.
+/// Checks whether a cluster can join the mesh of the own cluster, whose id is 0 if it is unknown.
+/// The registry checks that no *other* remote cluster has the same id.
 ///
 /// # Errors
-/// One short line that says which field is wrong and what it would have to be.
+/// Returns one short line that names the wrong field and the expected value.
 pub fn validate_cluster_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
     let id = config.id;
     if id == ClusterId(0) {
-        // Cilium's readers do not tell a missing id from 0 either
+        // Cilium's readers do not distinguish a missing id from 0 either
         return Err(format!("id is 0, which is reserved: expected 1 to {}, the size of the mesh", max.id_max()));
     }
     if id.0 > max.id_max() {
         return Err(format!("id is {id}, expected 1 to {}, the size of the mesh", max.id_max()));
     }
-    // A mesh of the default size takes clusters of releases that do not say their size, as Cilium does.
+    // a mesh of the default size accepts clusters of releases that do not state their size, as in
+    // Cilium
     if max == MaxConnectedClusters::Clusters511 && config.max_connected_clusters != max.id_max() {
         return Err(format!("maxConnectedClusters is {}, expected {}, the size of the mesh", config.max_connected_clusters, max.id_max()));
     }
@@ -216,7 +226,8 @@ mod tests {
         }
     }
 
-    /// The modes that `ValidateRemoteConfig` of Cilium 1.20.2 has (`pkg/clustermesh/types/option.go`).
+    /// The modes are those of `ValidateRemoteConfig` in Cilium 1.20.2
+    /// (`pkg/clustermesh/types/option.go`).
     #[test]
     fn an_export_mode_that_an_agent_refuses_is_refused() {
         let refusal = |mode: &str| {

@@ -1,5 +1,7 @@
-//! Endpoint slices: `…/endpointslices/v1/<cluster>/<namespace>/<slice>`, the only binary value: a zstd frame of a protobuf message;
-//! from Cilium's `pkg/clustermesh/types/endpointslice/endpointslice.go` and its `internal/generated.proto`.
+//! Endpoint slices: `…/endpointslices/v1/<cluster>/<namespace>/<slice>`, from `endpointslice.go`
+//! and `internal/generated.proto` in Cilium's `pkg/clustermesh/types/endpointslice`.
+//!
+//! The value is a zstd frame of a protobuf message, the only binary format among Cilium's values.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -10,26 +12,27 @@ use super::protobuf::{Budget, Field, read_message};
 use super::{Context, quoted};
 use crate::model::{EndpointSlice, SliceEndpoint, SlicePort};
 
-/// How large a slice may be once it is unpacked: the cap of Cilium's own decoder.
+/// Maximum size of an unpacked slice, in bytes. Same as the limit of Cilium's own decoder.
 const UNPACKED_BYTES_MAX: u64 = 16 << 20;
 
-/// The largest window that is kept while unpacking, as a power of two: that cap again, so that a frame cannot ask for more.
+/// Maximum window of a zstd frame, as a power of two: 16 MiB, the limit of an unpacked slice.
 const WINDOW_LOG_MAX: u32 = 24;
 
-/// How much a slice takes decoded, for each byte of its message: the message itself, and its endpoints. One of Kubernetes has a name of its
-/// node, conditions and a zone, some 60 B, and becomes a `SliceEndpoint` of 200 with those names beside.
+/// Memory that a decoded slice needs for each byte of its message, for the message and its
+/// endpoints together. An endpoint of Kubernetes has a node name, conditions and a zone, some 60
+/// bytes. It becomes a `SliceEndpoint` of 200 bytes and the allocations of these names.
 const DECODED_BYTES_FACTOR: u64 = 5;
 
-/// What the value says of itself, beside what the model keeps.
 #[derive(Default)]
 struct Message {
     cluster: String,
-    /// Addresses are read once the family is known: fields may come in any order.
+    /// Endpoints with their addresses as text. Fields may come in any order, so the addresses are
+    /// parsed once the slice's family is known.
     endpoints: Vec<(SliceEndpoint, Vec<String>)>,
     slice: EndpointSlice,
 }
 
-/// Reads and checks an endpoint slice; `name` is what its key calls it, namespace and all.
+/// Decodes and checks an endpoint slice. `name` is the rest of its key, `<namespace>/<slice>`.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<EndpointSlice, String> {
     let (cluster, slice) = read(value)?;
     context.check_cluster("cluster", &cluster)?;
@@ -38,7 +41,7 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
     Ok(slice)
 }
 
-/// Reads an endpoint slice and the cluster that it says it is of.
+/// Decodes an endpoint slice and the name of the cluster in it.
 pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     let bytes = unpack(value)?;
     let mut message = Message::default();
@@ -51,7 +54,7 @@ pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     };
     for (mut endpoint, addresses) in endpoints {
         for text in addresses {
-            // an IPv4-mapped one is of IPv6, as `netip.Addr` has it
+            // an IPv4-mapped address belongs to IPv6, as in `netip.Addr`
             let address: IpAddr = text.parse().map_err(|_| format!("endpoints: {} is not an IP address", quoted(&text)))?;
             if !is_of_family(&address) {
                 return Err(format!("endpoints: {address} is not an address of the slice's family, {}", slice.address_type));
@@ -63,8 +66,9 @@ pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
     Ok((cluster, slice))
 }
 
-/// About how many bytes of memory a slice takes while it is decoded: what it unpacks to, and what that is decoded to. Cilium's frames say
-/// what they unpack to; others are unpacked for it, into nothing.
+/// Estimates the memory in bytes that decoding a slice needs: the unpacked message and the objects
+/// that it becomes. Cilium's frames state their unpacked size. Other frames are unpacked into a
+/// sink to count their bytes.
 pub(super) fn decoded_bytes(value: &[u8]) -> u64 {
     let is_one_frame = zstd_safe::find_frame_compressed_size(value).is_ok_and(|length| length == value.len());
     let said = zstd_safe::get_frame_content_size(value).ok().flatten().filter(|_| is_one_frame);
@@ -73,14 +77,13 @@ pub(super) fn decoded_bytes(value: &[u8]) -> u64 {
     unpacked.min(UNPACKED_BYTES_MAX) * DECODED_BYTES_FACTOR
 }
 
-/// Every frame unpacked, up to a byte more than the cap.
+/// Opens a reader that unpacks every frame, up to one byte more than the limit.
 fn unpacking(value: &[u8]) -> std::io::Result<impl Read> {
     let mut decoder = zstd::stream::read::Decoder::with_buffer(value)?;
     decoder.window_log_max(WINDOW_LOG_MAX)?;
     Ok(decoder.take(UNPACKED_BYTES_MAX + 1))
 }
 
-/// Unpacks every frame, up to the cap.
 fn unpack(value: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = unpacking(value).and_then(|mut unpacking| unpacking.read_to_end(&mut bytes));

@@ -1,9 +1,15 @@
-//! JSON as Go's `encoding/json` reads it, which is how every agent reads these values.
+//! A JSON reader with the semantics of Go's `encoding/json`, with which every agent reads these
+//! values.
 //!
-//! Struct keys match exactly or else without regard to case, map keys exactly; unknown keys are skipped; `null` leaves or makes a zero
-//! value of any type; a key that comes again is read into what is already there, so that scalars and lists are replaced, maps and structs
-//! merged; bytes that are not UTF-8 and escapes of lone surrogates become U+FFFD. serde's derive refuses the repeated keys and cannot match
-//! without regard to case, hence a small trait and a macro in its place.
+//! - A struct key matches a field exactly, or otherwise without regard to case. Map keys match
+//!   exactly. Unknown keys are skipped.
+//! - `null` leaves a scalar as it is, and makes any other type its zero value.
+//! - A repeated key is read into the existing value: it replaces scalars and lists, and merges maps
+//!   and structs.
+//! - Bytes that are not UTF-8 and escapes of lone surrogates become U+FFFD.
+//!
+//! serde's derive rejects repeated keys and cannot ignore case, hence the small trait and the
+//! macro.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,31 +18,30 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// How long `\uXXXX` is.
+/// Length of `\uXXXX`.
 const ESCAPE_LENGTH: usize = 6;
 
-/// A value that JSON can be read into.
+/// A type that JSON can be read into.
 pub(super) trait GoValue: Default {
-    /// Reads JSON into what is already there.
+    /// Reads JSON into the existing value.
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error>;
 }
 
-/// A struct whose fields have names in JSON; made by [`go_struct!`].
+/// A struct with a JSON name for each field. [`go_struct!`] implements it.
 pub(super) trait GoStruct: Default {
-    /// One of its fields.
     type Field: Copy;
 
-    /// The field that a key means.
+    /// Returns the field that a key names.
     fn field(key: &str) -> Option<Self::Field>;
 
-    /// A field's name in JSON.
+    /// Returns the JSON name of a field.
     fn name(field: Self::Field) -> &'static str;
 
-    /// Reads the next value of the map into the field.
     fn read_field<'de, A: MapAccess<'de>>(&mut self, field: Self::Field, map: &mut A) -> Result<(), A::Error>;
 }
 
-/// Declares structs that are read as Go would: `field: Type = "name in JSON"`.
+/// Declares structs that are read as in Go: `field: Type = "name in JSON"`. Each struct needs one
+/// line of documentation.
 macro_rules! go_struct {
     ($(#[doc = $doc:literal] struct $name:ident { $($field:ident: $type:ty = $json:literal,)+ })+) => {$(
         #[doc = $doc]
@@ -83,8 +88,8 @@ macro_rules! go_struct {
 }
 pub(super) use go_struct;
 
-/// Whether a key means the field of a name: without regard to case, in which Go has `ſ` for `s` and the Kelvin sign for `k` too (`foldName`,
-/// `encoding/json/fold.go`).
+/// Returns `true` if a key matches a field's name without regard to case. Go also folds `ſ` to `s`
+/// and the Kelvin sign to `k` (`foldName` in `encoding/json/fold.go`).
 pub(super) fn is_name(name: &str, key: &str) -> bool {
     let folded = |c: char| match c {
         'ſ' => 's',
@@ -94,7 +99,8 @@ pub(super) fn is_name(name: &str, key: &str) -> bool {
     name.eq_ignore_ascii_case(key) || (!key.is_ascii() && key.chars().map(folded).eq(name.chars().map(folded)))
 }
 
-/// A text of JSON in which every escape of a lone surrogate is that of U+FFFD, as Go reads it (`unquoteBytes`, `encoding/json/decode.go`).
+/// Replaces every escape of a lone surrogate in JSON by that of U+FFFD, as Go does (`unquoteBytes`
+/// in `encoding/json/decode.go`).
 fn paired(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut lone = Vec::new();
     let mut at = 0;
@@ -107,7 +113,7 @@ fn paired(text: Cow<'_, str>) -> Cow<'_, str> {
                 lone.push(at);
                 ESCAPE_LENGTH
             }
-            // the escaped character is none that begins an escape
+            // the escaped character can be a backslash, which must not start another escape
             _ => 2,
         };
         at = at.min(text.len());
@@ -120,9 +126,9 @@ fn paired(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Reads a whole value. `what` names it in errors.
+/// Parses a whole document. `what` names it in errors.
 pub(super) fn parse<T: GoValue>(what: &str, bytes: &[u8]) -> Result<T, String> {
-    // as `from_utf8_lossy`, which looks at single bytes even where all are right
+    // `from_utf8_lossy` alone is slower: it inspects single bytes even if all of them are valid
     let text = str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
     let text = paired(text);
     let mut input = serde_json::Deserializer::from_str(&text);
@@ -131,7 +137,7 @@ pub(super) fn parse<T: GoValue>(what: &str, bytes: &[u8]) -> Result<T, String> {
     Ok(value)
 }
 
-/// Reads a string with a meaning; `null` is `None`.
+/// Reads a string and parses it. `null` is `None`.
 pub(super) fn read_text<'de, D: Deserializer<'de>, T>(
     input: D,
     expected: &'static str,
@@ -140,7 +146,7 @@ pub(super) fn read_text<'de, D: Deserializer<'de>, T>(
     input.deserialize_any(Text { expected, parse })
 }
 
-/// A place to read into: the seed of a value, and the visitor of a struct.
+/// A destination to read into: the seed of a value, and the visitor of a struct.
 pub(super) struct Slot<'a, T>(pub(super) &'a mut T);
 
 impl<'de, T: GoValue> DeserializeSeed<'de> for Slot<'_, T> {
@@ -175,7 +181,7 @@ impl<'de, T: GoStruct> Visitor<'de> for Slot<'_, T> {
     }
 }
 
-/// Reads a key and finds the field that it means, without a copy.
+/// Seed that reads a key and finds its field without copying the key.
 struct FieldName<T>(PhantomData<T>);
 
 impl<'de, T: GoStruct> DeserializeSeed<'de> for FieldName<T> {
@@ -198,7 +204,6 @@ impl<T: GoStruct> Visitor<'_> for FieldName<T> {
     }
 }
 
-/// The visitor of [`read_text`].
 struct Text<T> {
     expected: &'static str,
     parse: fn(&str) -> Result<T, String>,
@@ -220,7 +225,7 @@ impl<T> Visitor<'_> for Text<T> {
     }
 }
 
-/// Types that `null` leaves alone and anything else replaces.
+/// Implements [`GoValue`] for types that `null` leaves as they are and any other value replaces.
 macro_rules! scalars {
     ($($type:ty),+) => {$(
         impl GoValue for $type {
@@ -235,10 +240,11 @@ macro_rules! scalars {
 }
 scalars!(bool, u8, u16, u32);
 
-/// Visitors of texts, which `null` leaves alone, and of what it empties: Go's pointers, slices and maps.
+/// Visitor of types that accept `null`. It leaves a string as it is, and empties Go's pointers,
+/// slices and maps.
 struct Nullable<'a, T>(&'a mut T);
 
-/// Read in place: every value is made of texts.
+/// Reuses the string's buffer, because values consist mostly of strings.
 impl GoValue for String {
     fn read<'de, D: Deserializer<'de>>(&mut self, input: D) -> Result<(), D::Error> {
         input.deserialize_any(Nullable(self))
@@ -340,7 +346,8 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, BTreeMap<String, T>> {
     }
 }
 
-/// A map whose entries are in order of their keys, as Go writes them: one allocation where a tree takes one for some entries each.
+/// A map with its entries in key order, which is the order that Go writes. It needs one allocation
+/// for all entries; a `BTreeMap` needs one for every few.
 #[derive(Debug)]
 pub(super) struct Entries<T>(pub(super) Vec<(String, T)>);
 
@@ -376,7 +383,7 @@ impl<'de, T: GoValue> Visitor<'de> for Nullable<'_, Entries<T>> {
             entries.push((key, value));
         }
         if !entries.is_sorted_by(|(one, _), (next, _)| one < next) {
-            // of a key that comes again the last value counts
+            // the last value of a repeated key wins
             entries.reverse();
             entries.sort_by(|(one, _), (other, _)| one.cmp(other));
             entries.dedup_by(|(later, _), (first, _)| later == first);
@@ -390,7 +397,7 @@ mod tests {
     use super::*;
 
     go_struct! {
-        /// One field of each type.
+        /// A struct with one field of each type.
         struct Outer {
             text: String = "text",
             number: u8 = "Number",
@@ -400,7 +407,7 @@ mod tests {
             inner: Inner = "inner",
             entries: Entries<Inner> = "entries",
         }
-        /// Two fields that differ only in case.
+        /// A struct with two fields that differ only in case.
         struct Inner {
             small: u32 = "a",
             capital: u32 = "A",
@@ -437,7 +444,7 @@ mod tests {
         same(r#"{"list":[{"a":1},null],"list":[{"A":2}]}"#, r#"{"list":[{"A":2}]}"#);
         same(r#"{"list":[null],"map":{"x":null}}"#, r#"{"list":[{}],"map":{"x":{}}}"#);
         same(r#"{"text":"\u003c\u00e9"}"#, r#"{"text":"<é"}"#);
-        // Go folds two letters that are not of ASCII
+        // Go folds two letters outside ASCII
         same(r#"{"liſt":[{"a":1}],"entrieſ":{"x":{}}}"#, r#"{"list":[{"a":1}],"entries":{"x":{}}}"#);
         same(r#"{"LIſT":[{"a":1}],"líst":3}"#, r#"{"list":[{"a":1}]}"#);
         for (name, key, same) in
@@ -445,7 +452,7 @@ mod tests {
         {
             assert_eq!(is_name(name, key), same, "{key}");
         }
-        // a surrogate without its other half, in a value or a key, known or not
+        // a surrogate without its other half, in a value or a key, known or unknown
         same(r#"{"text":"a\ud800b\udc00\ud800"}"#, "{\"text\":\"a\u{fffd}b\u{fffd}\u{fffd}\"}");
         same(r#"{"text":"\uD800\uD83D\uDE00\\ud800"}"#, "{\"text\":\"\u{fffd}\u{1f600}\\\\ud800\"}");
         same(r#"{"other":"\udfff","map":{"\ud800\u0041":{}}}"#, "{\"map\":{\"\u{fffd}A\":{}}}");

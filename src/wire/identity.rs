@@ -1,16 +1,18 @@
-//! Identities: `…/id/<number>` with their labels as text, from Cilium's `pkg/labels` and the checks of `pkg/identity/cache/allocator.go`.
+//! Identities: `…/id/<number>` with their labels as text, from Cilium's `pkg/labels` and the checks
+//! of `pkg/identity/cache/allocator.go`.
 
 use super::{Context, quoted};
 use crate::model::{ALLOCATED_IDENTITY_MIN, CLUSTER_LABEL, ClusterId, Identity, IdentityLabels};
 
-/// The source of labels that mean the same everywhere (`LabelSourceReserved`, `pkg/labels`).
+/// Source of labels that mean the same in every cluster (`LabelSourceReserved` in `pkg/labels`).
 const SOURCE_RESERVED: &str = "reserved";
-/// What such a label's key begins with where it is written without a source (`LabelSourceReservedKeyPrefix`).
+/// Prefix of a reserved label's key if it is written without a source
+/// (`LabelSourceReservedKeyPrefix`).
 const RESERVED_KEY_PREFIX: &str = "reserved.";
-/// The source of a label that names none (`LabelSourceUnspec`).
+/// Source of a label that names none (`LabelSourceUnspec`).
 const SOURCE_UNSPEC: &str = "unspec";
 
-/// Reads and checks an identity; `number` is what its key calls it.
+/// Decodes and checks an identity. `number` is the last part of its key.
 pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Result<Identity, String> {
     let id = parse_number(number)?;
     if id < ALLOCATED_IDENTITY_MIN {
@@ -19,13 +21,13 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
     if let Some(range) = context.range_without(id) {
         return Err(format!("identity {id} in the key is outside {} to {} of cluster {}", range.start(), range.end(), context.cluster));
     }
-    // Go takes them as they are; what is no text cannot be shown as one
+    // Go accepts any bytes here; bytes that are not UTF-8 cannot be shown as text
     let labels = parse_labels(&String::from_utf8_lossy(value));
     if labels.is_empty() {
         return Err("labels are empty".into());
     }
     match labels.get(CLUSTER_LABEL) {
-        // as a rule: no text is made for an error that there is not
+        // the usual case: it does not format an error that does not occur
         Some(cluster) if cluster == context.cluster.as_str() => {}
         Some(cluster) => context.check_cluster(&format!("label {CLUSTER_LABEL}"), cluster)?,
         None if context.cluster_id == ClusterId(0) => {}
@@ -34,30 +36,31 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
     Ok(Identity { id, labels })
 }
 
-/// A number in decimal digits, as `strconv.ParseUint` reads it: zeros may lead, so that several keys may mean one identity (`keyToID`,
-/// `pkg/kvstore/allocator/allocator.go`).
+/// Parses decimal digits as `strconv.ParseUint` does. Leading zeros are allowed, so several keys
+/// can name one identity (`keyToID` in `pkg/kvstore/allocator/allocator.go`).
 pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
     number.ok_or_else(|| format!("{} in the key is not an identity's number", quoted(text)))
 }
 
-/// `source:key=value;…` by `source:key`. Nothing is escaped; order says nothing; a label without a key is skipped
-/// (`NewLabelArrayFromSortedList`, Cilium's `pkg/labels/array.go`).
+/// Parses `source:key=value;…` into labels by `source:key`. Nothing is escaped, the order has no
+/// meaning, and a label without a key is skipped (`NewLabelArrayFromSortedList` in Cilium's
+/// `pkg/labels/array.go`).
 fn parse_labels(text: &str) -> IdentityLabels {
     let labels = text.split(';').map(parse_label).filter(|label| !label.key.is_empty());
     IdentityLabels::new(labels.map(|label| (label.source, label.key, label.value)))
 }
 
-/// One label, in its parts.
 struct Label<'a> {
     source: &'a str,
     key: &'a str,
     value: &'a str,
 }
 
-/// `ParseLabel` of Cilium's `pkg/labels/labels.go`: the first `:` ends the source, the first `=` after it the key. `$key` and `reserved.key`
-/// are short for the source `reserved`, whose key may also stand behind the `=`; a label without a source is `unspec`.
+/// Parses one label as `ParseLabel` in Cilium's `pkg/labels/labels.go` does. The first `:` ends the
+/// source, and the first `=` after it ends the key. `$key` and `reserved.key` are short for the
+/// source `reserved`, whose key may also follow the `=`. A label without a source gets `unspec`.
 fn parse_label(text: &str) -> Label<'_> {
     let (source, rest) = match (text.strip_prefix('$'), text.split_once(':')) {
         (Some(rest), _) => (SOURCE_RESERVED, rest),

@@ -1,5 +1,5 @@
-//! ipcache entries: `…/ip/v1/…/<address or prefix>`, from Cilium's `pkg/identity/identity.go` (`IPIdentityPair`) and the checks of
-//! `pkg/ipcache/kvstore.go`.
+//! ipcache entries: `…/ip/v1/…/<address or prefix>`, from `IPIdentityPair` in Cilium's
+//! `pkg/identity/identity.go` and the checks of `pkg/ipcache/kvstore.go`.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -11,11 +11,12 @@ use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
 use crate::model::{IDENTITY_REMOTE_NODE, IpEntry, NamedPort, ObjectPrefix};
 
-/// `host`: from a remote cluster it means another machine (`pkg/identity/numericidentity.go`).
+/// Identity `host`. In a remote cluster's entries it means another machine
+/// (`pkg/identity/numericidentity.go`).
 const IDENTITY_HOST: u32 = 1;
 
 go_struct! {
-    /// An address and its identity. `Metadata` is not used, but it must be a text.
+    /// An address and its identity. `Metadata` is not used, but must be a string.
     struct PairJson {
         ip: Address = "IP",
         mask: Mask = "Mask",
@@ -29,11 +30,11 @@ go_struct! {
         service_account: String = "K8sServiceAccount",
         named_ports: Vec<NamedPortJson> = "NamedPorts",
     }
-    /// The host alone.
+    /// The host of a pair.
     struct HostJson {
         host_ip: Address = "HostIP",
     }
-    /// A port of the pod.
+    /// A named port of the pod.
     struct NamedPortJson {
         name: String = "Name",
         port: u16 = "Port",
@@ -41,7 +42,7 @@ go_struct! {
     }
 }
 
-/// Reads and checks an entry; `name` is what its key calls it.
+/// Decodes and checks an entry. `name` is the last part of its key.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
     let json: PairJson = parse("an IP identity pair", value)?;
     let prefix = json.prefix(name)?;
@@ -52,23 +53,23 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
     Ok(json.into_entry(prefix))
 }
 
-/// The identity in a value, if it can be read at all.
+/// Returns the identity in a value, if the JSON can be read at all.
 pub(super) fn identity(value: &[u8]) -> Option<u32> {
     parse("an IP identity pair", value).ok().map(|json: PairJson| json.identity)
 }
 
-/// The host in a value that was accepted.
+/// Returns the host in a value that was accepted.
 pub(super) fn host_ip(value: &[u8]) -> Option<IpAddr> {
     parse("an IP identity pair", value).ok().and_then(|json: HostJson| json.host_ip.0)
 }
 
-/// Reads the value of an entry that is derived from a node; `name` is `<node>#<address or prefix>`.
+/// Decodes an entry that is derived from a node. `name` is `<node>#<address or prefix>`.
 pub(super) fn decode_derived(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
     let address = name.rsplit_once('#').map(|(_, address)| address);
     decode(address.ok_or_else(|| format!("the key says {}, which names no node's address", quoted(name)))?, value, context)
 }
 
-/// The inverse: of an entry that has no pod.
+/// Encodes a derived entry, which has no pod. The inverse of [`decode_derived`].
 pub(super) fn write_derived(entry: &IpEntry) -> Vec<u8> {
     let host_ip = entry.host_ip.map(|ip| ip.to_string()).unwrap_or_default();
     let IpEntry { prefix: ObjectPrefix { net, host }, identity, encryption_key, .. } = entry;
@@ -76,10 +77,11 @@ pub(super) fn write_derived(entry: &IpEntry) -> Vec<u8> {
     format!(r#"{{"IP":"{}"{mask},"HostIP":"{host_ip}","ID":{identity},"Key":{encryption_key}}}"#, net.addr()).into_bytes()
 }
 
-/// Whether a name is what Go writes for an address, or for a prefix of so many bits.
+/// Returns `true` if a name is exactly what Go prints for an address, or for a prefix if there is a
+/// length.
 fn names(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
     if let (IpAddr::V4(ip), None) = (ip, length) {
-        // the standard parser takes no other way to write an address than the one that is written
+        // the standard parser accepts only the canonical form of an IPv4 address
         return name.parse() == Ok(ip);
     }
     let mut rest = Unwritten(name);
@@ -90,7 +92,8 @@ fn names(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
     written.is_ok() && rest.0.is_empty()
 }
 
-/// What is left of a text that is held against what is written, without a copy of that.
+/// Rest of a text that is compared with formatted output while it is written, without a copy of the
+/// output.
 struct Unwritten<'a>(&'a str);
 
 impl fmt::Write for Unwritten<'_> {
@@ -101,8 +104,9 @@ impl fmt::Write for Unwritten<'_> {
 }
 
 impl PairJson {
-    /// The prefix, if `PrefixString` of it is the key. Host entries are those without a mask; Go gives a mask that is not canonical
-    /// the size 0, and so a prefix that the key does not name. Bits behind the mask are cleared, as the ipcache clears them.
+    /// Returns the prefix if its `PrefixString` is the key. A host entry has no mask. Go gives a
+    /// mask that is not canonical the length 0, so the key does not match such a prefix. Bits
+    /// behind the mask are cleared, as in the ipcache.
     fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));
@@ -127,7 +131,8 @@ impl PairJson {
             pod_name: self.pod_name,
             pod_uid: self.pod_uid,
             service_account: self.service_account,
-            // no larger than it has to be, as a collected vector is that takes over the room of the larger JSON
+            // a boxed slice first: `collect` alone would keep the larger allocation of the JSON's
+            // list
             named_ports: ports.collect::<Box<[NamedPort]>>().into_vec(),
         }
     }

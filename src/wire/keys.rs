@@ -1,30 +1,35 @@
-//! The keys that Cilium uses in etcd, in the form of a cluster's own etcd (`cilium/state`) and in the copy that a KVStoreMesh makes
-//! (`cilium/cache`); from `pkg/clustermesh/kvstoremesh/reflector` and `pkg/kvstore/store`.
+//! Names of Cilium's keys in etcd: below `cilium/state` in a cluster's own etcd, and below
+//! `cilium/cache` in the copy of a KVStoreMesh.
+//!
+//! The rules are those of Cilium's `pkg/clustermesh/kvstoremesh/reflector` and `pkg/kvstore/store`.
+//! In this module, `cached` selects the copy.
 
 use super::quoted;
 use crate::model::{ClusterName, EntryKey, Kind};
 
-/// Written every minute by the cluster's operator (`pkg/kvstore/heartbeat`).
+/// Key that the cluster's operator writes every minute (`pkg/kvstore/heartbeat`).
 pub const HEARTBEAT: &str = "cilium/.heartbeat";
 
-/// Every prefix that some release of Cilium writes below `cilium/cache/`, in order.
+/// Prefixes that any release of Cilium writes below `cilium/cache/`, in key order.
 const KNOWN_CACHED: [&str; 6] = ["endpointslices/v1/", "identities/v1/", "ip/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
 
-/// Every prefix that some release writes below `cilium/state/`, in order, where releases up to 1.15 also register external workloads.
+/// Prefixes that any release of Cilium writes below `cilium/state/`, in key order. Releases up to
+/// 1.15 also register external workloads there.
 const KNOWN_STATE: [&str; 7] =
     ["endpointslices/v1/", "identities/v1/", "ip/v1/", "noderegister/v1/", "nodes/v1/", "serviceexports/v1/", "services/v1/"];
 
-/// What all cluster configs are below.
+/// Prefix of all cluster configs.
 pub const CLUSTER_CONFIGS: &str = "cilium/cluster-config/";
 
-/// Where a cluster says what it is: `cilium/cluster-config/<cluster>`.
+/// Returns the key of a cluster's config, `cilium/cluster-config/<cluster>`.
 #[must_use]
 pub fn cluster_config_key(cluster: &ClusterName) -> String {
     format!("{CLUSTER_CONFIGS}{cluster}")
 }
 
-/// What to list and watch, with the trailing slash that keeps `eu` apart from `eu-west`. Where the keys of a kind name no cluster
-/// (identities and ips in a cluster's own etcd), only the connection tells whose they are.
+/// Returns the prefix to list and watch. Its trailing slash separates `eu` from `eu-west`.
+/// Identities and ipcache entries in a cluster's own etcd do not name the cluster; there only the
+/// connection says which cluster they belong to.
 #[must_use]
 pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String {
     let (root, base) = (root(cached), kind.base());
@@ -35,32 +40,37 @@ pub fn watched_prefix(kind: Kind, cluster: &ClusterName, cached: bool) -> String
     }
 }
 
-/// The key that announces that a resource is complete. It names the base prefix, without the `/id` and `/default` of the watched one.
+/// Returns the key of the canary of a kind. It contains the base prefix, without the `/id` and
+/// `/default` of the watched one.
 #[must_use]
 pub fn canary_key(kind: Kind, cluster: &ClusterName, cached: bool) -> String {
     format!("{}{}{}", synced_prefix(cluster), root(cached), kind.base())
 }
 
-/// Where the canaries of a cluster are: `cilium/synced/<cluster>/`, under the *source's* name also in a KVStoreMesh's etcd.
+/// Returns the prefix of a cluster's canaries, `cilium/synced/<cluster>/`. It has the name of the
+/// *source* cluster in a KVStoreMesh's etcd too.
 #[must_use]
 pub fn synced_prefix(cluster: &ClusterName) -> String {
     format!("cilium/synced/{cluster}/")
 }
 
-/// Which kind a canary announces. `None` for the canaries of other resources, of another form, and for other keys.
+/// Returns the kind of a canary's key. `None` for canaries of other resources or of the other form,
+/// and for other keys.
 #[must_use]
 pub fn canary_kind(key: &[u8], cluster: &ClusterName, cached: bool) -> Option<Kind> {
     let base = key.strip_prefix(synced_prefix(cluster).as_bytes())?.strip_prefix(root(cached).as_bytes())?;
     Kind::ALL.into_iter().find(|kind| kind.base().as_bytes() == base)
 }
 
-/// Maximum length of a source's key, in bytes. Cilium's longest keys have below 700 bytes, and etcd accepts up to 1.5 MiB.
+/// Maximum length of a source's key, in bytes. Cilium's longest keys have less than 700 bytes, and
+/// etcd accepts up to 1.5 MiB.
 const KEY_BYTES_MAX: usize = 4_096;
 
-/// The entry that a source's key means.
+/// Parses a key of the source.
 ///
 /// # Errors
-/// One short line where the key is not below [`watched_prefix`], names nothing there, is longer than 4 KiB, is not UTF-8 or is one of ours.
+/// Returns one short line if the key is not below [`watched_prefix`], has no name there, is longer
+/// than 4 KiB, is not UTF-8, or has the form of an entry that meshkeep derives.
 pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[u8]) -> Result<EntryKey, String> {
     let prefix = watched_prefix(kind, cluster, cached);
     let shown = || quoted(&String::from_utf8_lossy(source_key));
@@ -74,28 +84,28 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
         return Err(format!("key {} has {} bytes: a key may have {KEY_BYTES_MAX}, and Cilium's have below 700", shown(), source_key.len()));
     }
     let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
-    // Kubernetes has no such names; here they are those of the entries that are derived from nodes
+    // Kubernetes allows no such name; here it would be that of an entry derived from a node
     if kind == Kind::Node && EntryKey::split_node_ip(name).is_some() {
         return Err(format!("key {} names no node: a node's name does not end in # and an address or prefix", shown()));
     }
     Ok(EntryKey::new(kind, cluster.clone(), name))
 }
 
-/// The source's own key of an entry: the inverse of [`entry_key`].
+/// Returns the source's key of an entry. The inverse of [`entry_key`].
 #[must_use]
 pub fn source_key(key: &EntryKey, cached: bool) -> String {
     watched_prefix(key.kind, &key.cluster, cached) + &key.name
 }
 
-/// The full prefixes, for instance `cilium/state/nodes/v1/`, that Cilium is known to write, in key order. What lies between and
-/// behind them is unknown to this version.
+/// Returns the full prefixes that Cilium is known to write, such as `cilium/state/nodes/v1/`, in
+/// key order. This version does not know any key outside them.
 #[must_use]
 pub fn known_prefixes(cached: bool) -> Vec<String> {
     let known: &[&str] = if cached { &KNOWN_CACHED } else { &KNOWN_STATE };
     known.iter().map(|prefix| format!("{}{prefix}", root(cached))).collect()
 }
 
-/// What all resources are below.
+/// Returns the common prefix of all resources.
 #[must_use]
 pub const fn root(cached: bool) -> &'static str {
     if cached { "cilium/cache/" } else { "cilium/state/" }

@@ -1,9 +1,10 @@
-//! Cilium's keys and values to and from `model`; the only room that knows their formats.
+//! Codecs for Cilium's etcd keys and values.
 //!
-//! Receives: the bytes of a key and of its value, and what is known of the cluster that sent them. Emits: objects of `model` that
-//! passed the checks an agent makes, or one line that says what is wrong. Deliberately lacks: IO, async, and any memory of earlier
-//! values (keeping the last good one is the writer's work). Nothing here panics on foreign bytes, and what a value can make it
-//! allocate is linear in the value's length.
+//! Decoding applies the checks of a Cilium agent and returns objects of `model`, or one line that
+//! says what is wrong with the value. This is the only room that knows Cilium's formats; [`keys`]
+//! and [`write`](mod@write) are the other direction. It does no IO and remembers no earlier value:
+//! the caller keeps the last good one. Malformed input never panics, and the memory that a value
+//! can allocate is linear in its length.
 
 mod address;
 pub mod cluster_config;
@@ -31,35 +32,38 @@ use ipnet::IpNet;
 
 use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterId, ClusterName, EntryKey, IpEntry, Kind, MaxConnectedClusters, Object, PackedSlice};
 
-/// How much of a foreign text an error repeats, in characters: longer than any Kubernetes name segment (63) and any IPv6 prefix (43).
+/// Maximum length of a foreign text in an error, in characters. It exceeds any Kubernetes name
+/// segment (63) and any IPv6 prefix (43).
 const QUOTE_LENGTH_MAX: usize = 100;
 
-/// How long a reason may be, in characters: two quotes and the words around them.
+/// Maximum length of an error, in characters: two quotes and the words around them.
 const REASON_LENGTH_MAX: usize = 300;
 
-/// What is known of the cluster that a value comes from.
+/// Facts about the cluster that a value comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// The name of its config file, which every value must repeat.
+    /// Name of the cluster's client file. Every value must repeat it.
     pub cluster: &'a ClusterName,
-    /// The id from its cluster config; 0 is "not known" (a cluster without one), and then nothing is checked against it.
+    /// Id from the cluster config. 0 means unknown, and then no id is checked against it.
     pub cluster_id: ClusterId,
-    /// The size of the mesh, which decides the identities that belong to a cluster.
+    /// Size of the mesh. It decides which identities belong to a cluster.
     pub max_connected_clusters: MaxConnectedClusters,
 }
 
-/// Decodes and validates the bytes of a key, by the rules of the agent's own validators (docs/develop/protocol.md §2).
+/// Decodes and validates the value of a key by the rules of the agent's own validators
+/// (docs/develop/protocol.md §2).
 ///
 /// # Errors
-/// One short line that names the field and says what is wrong with it.
+/// Returns one short line that names the field and says what is wrong with it.
 pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Object, String> {
     decode_with(key, value, context, || value.into())
 }
 
-/// Decodes a value that is held already: an object that keeps bytes shares them and takes no copy.
+/// Decodes a value that is already shared. An object that keeps the bytes shares them instead of
+/// copying.
 ///
 /// # Errors
-/// As [`decode`].
+/// The same as those of [`decode`].
 pub fn decode_held(key: &EntryKey, value: &Arc<[u8]>, context: &Context<'_>) -> Result<Object, String> {
     decode_with(key, value, context, || Arc::clone(value))
 }
@@ -81,8 +85,8 @@ fn decode_with(key: &EntryKey, value: &[u8], context: &Context<'_>, held: impl F
     object.map_err(|reason| bounded(&reason))
 }
 
-/// The object of a value that was found good when it came, by all that was known of its cluster then; the object does not depend on that
-/// knowledge. An endpoint slice is not looked into.
+/// Decodes a value that [`decode`] has accepted before. The object does not depend on what was
+/// known of its cluster then, so no context is needed. An endpoint slice is not unpacked.
 #[must_use]
 pub fn decode_accepted(key: &EntryKey, value: &Arc<[u8]>) -> Option<Object> {
     let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
@@ -97,39 +101,41 @@ fn packed_slice(value: Arc<[u8]>) -> PackedSlice {
     PackedSlice::new(value, |value| endpoint_slice::read(value).ok().map(|(_, slice)| slice), decoded_bytes)
 }
 
-/// The value of an entry that is derived from a node: a pair as Cilium writes it, with what a node's address or pod CIDR has. [`decode`]
-/// reads it back.
+/// Encodes an entry that is derived from a node's address or pod CIDR: a pair as Cilium writes it,
+/// with the members that such an entry has. [`decode`] reads it back.
 #[must_use]
 pub fn derived_value(entry: &IpEntry) -> Vec<u8> {
     ip::write_derived(entry)
 }
 
-/// The host that the value of an ip entry names, where [`decode`] took it: a tenth of the work.
+/// Returns the host that the value of an ipcache entry names. The value must have passed
+/// [`decode`]; this costs a tenth of it.
 #[must_use]
 pub fn host_ip(value: &[u8]) -> Option<IpAddr> {
     ip::host_ip(value)
 }
 
-/// The identity that the value of an ipcache entry names, whatever else is wrong with it.
+/// Returns the identity that the value of an ipcache entry names, even if other fields are invalid.
 #[must_use]
 pub fn ip_identity(value: &[u8]) -> Option<u32> {
     ip::identity(value)
 }
 
-/// The pod CIDRs that the value of a node names, where [`decode`] took it.
+/// Returns the pod CIDRs that the value of a node names. The value must have passed [`decode`].
 #[must_use]
 pub fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
     node::pod_cidrs(value)
 }
 
-/// How many ipcache entries the value of a node makes at most, where [`decode`] takes it.
+/// Returns an upper bound on the number of ipcache entries that the value of a node creates. The
+/// value must have passed [`decode`].
 #[must_use]
 pub fn node_entry_count(value: &[u8]) -> usize {
     node::entry_count(value)
 }
 
-/// The identity that a value names though its cluster may not have it, with those that it may have; whatever else is wrong with the value.
-/// `None` also where the cluster's id is not known.
+/// Returns the identity that a value names and the range of its cluster, if the identity is outside
+/// that range. Other faults of the value do not matter. `None` also if the cluster's id is unknown.
 #[must_use]
 pub fn identity_out_of_range(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Option<(u32, RangeInclusive<u32>)> {
     let identity = match key.kind {
@@ -148,7 +154,6 @@ pub fn identity_out_of_range(key: &EntryKey, value: &[u8], context: &Context<'_>
 }
 
 impl Context<'_> {
-    /// Checks the cluster that a value names.
     fn check_cluster(&self, field: &str, cluster: &str) -> Result<(), String> {
         if cluster == self.cluster.as_str() {
             return Ok(());
@@ -156,7 +161,7 @@ impl Context<'_> {
         Err(format!("{field} is {}, expected {:?}", quoted(cluster), self.cluster.as_str()))
     }
 
-    /// Checks the namespace and name that a value claims against its key, `<namespace>/<name>`.
+    /// Checks that namespace and name in a value are those of its key, `<namespace>/<name>`.
     fn check_names(key_name: &str, namespace: &str, name: &str) -> Result<(), String> {
         for (field, text) in [("namespace", namespace), ("name", name)] {
             if text.is_empty() {
@@ -170,7 +175,6 @@ impl Context<'_> {
         Err(format!("namespace and name are {namespace} and {name}, but the key says {key_name}"))
     }
 
-    /// Checks the cluster id that a value claims, where the right one is known.
     fn check_cluster_id(&self, field: &str, cluster_id: u32) -> Result<(), String> {
         if self.cluster_id == ClusterId(0) || cluster_id == self.cluster_id.0 {
             return Ok(());
@@ -178,18 +182,18 @@ impl Context<'_> {
         Err(format!("{field} is {cluster_id}, expected {}, the id in the cluster config of {}", self.cluster_id, self.cluster))
     }
 
-    /// The identities that the cluster allocates from, where its id is known.
+    /// Returns the identities that the cluster may allocate, if its id is known.
     fn identity_range(&self) -> Option<RangeInclusive<u32>> {
         if self.cluster_id == ClusterId(0) { None } else { self.max_connected_clusters.identities_of(self.cluster_id) }
     }
 
-    /// The identities that the cluster allocates from, if an identity that is allocated is not among them.
+    /// Returns the cluster's identity range if `identity` is allocated but outside it.
     fn range_without(&self, identity: u32) -> Option<RangeInclusive<u32>> {
         self.identity_range().filter(|range| identity >= ALLOCATED_IDENTITY_MIN && !range.contains(&identity))
     }
 }
 
-/// A foreign text as an error repeats it: quoted, escaped and cut.
+/// Quotes, escapes and cuts a foreign text for an error.
 fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTE_LENGTH_MAX) {
         None => format!("{text:?}"),
@@ -197,7 +201,8 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A reason of bounded length. It is one line already: every foreign text in it is escaped, by [`quoted`] or by serde.
+/// Cuts an error to its maximum length. It is a single line already: [`quoted`] or serde has
+/// escaped every foreign text in it.
 fn bounded(reason: &str) -> String {
     match reason.char_indices().nth(REASON_LENGTH_MAX) {
         None => reason.to_owned(),

@@ -1,4 +1,5 @@
-//! Nodes: `…/nodes/v1/<cluster>/<node>`, from Cilium's `pkg/node/types/node.go` and the checks of `pkg/node/store/store.go`.
+//! Nodes: `…/nodes/v1/<cluster>/<node>`, from Cilium's `pkg/node/types/node.go` and the checks of
+//! `pkg/node/store/store.go`.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,14 @@ use super::go_json::{go_struct, parse};
 use super::{Context, quoted};
 use crate::model::{Node, NodeAddress};
 
-/// How many ipcache entries may be made of one node. Each pod of a node may have a range of its own in both families, and the largest have
-/// some 1,000 pods; a hundred times that is what lists of other values may have (`protobuf`). A value of etcd's 1.5 MiB has some 110,000.
-/// All of them change at once, at some 0.6 KB each: 60 MB.
+/// Maximum number of ipcache entries per node. Each pod of a node can have a CIDR of its own, and
+/// the largest nodes have some 1,000 pods: a hundred times that, as for the elements of other
+/// values (`protobuf`). A value of etcd's 1.5 MiB could hold some 110,000. They all change in one
+/// step, at some 0.6 KB each: 60 MB.
 const ENTRIES_MAX: usize = 100_000;
 
 go_struct! {
-    /// A node as agents and the clustermesh-apiserver write it. `Source` is the writer's view, which readers overwrite, but it must be a text.
+    /// A node. `Source` is the writer's view, which readers overwrite, but it must be a string.
     struct NodeJson {
         name: String = "Name",
         cluster: String = "Cluster",
@@ -36,7 +38,7 @@ go_struct! {
         wireguard_public_key: String = "WireguardPubKey",
         boot_id: String = "BootID",
     }
-    /// What ipcache entries are made of.
+    /// The fields of a node from which ipcache entries are derived.
     struct EntriesJson {
         addresses: Vec<NodeAddressJson> = "IPAddresses",
         ipv4_pod_cidr: Prefix = "IPv4AllocCIDR",
@@ -48,21 +50,21 @@ go_struct! {
         ipv4_ingress_ip: Address = "IPv4IngressIP",
         ipv6_ingress_ip: Address = "IPv6IngressIP",
     }
-    /// Its pod CIDRs alone.
+    /// The pod CIDRs of a node.
     struct PodCidrsJson {
         ipv4: Prefix = "IPv4AllocCIDR",
         ipv4_secondary: Vec<Prefix> = "IPv4SecondaryAllocCIDRs",
         ipv6: Prefix = "IPv6AllocCIDR",
         ipv6_secondary: Vec<Prefix> = "IPv6SecondaryAllocCIDRs",
     }
-    /// One of its addresses.
+    /// One address of a node.
     struct NodeAddressJson {
         address_type: String = "Type",
         ip: Address = "IP",
     }
 }
 
-/// Reads and checks a node; `name` is what its key calls it.
+/// Decodes and checks a node. `name` is the last part of its key.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Node, String> {
     let json: NodeJson = parse("a node", value)?;
     context.check_cluster("Cluster", &json.cluster)?;
@@ -81,7 +83,8 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
     Ok(node)
 }
 
-/// How many ipcache entries are made of a value at most; none where [`decode`] refuses it for them, or nothing can be read.
+/// Returns an upper bound on the ipcache entries of a value: 0 if the JSON is invalid or [`decode`]
+/// rejects their number.
 pub(super) fn entry_count(value: &[u8]) -> usize {
     let Ok(json) = parse::<EntriesJson>("a node", value) else { return 0 };
     let addresses = json.addresses.iter().filter(|one| one.ip.0.is_some()).count();
@@ -92,7 +95,7 @@ pub(super) fn entry_count(value: &[u8]) -> usize {
     if count > ENTRIES_MAX { 0 } else { count }
 }
 
-/// The pod CIDRs in a value that was accepted, as its node has them.
+/// Returns the pod CIDRs of a value that was accepted.
 pub(super) fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
     let Ok(json) = parse::<PodCidrsJson>("a node", value) else { return Vec::new() };
     let all = [json.ipv4, json.ipv6].into_iter().chain(json.ipv4_secondary).chain(json.ipv6_secondary);
@@ -101,13 +104,14 @@ pub(super) fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
 
 impl NodeJson {
     fn into_node(self) -> Node {
-        // An address without an IP, which Go would keep as nil, says nothing.
+        // Go would keep an address without an IP as nil; it has no use
         let addresses = self.addresses.into_iter().filter_map(|json| Some(NodeAddress { ip: json.ip.0?, address_type: json.address_type }));
         let secondary = self.ipv4_secondary_pod_cidrs.into_iter().chain(self.ipv6_secondary_pod_cidrs);
         Node {
             name: self.name,
             cluster_id: self.cluster_id,
-            // no larger than it has to be, as a collected vector is that takes over the room of the larger JSON
+            // a boxed slice first: `collect` alone would keep the larger allocation of the JSON's
+            // list
             addresses: addresses.collect::<Box<[NodeAddress]>>().into_vec(),
             ipv4_pod_cidr: self.ipv4_pod_cidr.0,
             ipv6_pod_cidr: self.ipv6_pod_cidr.0,

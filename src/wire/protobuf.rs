@@ -1,29 +1,31 @@
-//! Protocol buffers (proto2) as Go's generated code reads them, as far as one kind of value needs it.
+//! A reader for the proto2 wire format, with the semantics of Go's generated code, as far as
+//! endpoint slices need it.
 //!
-//! prost, which is in the tree, is not used: its decoder has no bound on repeated fields, so that a few kilobytes of zstd, which make
-//! 16 MiB of empty messages, would make gigabytes of structs. Here every element is taken off a budget.
+//! prost, which is among the dependencies, does not bound repeated fields: a few kilobytes of zstd
+//! that unpack to 16 MiB of empty messages would become gigabytes of structs. This reader counts
+//! every element against a budget.
 
-/// How many elements (messages, strings, map entries) a value may have: a hundred times the 1,000 endpoints that Kubernetes allows in
-/// a slice (`pkg/apis/discovery/validation`), and at most some 25 MB.
+/// Maximum number of elements (messages, strings, map entries) of a value: a hundred times the
+/// 1,000 endpoints that Kubernetes allows in a slice (`pkg/apis/discovery/validation`). They need
+/// at most some 25 MB.
 const ELEMENTS_MAX: usize = 100_000;
 
-/// How many bytes a varint has at most: 64 bits in groups of 7.
+/// Maximum length of a varint: 64 bits in groups of 7.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// One field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field<'a> {
     /// An integer or a bool.
     Varint(u64),
     /// A string, a message or a map entry.
     Bytes(&'a [u8]),
-    /// A fixed-width number: no field here is one.
+    /// A fixed-width number. No known field has this type.
     Fixed,
-    /// A group, deprecated since proto2 began: no field here is one.
+    /// A group, deprecated since proto2. No known field has this type.
     Group,
 }
 
-/// What is left of the elements that a value may have.
+/// Number of elements that a value may still have.
 #[derive(Debug)]
 pub(super) struct Budget(usize);
 
@@ -33,7 +35,8 @@ impl Budget {
     }
 }
 
-/// Reads a message field by field. `field` gets the number and the content, and ignores those that it does not know.
+/// Reads a message and calls `field` with the number and content of each field. `field` must ignore
+/// unknown numbers.
 pub(super) fn read_message<'a>(
     mut bytes: &'a [u8],
     budget: &mut Budget,
@@ -65,7 +68,7 @@ pub(super) fn read_message<'a>(
 }
 
 impl<'a> Field<'a> {
-    /// The bytes of a string, message or map entry.
+    /// Returns the bytes of a string, message or map entry.
     pub(super) fn bytes(self, name: &str) -> Result<&'a [u8], String> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -73,12 +76,12 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A string; as in Go, bytes that are not UTF-8 are kept as far as they can be.
+    /// Returns a string. Invalid UTF-8 becomes U+FFFD.
     pub(super) fn text(self, name: &str) -> Result<String, String> {
         self.bytes(name).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// An integer. Go's `int32` and `uint32` take the low 32 bits.
+    /// Returns the low 32 bits of an integer, as Go's `int32` and `uint32` do.
     pub(super) fn integer(self, name: &str) -> Result<u32, String> {
         match self {
             Self::Varint(number) => Ok(u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default()),
@@ -86,7 +89,6 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A bool.
     pub(super) fn boolean(self, name: &str) -> Result<bool, String> {
         match self {
             Self::Varint(number) => Ok(number != 0),
@@ -94,7 +96,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A map's entry: key and value are fields 1 and 2 of a message.
+    /// Decodes a map entry: a message with the key in field 1 and the value in field 2.
     pub(super) fn entry(self, name: &str, budget: &mut Budget) -> Result<(String, String), String> {
         let (mut key, mut value) = (String::new(), String::new());
         read_message(self.bytes(name)?, budget, |number, field, _| {
@@ -109,8 +111,8 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Passes the fields of a group and its end, and those of the groups in it. As in Go's generated code (`skipGenerated`) an end is that of the
-/// last group that began, whatever its number.
+/// Skips the fields and the end of a group, with nested groups. An end closes the innermost group
+/// whatever its number is, as in Go's generated code (`skipGenerated`).
 fn skip_group(bytes: &mut &[u8]) -> Result<(), String> {
     let mut depth = 1_usize;
     while depth > 0 {
@@ -170,7 +172,7 @@ mod tests {
     fn fields_are_read_by_their_wire_types() {
         assert_eq!(read(b"\x08\x96\x01\x12\x02hi"), Ok(vec![(1, Field::Varint(150)), (2, Field::Bytes(b"hi"))]));
         assert_eq!(read(b"\x09\0\0\0\0\0\0\0\0\x15\0\0\0\0"), Ok(vec![(1, Field::Fixed), (2, Field::Fixed)]));
-        // groups with each sort of field in them, one within another
+        // nested groups with each wire type in them
         let groups = b"\x5b\x08\x96\x01\x09\0\0\0\0\0\0\0\0\x12\x02hi\x15\0\0\0\0\x63\x64\x5c\x08\x01";
         assert_eq!(read(groups), Ok(vec![(11, Field::Group), (1, Field::Varint(1))]));
         assert_eq!(read(b""), Ok(vec![]));

@@ -1,7 +1,8 @@
-//! Services: `…/services/v1/<cluster>/<namespace>/<name>`, from Cilium's `pkg/clustermesh/store/store.go`.
+//! Services: `…/services/v1/<cluster>/<namespace>/<name>`, from Cilium's
+//! `pkg/clustermesh/store/store.go`.
 //!
-//! A service may have thousands of backends, which have the same ports but for a few: a list of ports is kept once (`Lists`), and read once
-//! where it is the same text (`texts`).
+//! A service can have thousands of backends, and nearly all of them have the same ports. Backends
+//! therefore share one list of ports (`Lists`), and equal text is parsed once (`texts`).
 
 mod texts;
 
@@ -31,7 +32,7 @@ go_struct! {
         shared: bool = "shared",
         cluster_id: u32 = "clusterID",
     }
-    /// The port behind a name; Go keeps a pointer to it, so `null` is no port.
+    /// A port behind its name. Go keeps a pointer to it, so `null` is no port.
     struct PortJson {
         protocol: String = "Protocol",
         port: u16 = "Port",
@@ -47,29 +48,30 @@ go_struct! {
     }
 }
 
-/// Ports by name; the name may be empty.
+/// Ports by name. The name may be empty.
 type PortsJson = Entries<Option<PortJson>>;
 
-/// How many lists of ports are held against the next one: those of a service whose pods are just being replaced by others, for each of
-/// some ways to number its ports. More would be looked through in vain where every backend has its own.
+/// Maximum number of recent lists of ports that the next list is compared with. During a rollout a
+/// service has old and new lists, each with some ways to number the ports. More would cost time
+/// without a match if every backend has its own list.
 const RECENT_LISTS_MAX: usize = 4;
 
-/// A backend and how the source spells its address.
+/// A backend, with its address as the source writes it.
 struct Spelt<'a> {
     text: Cow<'a, str>,
     ip: IpAddr,
     ports: Arc<[Port]>,
 }
 
-/// The lists of ports that came last, each kept once.
+/// The most recent lists of ports, for sharing.
 #[derive(Default)]
 struct Lists<'a> {
-    /// Each with a text that means it, where that is known.
+    /// Lists, each with its JSON text, or `""` if the text is not known.
     recent: Vec<(&'a str, Arc<[Port]>)>,
 }
 
 impl<'a> Lists<'a> {
-    /// Equal ports share the list that is kept already, where there is one.
+    /// Returns the recent list that equals `ports`, or adds `ports` as a new one.
     fn share(&mut self, text: &'a str, ports: Vec<Port>) -> Arc<[Port]> {
         if let Some((known, kept)) = self.recent.iter_mut().find(|(_, kept)| **kept == *ports) {
             *known = text;
@@ -83,15 +85,16 @@ impl<'a> Lists<'a> {
         ports
     }
 
-    /// The list whose text stands at the start of this one, and what follows it.
+    /// Returns the list whose JSON is a prefix of `text`, and the rest of `text`.
     fn take_known<'b>(&self, text: &'b str) -> Option<(Arc<[Port]>, &'b str)> {
-        // an object ends at its own brace, so that what begins like a whole one is that one
+        // a JSON object ends at its own brace, so a text that starts with a known object has that
+        // object first
         let found = self.recent.iter().rev().find_map(|(known, ports)| Some((ports, text.strip_prefix(known)?)));
         found.map(|(ports, rest)| (Arc::clone(ports), rest))
     }
 }
 
-/// Reads and checks a service; `name` is what its key calls it, namespace and all.
+/// Decodes and checks a service. `name` is the rest of its key, `<namespace>/<name>`.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<Service, String> {
     let (json, backends) = match texts::read(value) {
         Some((json, backends)) => (json, Some(backends)),
@@ -104,7 +107,7 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
 }
 
 impl ServiceJson {
-    /// The service; with these backends where they are not among the JSON.
+    /// Converts to a service. `backends` replaces those of the JSON if they were read separately.
     fn into_service(mut self, backends: Option<Vec<Spelt<'_>>>) -> Result<Service, String> {
         let frontends = frontends(std::mem::take(&mut self.frontends))?;
         let backends = match backends {
@@ -124,7 +127,8 @@ impl ServiceJson {
         })
     }
 
-    /// The backends by address. Hostnames and zones belong to the backend that is spelt as they are; Cilium checks no more of them.
+    /// Joins backends by address. Hostnames and zones belong to the backend with the same spelling
+    /// of the address; Cilium does not check them further.
     fn join(&mut self, mut spelt: Vec<Spelt<'_>>) -> Vec<Backend> {
         spelt.sort_by_key(|backend| backend.ip);
         let mut backends: Vec<Backend> = Vec::with_capacity(spelt.len());
@@ -165,7 +169,7 @@ fn frontends(json: Entries<PortsJson>) -> Result<Vec<Frontend>, String> {
     Ok(frontends)
 }
 
-/// The addresses of a field as it spells them, in its order.
+/// Parses the addresses of a field, in the field's order.
 fn spelt<'a>(field: &str, json: Entries<PortsJson>) -> Result<Vec<Spelt<'a>>, String> {
     let (mut spelt, mut lists) = (Vec::with_capacity(json.0.len()), Lists::default());
     for (text, ports) in json.0 {
@@ -179,7 +183,7 @@ fn ports_of(json: PortsJson) -> Vec<Port> {
     json.0.into_iter().filter_map(|(name, port)| port.map(|port| Port { name, protocol: port.protocol, port: port.port })).collect()
 }
 
-/// Joins the ports of one address in two spellings: agents see one backend with all of them.
+/// Merges the ports of two spellings of one address: agents see one backend with all of them.
 fn merge_ports(ports: &mut Arc<[Port]>, more: &[Port]) {
     let mut all = [&**ports, more].concat();
     all.sort_by(|left, right| left.name.cmp(&right.name));

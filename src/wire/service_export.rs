@@ -1,5 +1,5 @@
-//! Service exports: `…/serviceexports/v1/<cluster>/<namespace>/<name>`, from Cilium's
-//! `pkg/clustermesh/mcsapi/types/mcsapiservicespec.go` (`MCSAPIServiceSpec`).
+//! Service exports: `…/serviceexports/v1/<cluster>/<namespace>/<name>`, from `MCSAPIServiceSpec` in
+//! Cilium's `pkg/clustermesh/mcsapi/types/mcsapiservicespec.go`.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -11,17 +11,18 @@ use super::time::{parse_time, zero_time};
 use super::{Context, quoted};
 use crate::model::{ExportPort, ServiceExport};
 
-/// `Type` of `ServiceExport`, the two that `validateServiceType` knows.
+/// Values of `type` that `validateServiceType` accepts.
 const SERVICE_TYPES: [&str; 2] = ["ClusterSetIP", "Headless"];
-/// `SessionAffinity`; headless services of newer releases have an empty one.
+/// Values of `sessionAffinity`. It is empty for headless services of newer releases.
 const SESSION_AFFINITIES: [&str; 3] = ["ClientIP", "None", ""];
 
-/// `InternalTrafficPolicy` and `TrafficDistribution`, where they are given at all.
+/// Values of `internalTrafficPolicy`, if there is one.
 const TRAFFIC_POLICIES: [&str; 2] = ["Cluster", "Local"];
+/// Values of `trafficDistribution`, if there is one.
 const TRAFFIC_DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 
 go_struct! {
-    /// A service export. `Labels` and `Annotations` of older releases are read into the same fields, as Go ignores case.
+    /// A service export. Case is ignored, so `Labels` and `Annotations` of older releases match.
     struct ExportJson {
         cluster: String = "cluster",
         name: String = "name",
@@ -54,7 +55,7 @@ go_struct! {
     }
 }
 
-/// `metav1.Time`: RFC 3339, `null` or absent where zero.
+/// A `metav1.Time`: RFC 3339, `null` or absent if it is zero.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Timestamp(Option<SystemTime>);
 
@@ -66,7 +67,8 @@ impl GoValue for Timestamp {
     }
 }
 
-/// Reads and checks a service export; `name` is what its key calls it, namespace and all. It names no cluster id.
+/// Decodes and checks a service export. `name` is the rest of its key, `<namespace>/<name>`. The
+/// value has no cluster id.
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<ServiceExport, String> {
     let json: ExportJson = parse("a service export", value)?;
     context.check_cluster("cluster", &json.cluster)?;

@@ -1,20 +1,22 @@
-//! Times as Go's `time.Parse` reads them by the layout `time.RFC3339`, which `metav1.Time` uses (`time/format.go`).
+//! Times as Go's `time.Parse` reads them with the layout `time.RFC3339`, which `metav1.Time` uses
+//! (`time/format.go`).
 //!
-//! It takes more than RFC 3339 has (an hour of one digit, a comma before the fraction, offsets up to 24:60) and less (no `t`, `z`, hour 24 or
-//! second 60), hence no crate.
+//! Go accepts more than RFC 3339 (an hour of one digit, a comma before the fraction, offsets up to
+//! 24:60) and less (no `t` or `z`, no hour 24, no second 60). Therefore no crate reads them as Go
+//! does.
 
 use std::time::{Duration, SystemTime};
 
 use jiff::civil::Date;
 
-/// How many digits of a fraction of a second count.
+/// Number of digits of a second's fraction that count.
 const NANO_DIGITS: usize = 9;
 
-/// What is left of a text.
+/// Rest of a text that is being parsed.
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
-    /// A number of so many digits, or of fewer, but one at least.
+    /// Reads a number of `least` to `most` digits.
     fn number(&mut self, least: usize, most: usize) -> Option<i64> {
         let count = self.0.bytes().take(most).take_while(u8::is_ascii_digit).count();
         let (digits, rest) = self.0.split_at_checked(count).filter(|_| count >= least)?;
@@ -27,7 +29,8 @@ impl Rest<'_> {
         Some(())
     }
 
-    /// The nanoseconds of a fraction, of which digits behind the ninth do not count; none if there is none.
+    /// Reads the fraction of a second in nanoseconds, or 0 if there is none. Digits after the ninth
+    /// are ignored.
     fn nanoseconds(&mut self) -> Option<u32> {
         let Some(digits) = self.0.strip_prefix(['.', ',']).filter(|digits| digits.starts_with(|c: char| c.is_ascii_digit())) else {
             return Some(0);
@@ -37,7 +40,7 @@ impl Rest<'_> {
         format!("{:0<NANO_DIGITS$}", &digits[..count.min(NANO_DIGITS)]).parse().ok()
     }
 
-    /// Seconds east of Greenwich.
+    /// Reads the offset from UTC in seconds, positive to the east.
     fn offset(&mut self) -> Option<i64> {
         if self.symbol('Z').is_some() {
             return Some(0);
@@ -50,7 +53,7 @@ impl Rest<'_> {
     }
 }
 
-/// Reads a time; `None` where Go refuses it.
+/// Parses a time. `None` if Go rejects it.
 pub(super) fn parse_time(text: &str) -> Option<SystemTime> {
     let mut rest = Rest(text);
     let year = rest.number(4, 4)?;
@@ -74,12 +77,12 @@ pub(super) fn parse_time(text: &str) -> Option<SystemTime> {
     start?.checked_add(Duration::from_nanos(nanoseconds.into())).filter(|_| rest.0.is_empty())
 }
 
-/// Go's zero time, the start of the year 1, which `metav1.Time` writes as `null`.
+/// Returns Go's zero time, the start of the year 1. `metav1.Time` writes it as `null`.
 pub(super) fn zero_time() -> SystemTime {
     parse_time("0001-01-01T00:00:00Z").unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// A time as canaries and heartbeats have it: in whole seconds, in UTC.
+/// Formats a time as canaries and heartbeats have it: in whole seconds, in UTC.
 #[must_use]
 pub fn time_text(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -91,7 +94,8 @@ pub fn time_text(time: SystemTime) -> String {
 mod tests {
     use super::*;
 
-    /// Seconds and nanoseconds since 1970, as Go says them (`time.Parse(time.RFC3339, …)`, Go 1.26).
+    /// The expected seconds and nanoseconds since 1970 are Go 1.26's (`time.Parse(time.RFC3339,
+    /// …)`).
     #[test]
     fn a_time_reads_back_to_the_second() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_768_210_267_999);

@@ -1,4 +1,5 @@
-//! Values as Cilium's writers make them: Go's `encoding/json`, field by field in the order of its structs (docs/develop/protocol.md §2).
+//! Encoders that produce the same bytes as Cilium's writers: Go's `encoding/json`, with the fields
+//! in the order of its structs (docs/develop/protocol.md §2).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,10 +11,9 @@ use serde::Serialize;
 
 use crate::model::{ClusterConfig, ClusterName, IpEntry, LabelSet, NamedPort, Node, Port, Service};
 
-/// What a node says of who wrote it: what a clustermesh-apiserver has read it from. Readers overwrite it (`pkg/node/store`).
+/// `Source` of a node, as a clustermesh-apiserver sets it. Readers overwrite it (`pkg/node/store`).
 const SOURCE: &str = "custom-resource";
 
-/// A prefix, or `null`.
 #[derive(Serialize)]
 struct PrefixJson {
     #[serde(rename = "IP")]
@@ -33,7 +33,7 @@ impl PrefixJson {
     }
 }
 
-/// The bytes of a mask in base64, as Go writes bytes.
+/// Encodes a mask in base64, as Go encodes bytes.
 fn mask(net: &IpNet) -> String {
     match net {
         IpNet::V4(net) => STANDARD.encode(net.netmask().octets()),
@@ -196,7 +196,7 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// A node, as its cluster announces it.
+/// Encodes a node as its cluster announces it.
 #[must_use]
 pub fn node_value(node: &Node, cluster: &ClusterName) -> Vec<u8> {
     let secondary = |ipv4: bool| PrefixJson::list(node.secondary_pod_cidrs.iter().filter(|net| net.addr().is_ipv4() == ipv4));
@@ -224,7 +224,7 @@ pub fn node_value(node: &Node, cluster: &ClusterName) -> Vec<u8> {
     go_json(&json)
 }
 
-/// A service, as its cluster announces it.
+/// Encodes a service as its cluster announces it.
 #[must_use]
 pub fn service_value(service: &Service, cluster: &ClusterName) -> Vec<u8> {
     let zones = service.backends.iter().filter_map(|backend| {
@@ -254,7 +254,7 @@ fn ports(ports: &[Port]) -> PortsJson<'_> {
     ports.iter().map(|port| (port.name.as_str(), PortJson { protocol: &port.protocol, port: port.port })).collect()
 }
 
-/// An address or prefix and its identity.
+/// Encodes an address or prefix with its identity.
 #[must_use]
 pub fn ip_value(entry: &IpEntry) -> Vec<u8> {
     let json = PairJson {
@@ -273,7 +273,7 @@ pub fn ip_value(entry: &IpEntry) -> Vec<u8> {
     go_json(&json)
 }
 
-/// What a cluster says about itself.
+/// Encodes a cluster config.
 #[must_use]
 pub fn cluster_config_value(config: &ClusterConfig) -> Vec<u8> {
     let capabilities = CapabilitiesJson {
@@ -286,12 +286,13 @@ pub fn cluster_config_value(config: &ClusterConfig) -> Vec<u8> {
     go_json(&ConfigJson { id: config.id.0, capabilities })
 }
 
-/// An empty map is `nil` in Go.
+/// Returns `None` for an empty map, which is `nil` in Go.
 fn some(labels: &LabelSet) -> Option<&LabelSet> {
     (!labels.is_empty()).then_some(labels)
 }
 
-/// JSON with Go's escapes, which are for texts: none of the characters stands anywhere else in JSON.
+/// Encodes JSON with Go's escapes. It can replace characters anywhere, because these occur only
+/// within JSON's strings.
 fn go_json(value: &impl Serialize) -> Vec<u8> {
     let text = serde_json::to_string(value).unwrap_or_else(|error| unreachable!("texts, numbers and lists are JSON: {error}"));
     if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {

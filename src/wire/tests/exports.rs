@@ -1,4 +1,4 @@
-//! Service exports in every historic shape, and endpoint slices, the only binary value.
+//! Tests of service exports in every historic form, and of endpoint slices, the only binary value.
 
 use super::{decode_paris, labels};
 use crate::model::{EndpointSlice, Kind, Object, ServiceExport, SliceEndpoint, SlicePort};
@@ -60,7 +60,7 @@ fn exports_are_refused() {
     assert!(export(r#","exportCreationTimestamp":"2026-01-01T00:00:00Z","type":"Headless","sessionAffinity":"""#).is_ok());
 }
 
-/// A protobuf field of bytes.
+/// Encodes a length-delimited protobuf field.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut length = content.len();
@@ -89,7 +89,7 @@ fn slice(message: &[u8]) -> Result<EndpointSlice, String> {
     }
 }
 
-/// The fields that every slice needs.
+/// Encodes the fields that every slice needs.
 fn named(address_type: &str) -> Vec<u8> {
     [field(1, b"paris"), varint(2, 1), field(3, b"s"), field(4, b"n-1"), field(7, address_type.as_bytes())].concat()
 }
@@ -113,7 +113,7 @@ fn a_slice_is_read_in_full() {
     ]
     .concat();
     let port = [field(1, b"http"), field(2, b"TCP"), varint(3, 80)].concat();
-    // fields that are not known yet are passed over, whatever their type
+    // unknown fields are skipped, whatever their type
     let unknown = [varint(15, 1), field(14, b"x"), vec![13 << 3 | 5, 0, 0, 0, 0]].concat();
     let message = [
         field(8, &endpoint),
@@ -146,7 +146,7 @@ fn a_slice_is_read_in_full() {
     assert_eq!(slice(&message.concat()), Ok(expected));
 }
 
-/// As `ClusterEndpointSlice.validate` and Go's generated code take them.
+/// The rules are those of `ClusterEndpointSlice.validate` and Go's generated code.
 #[test]
 fn a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups() {
     let plain = |address_type: &str| EndpointSlice {
@@ -170,7 +170,8 @@ fn a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups() {
     port(65_536, b"\x80\x80\x04");
     port(-1, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");
     port(i32::MIN, b"\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x01");
-    // an unknown group, with one in it, at the top and in an endpoint; a known field is none
+    // an unknown group that contains another, at the top and in an endpoint; a known field inside
+    // it is ignored
     let group = [vec![15 << 3 | 3], field(1, b"x"), vec![2 << 3 | 3, 2 << 3 | 4, 15 << 3 | 4]].concat();
     let with_groups = [group.clone(), named("IPv4"), field(8, &group), group].concat();
     assert_eq!(slice(&with_groups), Ok(EndpointSlice { endpoints: vec![SliceEndpoint::default()], ..plain("IPv4") }));
@@ -202,7 +203,7 @@ fn what_is_not_one_whole_frame_of_zstd_is_refused() {
         let reason = refused(bytes);
         assert!(reason.starts_with("value is"), "{reason}");
     }
-    // Go's decoder reads frames one behind the other, too
+    // Go's decoder also reads consecutive frames
     let halves = [packed(&named("IPv4")[..7]), packed(&named("IPv4")[7..])].concat();
     assert!(decode_paris(Kind::EndpointSlice, "s/n-1", &halves, 1).is_ok());
 }

@@ -1,4 +1,5 @@
-//! What Go's readers make of values that no writer of Cilium writes, as its 1.20.2 does: whole values, or that they are refused.
+//! Tests of values that Cilium never writes but Go's readers accept or reject: the results are
+//! those of Cilium 1.20.2.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,7 +34,7 @@ fn field_names_match_without_case_also_in_two_letters_of_other_scripts() {
     for json in [
         r#"{"cluſter":"paris","nameſpace":"s","name":"n","bacKendſ":{"10.0.0.1":{"a":{"Port":1}}},"ſhared":true}"#,
         r#"{"CLUSTER":"paris","namespace":"s","name":"n","shared":true,"BACKENDS":{"10.0.0.1":{"a":{"PORT":1}}}}"#,
-        // read into what is there already
+        // a repeated key is read into the existing value
         r#"{"CLUSTER":"paris","namespace":"s","name":"n","shared":true,"bacKends":{"10.0.0.1":{"a":{"Port":1}}},"backends":{}}"#,
     ] {
         assert_eq!(backed(json), plain, "{json}");

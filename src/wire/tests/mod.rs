@@ -1,4 +1,5 @@
-//! What the formats must mean: the samples, every refusal and the traps of the protocol that belong to this room.
+//! Tests of the formats: the samples, every rejection, and the traps of docs/develop/protocol.md
+//! that concern this room.
 
 mod exports;
 mod go_corners;
@@ -20,7 +21,6 @@ fn labels(pairs: &[(&str, &str)]) -> LabelSet {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Decodes a value of cluster `paris`.
 fn decode_paris(kind: Kind, name: &str, value: &[u8], cluster_id: u32) -> Result<Object, String> {
     let paris = cluster("paris");
     let context = Context { cluster: &paris, cluster_id: ClusterId(cluster_id), max_connected_clusters: MaxConnectedClusters::Clusters255 };

@@ -1,11 +1,12 @@
-//! Every refusal, and what is accepted although it looks odd.
+//! Tests of every rejection, and of odd values that are accepted.
 
 use crate::model::{ClusterId, EntryKey, Kind, MaxConnectedClusters, Object};
 use crate::wire::{Context, decode, node_entry_count};
 
 use super::{cluster, decode_paris, labels};
 
-/// One row: the rest of the key, the value, the cluster's id, and how the reason begins; empty where it is accepted.
+/// Rest of the key, value, the cluster's id, and the start of the expected error; empty if the
+/// value is accepted.
 type Row<'a> = (&'a str, &'a str, u32, &'a str);
 
 #[track_caller]
@@ -51,7 +52,8 @@ fn nodes_are_refused() {
     );
 }
 
-/// Else 32 MB of pod CIDRs, in one value, would become a million and a half of entries in one step.
+/// Without the limit, a value with 32 MB of pod CIDRs would become a million and a half entries in
+/// one step.
 #[test]
 fn a_node_has_so_many_addresses_and_pod_cidrs_at_most() {
     let node = |nets: u32| {

@@ -1,4 +1,4 @@
-//! The 77 samples: all of them decode, and one of each kind and shape is compared in full.
+//! Tests of the 77 samples: all of them decode, and one of each kind and form is compared in full.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{cluster, labels, slice_object};
 
 const SAMPLES: &str = include_str!("../../../tests/data/samples.jsonl");
 
-/// A sample as an etcd holds it.
+/// A key and value as an etcd stores them.
 struct Sample {
     key: String,
     value: Vec<u8>,
@@ -44,8 +44,9 @@ fn context(cluster: &ClusterName) -> Context<'_> {
     Context { cluster, cluster_id: ClusterId(id), max_connected_clusters: MaxConnectedClusters::Clusters255 }
 }
 
-/// The entries that the samples of one form hold. In state form the clusters share the prefixes of identities and ips, as they do not
-/// share an etcd in reality; the cluster's name or its nodes' addresses in the value tell them apart.
+/// Returns the entries of the samples in one form. The clusters of the samples in state form share
+/// the prefixes of identities and ipcache entries, although real clusters do not share an etcd. The
+/// cluster's name or its nodes' addresses in the value distinguish them.
 fn entries(cached: bool) -> BTreeMap<EntryKey, Object> {
     let mut entries = BTreeMap::new();
     for sample in samples().into_iter().filter(|sample| sample.cached == cached) {
@@ -121,9 +122,11 @@ fn what_is_written_is_what_the_samples_say_byte_for_byte() {
             _ => continue,
         };
         written[place] += 1;
-        // the nodes of one of the two were written by agents, and a range has bits behind its length, which the model does not keep
+        // agents wrote the nodes of one cluster, and one CIDR has bits behind its length, which the
+        // model drops
         let text = text.replace(r#""Source":"local""#, r#""Source":"custom-resource""#).replace(".220.0\"", ".208.0\"");
-        // a remote's host is read as a remote node, and newer writers leave out what is none
+        // a remote cluster's host is decoded as a remote node, and newer writers omit an absent
+        // mask
         let text = text.replace(r#""ID":1,"#, r#""ID":6,"#);
         let text = if text.contains("Mask") { text } else { text.replace(r#"","HostIP""#, r#"","Mask":null,"HostIP""#) };
         assert_eq!(String::from_utf8(bytes).unwrap(), text, "{}", sample.key);
@@ -168,7 +171,7 @@ fn every_canary_sample_announces_its_kind() {
             }
         }
     }
-    // paris announces no endpoint slices
+    // paris publishes no endpoint slices
     assert_eq!(announced.len(), 2 * 2 * Kind::ALL.len() - 2);
 }
 
@@ -180,7 +183,7 @@ fn assert_sample(cache_form: &str, expected: Object) {
 
 #[test]
 fn objects_take_no_more_room_than_they_need() {
-    // of one that is in all others' place: an ip entry is the most frequent by far
+    // every object is an enum of this size, and ipcache entries are by far the most frequent kind
     assert!(size_of::<Object>() <= 184, "{} B", size_of::<Object>());
     for (key, object) in entries(false) {
         match object {

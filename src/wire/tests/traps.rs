@@ -1,4 +1,5 @@
-//! The traps of the protocol that belong to this room, by their numbers in docs/develop/protocol.md §11.
+//! Tests of the protocol's traps that concern this room, by their numbers in
+//! docs/develop/protocol.md §11.
 
 use crate::model::{Identity, Kind, Node, Object, Service};
 use crate::wire::cluster_config::parse_cluster_config;

@@ -1,4 +1,4 @@
-//! Endpoint slices as their writers pack them, from what they mean: for tests that begin with the object.
+//! Encoder of endpoint slices in the format of their writers, for tests that start from the object.
 
 use crate::model::{EndpointSlice, LabelSet, Object, SliceEndpoint, SlicePort};
 
@@ -36,7 +36,7 @@ fn endpoint(endpoint: &SliceEndpoint) -> Vec<u8> {
     let conditions = [(1, endpoint.ready), (2, endpoint.serving), (3, endpoint.terminating)];
     let conditions: Vec<u8> = conditions.into_iter().filter_map(|(field, is)| Some(integer(field, is?.into()))).flatten().collect();
     let hints: Vec<u8> = endpoint.for_zones.iter().flat_map(|zone| bytes(1, &text(1, zone))).collect();
-    // an endpoint of nothing is one element of those that a value may have
+    // empty messages are left out, so that an empty endpoint uses one element of the budget
     let message = |field: u8, content: &[u8]| if content.is_empty() { Vec::new() } else { bytes(field, content) };
     let names = [text(6, &endpoint.node_name), text(7, &endpoint.zone)].concat();
     let rest = [message(2, &conditions), entries(5, &endpoint.topology), names, message(8, &hints)];
@@ -48,12 +48,12 @@ fn port(port: &SlicePort) -> Vec<u8> {
         .concat()
 }
 
-/// The object of a slice, as the mirror holds it.
+/// Returns the object of a slice in the mirror's form.
 pub(crate) fn slice_object(slice: &EndpointSlice) -> Object {
     Object::EndpointSlice(super::super::packed_slice(slice_value(slice).into()))
 }
 
-/// The value of a slice; of which cluster, it does not say.
+/// Encodes a slice, without a cluster name.
 pub(crate) fn slice_value(slice: &EndpointSlice) -> Vec<u8> {
     let endpoints: Vec<u8> = slice.endpoints.iter().flat_map(|one| bytes(8, &endpoint(one))).collect();
     let ports: Vec<u8> = slice.ports.iter().flat_map(|one| bytes(9, &port(one))).collect();
