@@ -1,4 +1,7 @@
-//! Bytes of memory that clients share: room for answers that are made, or made and not read yet, and for what requests keep.
+//! Memory that clients share, counted in bytes.
+//!
+//! The memory is for answers that are being written or sent, and for values that requests keep. A
+//! [`Held`] is a client's permit for some bytes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,17 +11,21 @@ use tokio::sync::Notify;
 
 use super::client::Client;
 
-/// How much of a budget one client may have.
+/// Part of a budget that one client may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// A multiple of what is free. With one a client alone gets half of all, of two each gets a third, and whoever comes finds some (Choudhury and
-    /// Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). With two it is two thirds, and two fifths each.
+    /// A multiple of the bytes that are free.
+    ///
+    /// With 1, a single client gets half of the budget and two clients get a third each; a new
+    /// client always finds some memory (Choudhury and Hahne, "Dynamic queue length thresholds for
+    /// shared-memory packet switches", 1998). With 2, a single client gets two thirds and two
+    /// clients get two fifths each.
     TimesFree(usize),
-    /// A number of bytes.
+    /// A fixed number of bytes.
     Bytes(usize),
 }
 
-/// What all clients together have of some memory.
+/// Number of bytes that all clients together may hold, with the bytes that each client holds now.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
@@ -33,7 +40,7 @@ struct State {
     by_client: HashMap<Client, usize>,
 }
 
-/// Bytes that are taken; free again when dropped.
+/// Permit for some bytes. Dropping it returns them to the budget.
 #[derive(Debug)]
 pub struct Held {
     budget: Arc<Budget>,
@@ -41,16 +48,16 @@ pub struct Held {
     bytes: usize,
 }
 
-/// Why there are no more bytes.
+/// Reason why a client gets no more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRoom {
     /// The client has its share.
     OfClient,
-    /// All of it is taken.
+    /// The budget has fewer free bytes than requested.
     InAll,
 }
 
-/// Some bytes, and their room.
+/// Bytes of an answer with their permit.
 struct Owned {
     bytes: Vec<u8>,
     _held: Held,
@@ -63,33 +70,36 @@ impl AsRef<[u8]> for Owned {
 }
 
 impl Budget {
-    /// A budget of a number of bytes, of which a client gets a share.
+    /// Creates a budget of `bytes_max`, of which one client may have `share`.
     #[must_use]
     pub fn new(bytes_max: usize, share: Share) -> Arc<Self> {
         Arc::new(Self { bytes_max, share, state: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Takes bytes from the budget.
+    /// Takes bytes from the budget without waiting.
     ///
     /// # Errors
-    /// [`NoRoom`] where there are not as many.
+    /// [`NoRoom`] if the budget or the client's share has fewer bytes left.
     pub fn take(budget: &Arc<Self>, client: Client, bytes: usize) -> Result<Held, NoRoom> {
         budget.add(client, bytes)?;
         Ok(Held { budget: Arc::clone(budget), client, bytes })
     }
 
-    /// Nothing yet.
+    /// Creates a permit for zero bytes, which can grow.
     #[must_use]
     pub fn none(budget: &Arc<Self>, client: Client) -> Held {
         Held { budget: Arc::clone(budget), client, bytes: 0 }
     }
 
-    /// Waits until the bytes are free for this client. A caller that waits must hold none, or two of them could wait for each other.
+    /// Waits until `bytes` are free for this client.
+    ///
+    /// The caller must not have a permit of this budget, otherwise two callers could wait for each
+    /// other.
     pub async fn wait(budget: &Arc<Self>, client: Client, bytes: usize) -> Held {
         loop {
             let freed = budget.freed.notified();
             tokio::pin!(freed);
-            // from here on nothing that becomes free is missed
+            // from here on no notification is missed
             freed.as_mut().enable();
             if let Ok(held) = Self::take(budget, client, bytes) {
                 return held;
@@ -136,23 +146,24 @@ impl Budget {
 }
 
 impl Held {
-    /// How many bytes it has.
+    /// Returns the number of bytes of the permit.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes more bytes.
+    /// Adds bytes to the permit.
     ///
     /// # Errors
-    /// [`NoRoom`] where there are not as many; it keeps what it has.
+    /// [`NoRoom`] if the budget or the client's share has fewer bytes left; the permit then stays
+    /// as it is.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         self.budget.add(self.client, bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives back all bytes above a number.
+    /// Returns the bytes above `bytes` to the budget.
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {
             self.budget.resize(self.client, self.bytes, bytes);
@@ -160,7 +171,7 @@ impl Held {
         }
     }
 
-    /// Moves bytes to a new permit, at most all of them.
+    /// Moves up to `bytes` bytes to a new permit.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -168,7 +179,8 @@ impl Held {
         Self { budget: Arc::clone(&self.budget), client: self.client, bytes }
     }
 
-    /// An answer, which takes as much room as it has bytes until the last of them is sent.
+    /// Binds the permit to an answer. It then covers the capacity of `bytes`, and is dropped with
+    /// the last clone of the answer.
     #[must_use]
     pub fn with(mut self, bytes: Vec<u8>) -> Bytes {
         let length = bytes.capacity();
@@ -205,7 +217,7 @@ mod tests {
         let budget = Budget::new(64 * ONE, Share::TimesFree(1));
         let mut held = fill(&budget, client(1));
         assert_eq!((held.len(), Budget::take(&budget, client(1), ONE).unwrap_err()), (32, NoRoom::OfClient));
-        // small answers take what they are
+        // an answer occupies its own size, not what was reserved for it
         let made: Vec<Bytes> = held.drain(1..).map(|held| held.with(vec![7; 100])).collect();
         assert_eq!((budget.state().taken, &*made[0]), (ONE + 31 * 100, &[7; 100][..]));
         let mut others: Vec<Held> = Vec::new();
@@ -213,7 +225,7 @@ mod tests {
             others.extend(fill(&budget, client(number)));
             assert!(others.iter().any(|held| held.client == client(number)) || others.len() >= 62, "{number} finds room");
         }
-        // a request that waits gets what becomes free
+        // a waiting request gets the bytes that become free
         let waiting = Budget::wait(&budget, client(30), ONE);
         tokio::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());

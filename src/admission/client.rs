@@ -1,18 +1,21 @@
-//! Who asks, as far as places and turns are counted for each.
+//! The client that a request belongs to, for limits per client.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Who is counted as one client. There is one bearer token for all, so it tells nobody apart.
+/// The unit that limits are counted for.
+///
+/// The bearer token cannot tell clients apart, because all clients use the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
-    /// An address; of IPv6 the /64, which is what one host is usually given.
+    /// An IPv4 address, or the /64 of an IPv6 address, which is the network that one host usually
+    /// gets.
     Address(IpAddr),
-    /// Everybody behind a unix socket.
+    /// All clients of a unix socket together.
     Local,
 }
 
 impl Client {
-    /// Who is behind an address.
+    /// Returns the client of a peer address. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn at(ip: IpAddr) -> Self {
         match ip.to_canonical() {

@@ -1,7 +1,7 @@
-//! Fairness between clients, for every face that is served: who counts as one, whose turn it is where something takes long, and how much memory and how many
-//! streams each may have. One client gets its share, whatever it asks for, and leaves the others theirs.
-//!
-//! Owns: the bounds and who is next. Deliberately lacks: any protocol. The faces (`api`, `etcd_api`) choose the error of a client that gets no permit.
+//! Limits that keep both APIs fair between clients.
+//! Identifies a [`Client`], limits its open [`Places`] (streams), runs long requests in turns of
+//! the clients ([`Scans`]) and gives each client a share of a memory [`Budget`]. `api` and
+//! `etcd_api` use it. They choose the error that a client gets when a limit is reached.
 
 mod budget;
 mod client;

@@ -1,4 +1,4 @@
-//! How many streams may be open: in all, and of one client.
+//! Limits on open streams: in total and per client.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,21 +8,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::client::Client;
 
-/// How many streams may be open at once: at 12 KiB each (docs/develop/http.md §5.2) they take 120 MB.
+/// Maximum number of open streams. At 12 KiB each (docs/develop/http.md §5.2) they use 120 MB.
 pub const STREAM_COUNT_MAX: usize = 10_000;
 
-/// How many of them one client may have: a tenth, so that nine others find places beside one that leaks them. An ingress in front of
-/// many readers still has room.
+/// Maximum number of open streams per client: a tenth of all, so that one client that leaks streams
+/// does not lock out the others. It is also enough for an ingress with many readers behind it.
 const STREAMS_PER_CLIENT_MAX: usize = STREAM_COUNT_MAX / 10;
 
-/// The places of one face. Cheap to clone.
+/// Counter of open streams of one API. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Places {
     all: Arc<Semaphore>,
     taken: Arc<Mutex<HashMap<Client, usize>>>,
 }
 
-/// A place that is taken; free again when dropped.
+/// Permit for one open stream. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct StreamPermit {
     places: Places,
@@ -30,28 +30,28 @@ pub struct StreamPermit {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Why there is no place.
+/// Reason why a stream is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlace {
-    /// As many as there may be are open.
+    /// [`STREAM_COUNT_MAX`] streams are open.
     #[error("too many streams are open: close some, or ask again later")]
     InAll,
-    /// As many as one client may have.
+    /// The client has reached its own limit.
     #[error("this client has {STREAMS_PER_CLIENT_MAX} streams open, which is the limit: close some, or ask again later")]
     OfClient,
 }
 
 impl Places {
-    /// All are free.
+    /// Creates a counter without open streams.
     #[must_use]
     pub fn new() -> Self {
         Self { all: Arc::new(Semaphore::new(STREAM_COUNT_MAX)), taken: Arc::default() }
     }
 
-    /// Takes a place.
+    /// Counts one more open stream of `client`.
     ///
     /// # Errors
-    /// [`NoPlace`] where there is none.
+    /// [`NoPlace`] if a limit is reached.
     pub fn take(&self, client: Client) -> Result<StreamPermit, NoPlace> {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| NoPlace::InAll)?;
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl Places {
 }
 
 impl StreamPermit {
-    /// Whose it is.
+    /// Returns the client that the stream counts for.
     #[must_use]
     pub const fn client(&self) -> Client {
         self.client

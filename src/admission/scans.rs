@@ -1,9 +1,10 @@
-//! Where requests and streams do what takes longer than a millisecond: on few blocking threads, in slices, by turns of the clients.
+//! Executor for requests and streams that need more than about a millisecond of CPU time.
 //!
-//! Owns: which work runs when. A piece of work is called once for each slice and holds a [`turn`](super::turns) meanwhile, of which there are as many as
-//! threads; between two slices it waits behind the slices of others. So a small question waits for a slice of each client, however much one of
-//! them asks for, and a request whose client goes gets no further turn: its future is dropped, and the slice that runs is its last. Deliberately
-//! lacks: what the work is.
+//! Work runs in slices on a few blocking threads. A slice needs a [`turn`](super::turns), and there
+//! are as many turns as threads; between two slices the work waits behind the slices of other
+//! clients. A short request therefore waits for one slice of each other client, however much work
+//! one of them has queued. When a client disconnects, its future is dropped: the slice that is
+//! running is the last one.
 
 use std::num::NonZero;
 use std::ops::ControlFlow;
@@ -17,26 +18,31 @@ use super::client::Client;
 use super::turns::{Admission, NoTurn, Turns};
 use crate::handle::{Allowance, Slice, Spent};
 
-/// How long a slice is. What is quick waits for the end of one where the kernel has put its thread on the same core: with 4 ms `/livez` beside twenty
-/// scans took 3.6 ms (p99), with 1 ms 1.9 (`just bench guard`). Passing a turn on takes some 30 µs (two wake-ups of threads), a thirtieth of it; and
-/// twenty clients that all scan hold up a small question by 20 × 1 ms on one thread.
+/// Time limit of a slice.
+///
+/// A quick request waits for the end of a slice if the kernel scheduled its thread on the same
+/// core. During twenty scans `/livez` took 3.6 ms (p99) with 4 ms and 1.9 ms with 1 ms (`just bench
+/// guard`). Passing a turn on costs about 30 µs (two wake-ups of threads), a thirtieth of a slice.
+/// Twenty clients that all scan delay a short request by 20 × 1 ms if there is one thread.
 const SLICE: Allowance = Allowance::Time(Duration::from_millis(1));
 
-/// How long a page looks for items where no index serves its filter (docs/use/api/paging.md), waiting for its turns left out.
+/// Maximum time that a page searches for items if no index covers its filter
+/// (docs/use/api/paging.md). The time that it waits for turns does not count.
 const PAGE: Allowance = Allowance::Time(Duration::from_secs(5));
 
-/// How many bytes all answers over HTTP may take together: 64 of the largest pages (docs/use/api/paging.md).
+/// Memory for all HTTP answers together: 64 of the largest pages (docs/use/api/paging.md).
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// How long a request waits for room: longer than readers take that read at all, 4 MiB at 10 Mbit/s being 3.4 s.
+/// Maximum time that a request waits for memory. A client that reads at 10 Mbit/s has read a 4 MiB
+/// page after 3.4 s, so only stalled clients occupy memory for longer than this.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long slices and pages are.
+/// Limits of one slice and of one page.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// A slice.
+    /// Limit of one slice.
     pub slice: Allowance,
-    /// A page.
+    /// Limit of one page, counted over all its slices.
     pub page: Allowance,
 }
 
@@ -46,7 +52,7 @@ impl Default for Pace {
     }
 }
 
-/// The threads for long work, and the queue for them. Cheap to clone.
+/// Threads for long work, with their queue. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scans {
     pace: Pace,
@@ -54,7 +60,7 @@ pub struct Scans {
     answers: Arc<Budget>,
 }
 
-/// One request among those that do long work; its place is free again when this is dropped.
+/// Handle of one request or stream that does long work. Dropping it frees the slot of the request.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     scans: Scans,
@@ -69,48 +75,48 @@ impl Default for Scans {
 }
 
 impl Scans {
-    /// Scans at this pace, none of which runs.
+    /// Creates an executor that uses half of the cores, but at least one.
     #[must_use]
     pub fn new(pace: Pace) -> Self {
-        // half of the cores, so that the other half answers what is quick
+        // the other half of the cores answers quick requests
         let threads = thread::available_parallelism().map_or(1, NonZero::get) / 2;
         Self { pace, turns: Turns::new(threads.max(1)), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
     }
 
-    /// Scans on this many threads.
     #[cfg(test)]
     pub fn on_threads(pace: Pace, threads: usize) -> Self {
         Self { pace, turns: Turns::new(threads), answers: Budget::new(ANSWER_BYTES_MAX, Share::TimesFree(1)) }
     }
 
-    /// A place among those that do long work.
+    /// Admits a request of `client` that does long work.
     ///
     /// # Errors
-    /// [`NoTurn`] where there is none.
+    /// [`NoTurn`] if too many such requests are being answered.
     pub(crate) fn enter(&self, client: Client) -> Result<Scanner, NoTurn> {
         let place = Turns::enter(&self.turns, client)?;
         Ok(Scanner { scans: self.clone(), client, place })
     }
 
-    /// A place for a stream, which has one among the streams already.
+    /// Admits a stream. It needs no slot of its own, because [`Places`](super::Places) limits
+    /// streams.
     #[must_use]
     pub(crate) fn enter_stream(&self, client: Client) -> Scanner {
         Scanner { scans: self.clone(), client, place: Turns::enter_stream(&self.turns, client) }
     }
 
-    /// How long slices and pages are.
+    /// Returns the limits of one slice and of one page.
     #[must_use]
     pub const fn pace(&self) -> Pace {
         self.pace
     }
 
-    /// What all slices took that ended by now.
+    /// Returns the work of all finished slices together.
     #[must_use]
     pub fn spent(&self) -> Spent {
         self.turns.spent()
     }
 
-    /// How many requests have a place.
+    /// Returns the number of admitted requests. Streams do not count.
     #[must_use]
     pub fn count(&self) -> usize {
         self.turns.count()
@@ -118,17 +124,17 @@ impl Scans {
 }
 
 impl Scanner {
-    /// How long slices and pages are.
     pub(crate) const fn pace(&self) -> Pace {
         self.scans.pace
     }
 
-    /// Waits for room for an answer that is made and sent; `None` where there is none for too long.
+    /// Waits until the client's share has `bytes` of memory for an answer. Returns `None` after 10
+    /// s.
     pub(crate) async fn hold(&self, bytes: usize) -> Option<Held> {
         tokio::time::timeout(ROOM_WAIT_MAX, Budget::wait(&self.scans.answers, self.client, bytes)).await.ok()
     }
 
-    /// Calls some work once for each slice until it breaks.
+    /// Calls `work` once per slice until it returns `Break`.
     pub(crate) async fn run<T, W>(&self, mut work: W) -> T
     where
         T: Send + 'static,
@@ -143,7 +149,7 @@ impl Scanner {
         }
     }
 
-    /// Does some work in one slice, whatever it takes.
+    /// Runs `work` in one slice, however long it takes.
     pub(crate) async fn once<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let work = |(): &mut (), slice: &mut Slice| {
             slice.look();
@@ -152,7 +158,8 @@ impl Scanner {
         self.slice((), work).await.0
     }
 
-    /// Does some work in one slice on this thread, for work that is at most as long as a slice and usually much shorter: waking another thread would take longer.
+    /// Runs `work` in one slice on the current thread. It is for work that fits into one slice and
+    /// is usually much shorter, for which waking another thread would take longer.
     pub(crate) async fn here<T>(&self, work: impl FnOnce(&mut Slice) -> T) -> T {
         let turn = self.place.turn().await;
         let mut slice = Slice::begin(self.scans.pace.slice);
@@ -161,7 +168,7 @@ impl Scanner {
         outcome
     }
 
-    /// Lets a state get on for one slice, and gives it back.
+    /// Runs `work` on `state` in one slice, and returns the state with the outcome.
     pub(crate) async fn slice<S, T, W>(&self, mut state: S, work: W) -> (T, S)
     where
         S: Send + 'static,
@@ -170,7 +177,8 @@ impl Scanner {
     {
         let turn = self.place.turn().await;
         let mut slice = Slice::begin(self.scans.pace.slice);
-        // the turn goes with the slice: the thread is busy until its end, even if the client goes meanwhile
+        // the slice owns its turn: the thread is busy until the slice ends, even if the client
+        // disconnects before
         let working = tokio::task::spawn_blocking(move || {
             let outcome = work(&mut state, &mut slice);
             turn.end(slice.spent());
@@ -179,7 +187,7 @@ impl Scanner {
         match working.await {
             Ok(done) => done,
             Err(failed) if failed.is_panic() => resume_unwind(failed.into_panic()),
-            // blocking tasks are cancelled with the runtime alone, and so is this future
+            // blocking tasks are cancelled only when the runtime ends, and this future ends with it
             Err(_) => std::future::pending().await,
         }
     }

@@ -1,4 +1,5 @@
-//! Long work of many requests: others are not held up, and it ends with its client.
+//! Long work of many requests: other clients are served meanwhile, and the work ends with its
+//! client.
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -11,7 +12,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::handle::{Allowance, Slice};
 
-/// One row a slice.
+/// One row per slice.
 const SHORT: Pace = Pace { slice: Allowance::Rows(1), page: Allowance::Rows(1_000) };
 
 fn scans(threads: usize) -> Scans {
@@ -22,7 +23,7 @@ fn client(last: u8) -> Client {
     Client::at(IpAddr::from([192, 0, 2, last]))
 }
 
-/// Work of so many slices, each counted.
+/// Work that needs `left` slices and counts them.
 fn slices(left: u64, counter: &Arc<AtomicU64>) -> impl FnMut(&mut Slice) -> ControlFlow<()> + Send + use<> {
     let (mut left, counter) = (left, Arc::clone(counter));
     move |slice| {
@@ -33,14 +34,15 @@ fn slices(left: u64, counter: &Arc<AtomicU64>) -> impl FnMut(&mut Slice) -> Cont
     }
 }
 
-/// On one async thread and one for slices: what others ask for waits for some slices, not for the thousand of a whole request.
+/// With one async thread and one thread for slices, a short request waits for some slices of
+/// another client, not for all of its thousands.
 #[tokio::test]
 async fn a_small_question_is_answered_in_the_midst_of_another_clients_large_ones() {
     let scans = scans(1);
     let (large, small) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let scanners: Vec<Scanner> = (0..20).map(|_| scans.enter(client(1)).unwrap()).collect();
     let mut running = futures_util::future::join_all(scanners.iter().map(|scanner| scanner.run(slices(1_000, &large)))).boxed();
-    // all of them wait or work
+    // each of them waits or runs
     assert!((&mut running).now_or_never().is_none());
     let asked = scans.enter(client(2)).unwrap();
     let before = tokio::select! {
@@ -61,7 +63,7 @@ async fn work_whose_client_goes_has_no_further_slice() {
     let mut running = Box::pin(scanner.run(move |slice| {
         slice.look();
         counted.fetch_add(1, Ordering::Relaxed);
-        // the first slice is held until its client is gone
+        // the first slice lasts until its client has disconnected
         told.send(()).ok();
         waits.recv().ok();
         ControlFlow::<()>::Continue(())
@@ -72,7 +74,7 @@ async fn work_whose_client_goes_has_no_further_slice() {
     begun.1.recv().unwrap();
     drop((running, waiting));
     drop(ended.0);
-    // the next turn comes once that slice is over
+    // the next turn starts when that slice has ended
     let next = scans.enter(client(2)).unwrap();
     next.once(|| ()).await;
     assert_eq!((counter.load(Ordering::Relaxed), scans.spent().rows), (1, 2));

@@ -1,4 +1,7 @@
-//! Turns, one client after the other.
+//! Turns of the clients, one after the other: a round robin over clients with a queue for each
+//! client.
+//!
+//! [`Scans`](super::Scans) acquires a [`Turn`] for each slice of work.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +11,15 @@ use tokio::sync::oneshot;
 use super::client::Client;
 use crate::handle::Spent;
 
-/// How many requests may have a place at once. With a slice of 4 ms for each, the last of them begins after 4 s on one thread; a waiting one takes
-/// some 16 KiB with its connection, 16 MB in all.
+/// Maximum number of admitted requests. If each needs a slice of 1 ms, the last one starts after 1
+/// s on one thread. A waiting request uses about 16 KiB with its connection, 16 MB in total.
 pub(super) const PLACES_MAX: usize = 1_024;
 
-/// How many of them one client may have: half, so that another one finds a place beside it.
+/// Maximum number of admitted requests per client: half of all, so that one client cannot use up
+/// all slots.
 pub(super) const PLACES_PER_CLIENT_MAX: usize = PLACES_MAX / 2;
 
-/// Which clients' work runs, and which waits.
+/// Scheduler of the turns: which work runs, and which waits.
 #[derive(Debug)]
 pub(super) struct Turns {
     state: Mutex<State>,
@@ -23,43 +27,43 @@ pub(super) struct Turns {
 
 #[derive(Debug)]
 struct State {
-    /// How many turns nobody has; there are none while somebody waits.
+    /// Number of unused turns. It is zero while anything waits.
     free: usize,
-    /// Requests that have a place, by client.
+    /// Number of admitted requests by client.
     places: HashMap<Client, usize>,
     count: usize,
-    /// Who waits, the next one first; each once.
+    /// The queues that are not empty, each once; the first one gets the next turn.
     order: VecDeque<Waiting>,
     waiting: HashMap<Waiting, VecDeque<oneshot::Sender<Turn>>>,
     spent: Spent,
 }
 
-/// Who has turns one after the other. A client's streams wait apart from its requests, so that a list never waits behind each of the thousand
-/// streams that one client may have, should all of them catch up.
+/// A queue of work. A client's streams have a queue of their own: otherwise a list would wait
+/// behind up to a thousand streams of the same client when all of them catch up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Waiting {
     Requests(Client),
     Streams(Client),
 }
 
-/// A place; free again when dropped.
+/// Admission of a request or a stream. Dropping it frees the slot of the request.
 #[derive(Debug)]
 pub(super) struct Admission {
     turns: Arc<Turns>,
     waiting: Waiting,
 }
 
-/// A turn; the next one's when dropped.
+/// The right to run one slice. Dropping it passes the turn on.
 #[derive(Debug)]
 pub(super) struct Turn(Option<Arc<Turns>>);
 
-/// Why there is no place.
+/// Reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoTurn {
-    /// As many as there may be.
+    /// `PLACES_MAX` requests are admitted.
     #[error("{PLACES_MAX} requests that take long are being answered, which is the limit: ask again in a moment")]
     InAll,
-    /// As many as one client may have.
+    /// The client has reached its own limit.
     #[error("{PLACES_PER_CLIENT_MAX} requests of this client that take long are being answered, which is the limit: ask again in a moment")]
     OfClient,
 }
@@ -71,10 +75,10 @@ impl Turns {
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    /// Takes a place.
+    /// Admits a request.
     ///
     /// # Errors
-    /// [`NoTurn`] where there is none.
+    /// [`NoTurn`] if a limit is reached.
     pub(super) fn enter(turns: &Arc<Self>, client: Client) -> Result<Admission, NoTurn> {
         let mut state = turns.state();
         if state.count >= PLACES_MAX {
@@ -89,7 +93,7 @@ impl Turns {
         Ok(Admission { turns: Arc::clone(turns), waiting: Waiting::Requests(client) })
     }
 
-    /// A place for a stream, of which there are as many as there may be streams ([`super::Places`]): it is counted there.
+    /// Admits a stream. [`super::Places`] counts streams, so there is no limit here.
     pub(super) fn enter_stream(turns: &Arc<Self>, client: Client) -> Admission {
         Admission { turns: Arc::clone(turns), waiting: Waiting::Streams(client) }
     }
@@ -106,7 +110,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a turn back: of the client that is next, what waits longest gets it.
+    /// Passes a turn to the longest-waiting work of the next client, or marks it as free.
     fn pass_on(turns: Arc<Self>) {
         let mut turn = Turn(Some(Arc::clone(&turns)));
         loop {
@@ -114,17 +118,17 @@ impl Turns {
             let Some(next) = next else { break };
             match next.send(turn) {
                 Ok(()) => return,
-                // the request that waited is gone
+                // the waiting request was dropped
                 Err(back) => turn = back,
             }
         }
-        // it is free: nobody is to get it again
+        // the turn is marked as free now: dropping it must not pass it on again
         turn.0 = None;
     }
 }
 
 impl State {
-    /// The request whose turn it is; where nobody waits the turn is free.
+    /// Removes the next waiter from its queue. Marks the turn as free if nothing waits.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         let Some(first) = self.order.pop_front() else {
             self.free += 1;
@@ -136,13 +140,14 @@ impl State {
             self.waiting.insert(first, queue);
             self.order.push_back(first);
         }
-        // a client in the order has work that waits, so there is one
+        // a queue in the order is never empty, so there is a waiter
         next
     }
 }
 
 impl Admission {
-    /// Waits for a turn, behind those of this client that wait already and one of each other client.
+    /// Waits for a turn, behind the earlier waiters of the same queue and one waiter of each other
+    /// queue.
     pub(super) async fn turn(&self) -> Turn {
         let receiver = {
             let mut state = self.turns.state();
@@ -160,7 +165,7 @@ impl Admission {
         };
         match receiver.await {
             Ok(turn) => turn,
-            // nobody drops a sender that waits
+            // a waiting sender is never dropped
             Err(_) => std::future::pending().await,
         }
     }
@@ -181,7 +186,7 @@ impl Drop for Admission {
 }
 
 impl Turn {
-    /// Ends it, and says what it took.
+    /// Ends the turn and counts the work that was done in it.
     pub(super) fn end(self, spent: Spent) {
         if let Some(turns) = &self.0 {
             turns.state().spent += spent;
@@ -209,7 +214,7 @@ mod tests {
         Client::at(IpAddr::from([192, 0, 2, last]))
     }
 
-    /// A client that asks for a hundred things and one that asks for one.
+    /// One client with a hundred requests, and another one with a single request.
     #[tokio::test]
     async fn clients_have_turns_one_after_the_other_whoever_asks_for_more() {
         let turns = Turns::new(1);
@@ -225,7 +230,7 @@ mod tests {
         assert!((&mut small).now_or_never().is_none());
         drop(second);
         let third = (&mut small).now_or_never().unwrap();
-        // those that went are passed over
+        // dropped waiters are skipped
         drop(greedy.drain(1..98));
         drop(third);
         assert!((&mut greedy[1]).now_or_never().is_some());
