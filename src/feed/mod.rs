@@ -1,8 +1,9 @@
-//! The order of changes: a short ring of announcements for readers that keep up, tombstones for those that do not.
+//! The changes of the mirror in their order.
 //!
-//! Owns: the ring and the tombstones. Receives the announcements of the one writer. Emits what a reader at a position still lacks of
-//! them. Like the views it is persistent: a clone is a snapshot. Deliberately lacks: IO, awaiting, and the keys that exist, which the view
-//! has in order of sequence too (`View::live_after`).
+//! A [`Feed`] has a short ring of recent announcements for subscribers that keep up, and tombstones
+//! for subscribers that do not. The committer adds changes; a clone is a snapshot for readers. The
+//! feed does no IO. It has no list of the existing keys in the order of their last change, which
+//! the view has (`View::live_after`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,65 +14,79 @@ use imbl::{OrdMap, Vector};
 
 use crate::model::{Announcement, EntryKey, Kind, ObjectPrefix, Sequence, Tombstone};
 
-/// How many announcements the ring holds. At 20,000 changes/s, the highest rate of the plan, this is 0.8 s: far more than the 50 ms
-/// between two looks of a reader that keeps up; behind that a reader goes through the view. Each takes some 0.6 KB, 10 MB in all.
+/// Maximum number of announcements in the ring.
+///
+/// At 20,000 changes/s, the highest rate that meshkeep is designed for, the ring covers 0.8 s. A
+/// subscriber that keeps up reads every 50 ms; a subscriber that is further behind reads the view
+/// instead. An announcement uses about 0.6 KB, all of them 10 MB.
 pub const RING_LENGTH_MAX: usize = 16_384;
 
-/// How many bytes the announcements of the ring take: 4 KiB each if there are as many as may be, so that nothing but services and endpoint
-/// slices comes near. One of a service of 5,000 backends has some 0.8 MB, its value before and after: the ring holds 80 of them, what an etcd
-/// that takes 10 MB/s of writes brings in 3 s. The newest announcement is always there.
+/// Maximum size of the announcements in the ring, decoded objects not included.
+///
+/// It allows 4 KiB for each of [`RING_LENGTH_MAX`] announcements, so only services and endpoint
+/// slices can reach it. An announcement of a service with 5,000 backends has about 0.8 MB, its old
+/// and new value. The ring has capacity for 80 of them: the writes of 3 s at an etcd that accepts
+/// 10 MB/s. The newest announcement is always kept.
 pub const RING_BYTES_MAX: usize = 64 << 20;
 
-/// How many bytes the decoded objects take that the newest announcements keep: of entries and identities, some 0.5 KB for both sides of a
-/// change, those of the last 8,000, as many as wait for streams at most before they are merged. What is older is decoded on demand.
+/// Maximum size of the decoded objects that the newest announcements keep.
+///
+/// The two objects of an ipcache entry or an identity change have about 0.5 KB, so the newest 8,000
+/// announcements keep theirs. That is the largest number of changes that wait for a stream before
+/// they are merged. The objects of older announcements are decoded on demand.
 pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 
-/// How many tombstones of entries that were derived from nodes are looked at for one address: their keys are in order of nodes. Each takes some
-/// 100 ns, all of them 5 ms; 50,000 are the addresses of 10,000 nodes that went.
+/// Maximum number of tombstones of node-derived entries that are searched for one address. Their
+/// keys are sorted by node. One comparison takes about 100 ns, so all take 5 ms; 50,000 are the
+/// addresses of 10,000 deleted nodes.
 const NODE_TOMBSTONES_LOOKED_AT_MAX: usize = 50_000;
 
-/// How far back positions may reach (docs/use/api/streams.md: `--tombstone-max-age`, `--tombstone-max-count`).
+/// Limits of the tombstones, which decide how far back positions can reach
+/// (docs/use/api/streams.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Older tombstones go.
+    /// Older tombstones are removed.
     pub age_max: Duration,
-    /// With more tombstones than this the oldest go.
+    /// Maximum number of tombstones; the oldest are removed first.
     pub count_max: usize,
 }
 
-/// How many tombstones went since the start because of each bound: the one that bites decides how far back positions reach.
+/// Number of tombstones that each limit has removed since the start. The limit that applies decides
+/// how far back positions can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrimmedCounts {
-    /// Older than [`Retention::age_max`].
+    /// Tombstones older than [`Retention::age_max`].
     pub by_age: u64,
-    /// More than [`Retention::count_max`].
+    /// Tombstones above [`Retention::count_max`].
     pub by_count: u64,
 }
 
-/// What a change did to the tombstones: to be stored in the batch of the change.
+/// Effects of a change on the tombstones, which are stored in the same group as the change.
 #[derive(Debug, Default, PartialEq)]
 pub struct TombstoneEffects {
-    /// New ones (`Some`) and those that went (`None`).
+    /// Added (`Some`) and removed (`None`) tombstones.
     pub tombstones: BTreeMap<Sequence, Option<Tombstone>>,
-    /// The floor, where trimming raised it.
+    /// New floor, if trimming raised it.
     pub floor: Option<Sequence>,
 }
 
-/// The order of changes. Cloning makes a snapshot.
+/// The ring and the tombstones. A clone is a cheap snapshot.
 #[derive(Debug, Clone)]
 pub struct Feed {
     ring: Vector<Arc<Announcement>>,
-    /// How many bytes its announcements have, objects left out.
+    /// Bytes of the announcements in the ring, decoded objects not included.
     ring_bytes: usize,
-    /// How many of its newest announcements keep their objects, and how many bytes these take.
+    /// Number of the newest announcements that keep their decoded objects.
     with_objects: usize,
+    /// Bytes of the decoded objects that the newest announcements keep.
     object_bytes: usize,
     tombstones: OrdMap<Sequence, Tombstone>,
-    /// Where a key's tombstone is, so that it goes when the key comes back.
+    /// Sequence of a key's tombstone. It is needed to remove the tombstone when the key is added
+    /// again.
     tombstone_of: OrdMap<EntryKey, Sequence>,
-    /// Where this start of meshkeep began.
+    /// Sequence before the first change of this run of meshkeep.
     start: Sequence,
-    /// A position below this one may have missed a delete.
+    /// A position below this sequence may have missed a delete.
     floor: Sequence,
     head: Sequence,
     retention: Retention,
@@ -79,7 +94,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// An empty order in which `start` is the position of everything that was there before.
+    /// Creates an empty feed. Changes from before this run of meshkeep count as `start`.
     #[must_use]
     pub fn starting_at(start: Sequence, retention: Retention) -> Self {
         Self {
@@ -97,18 +112,21 @@ impl Feed {
         }
     }
 
-    /// Takes in a tombstone that the store held.
+    /// Adds a tombstone from the store.
     pub fn restore_tombstone(&mut self, sequence: Sequence, tombstone: Tombstone) {
         self.tombstone_of.insert(tombstone.key.clone(), sequence);
         self.tombstones.insert(sequence, tombstone);
     }
 
-    /// Positions below this one may have missed a delete whose tombstone is gone.
+    /// Sets the floor from the store. For positions below it, tombstones may have been removed.
     pub fn restore_floor(&mut self, floor: Sequence) {
         self.floor = floor;
     }
 
-    /// Takes in one change. Sequences must grow.
+    /// Adds one change.
+    ///
+    /// # Panics
+    /// If the sequence is not higher than that of the change before.
     pub fn announce(&mut self, announcement: Announcement, now: SystemTime) -> TombstoneEffects {
         let mut effects = TombstoneEffects::default();
         assert!(announcement.sequence > self.head, "sequences must grow");
@@ -129,7 +147,8 @@ impl Feed {
         effects
     }
 
-    /// Adds to the ring, and makes room in it. The newest announcement stays, however large it is.
+    /// Adds to the ring and drops the oldest announcements above its limits. The newest
+    /// announcement always stays, however large it is.
     fn push(&mut self, announcement: Arc<Announcement>) {
         self.ring_bytes += announcement.byte_count();
         self.object_bytes += announcement.object_bytes();
@@ -155,7 +174,8 @@ impl Feed {
         self.with_objects -= 1;
     }
 
-    /// Drops tombstones that are too old or too many, and raises the floor past them.
+    /// Removes tombstones that are too old or too many, and raises the floor to the newest removed
+    /// one.
     fn trim(&mut self, now: SystemTime, effects: &mut TombstoneEffects) {
         while let Some((sequence, oldest)) = self.tombstones.get_min() {
             let age = now.duration_since(oldest.time).unwrap_or(Duration::ZERO);
@@ -173,74 +193,76 @@ impl Feed {
         }
     }
 
-    /// The sequence of the newest change.
+    /// Returns the sequence of the newest change.
     #[must_use]
     pub fn head(&self) -> Sequence {
         self.head
     }
 
-    /// Where this start of meshkeep began: all that it announced has higher sequences.
+    /// Returns the sequence before the first change of this run of meshkeep.
     #[must_use]
     pub fn start(&self) -> Sequence {
         self.start
     }
 
-    /// The oldest position from which nothing is lost.
+    /// Returns the oldest position after which no delete is missing.
     #[must_use]
     pub fn floor(&self) -> Sequence {
         self.floor
     }
 
-    /// Which bound took tombstones away.
+    /// Returns the number of tombstones that each limit has removed.
     #[must_use]
     pub fn trimmed(&self) -> TrimmedCounts {
         self.trimmed
     }
 
-    /// How many announcements the ring holds now.
+    /// Returns the number of announcements in the ring.
     #[must_use]
     pub fn ring_length(&self) -> usize {
         self.ring.len()
     }
 
-    /// How many bytes the ring takes, and the objects that its newest announcements keep.
+    /// Returns the bytes of the ring, including the decoded objects that its newest announcements
+    /// keep.
     #[must_use]
     pub fn ring_bytes(&self) -> usize {
         self.ring_bytes + self.object_bytes
     }
 
-    /// How many tombstones are kept.
+    /// Returns the number of tombstones.
     #[must_use]
     pub fn tombstone_count(&self) -> usize {
         self.tombstones.len()
     }
 
-    /// When the oldest of them was laid.
+    /// Returns the time of the oldest tombstone.
     #[must_use]
     pub fn oldest_tombstone(&self) -> Option<SystemTime> {
         self.tombstones.get_min().map(|(_, oldest)| oldest.time)
     }
 
-    /// The announcements after a position, or `None` where the ring no longer holds all of them.
+    /// Returns the announcements after a position, or `None` if the ring no longer has all of them.
     #[must_use]
     pub fn ring_after(&self, position: Sequence) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
         let is_whole = self.head.0.saturating_sub(position.0) <= self.ring.len() as u64;
         is_whole.then(|| self.recent_after(position))
     }
 
-    /// What the ring holds of the announcements after a position.
+    /// Returns those announcements after a position that are still in the ring.
     pub fn recent_after(&self, position: Sequence) -> impl Iterator<Item = &Arc<Announcement>> {
         let start = self.ring.len().saturating_sub(usize::try_from(self.head.0.saturating_sub(position.0)).unwrap_or(usize::MAX));
         self.ring.focus().narrow(start..).into_iter()
     }
 
-    /// The tombstones of ip entries for exactly an address, of every cluster, those derived from nodes included, newest first.
+    /// Returns the tombstones of the ipcache entries for exactly `ip`, newest first. They come from
+    /// all clusters, and entries derived from nodes are included.
     #[must_use]
     pub fn gone_at(&self, ip: IpAddr) -> Vec<&Tombstone> {
         let names = [true, false].map(|host| ObjectPrefix { net: ip.into(), host }.to_string());
         let mut found: Vec<Sequence> = Vec::new();
         let mut start = EntryKey::lowest_of(Kind::Ip);
-        // from cluster to cluster: what lies between is not looked at
+        // jump from cluster to cluster, without reading the keys in between
         while let Some((first, _)) = self.tombstone_of.range(start.clone()..).next().filter(|(key, _)| key.kind == Kind::Ip) {
             let key = |name: &str| EntryKey::new(Kind::Ip, first.cluster.clone(), name);
             found.extend(names.iter().filter_map(|name| self.tombstone_of.get(&key(name))));
@@ -254,7 +276,7 @@ impl Feed {
         found.iter().filter_map(|sequence| self.tombstones.get(sequence)).collect()
     }
 
-    /// The tombstones after a position, in order of sequence.
+    /// Returns the tombstones after a position, in order of sequence.
     pub fn gone_after(&self, position: Sequence) -> impl Iterator<Item = (Sequence, &Tombstone)> {
         self.tombstones.range(position.next()..).map(|(sequence, tombstone)| (*sequence, tombstone))
     }
@@ -357,7 +379,7 @@ mod tests {
         assert_eq!((recent(98 + total), recent(100 + total)), (vec![99 + total, 100 + total], vec![]));
     }
 
-    /// A service of so many backends, as it comes and decoded.
+    /// A service with this number of backends, as JSON and decoded.
     fn service(backends: u32) -> (Arc<[u8]>, Service) {
         let address = |number: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number));
         let port = |number: u32| format!(r#""{}":{{"http":{{"Protocol":"TCP","Port":80}}}}"#, address(number));
@@ -387,7 +409,7 @@ mod tests {
     fn the_ring_is_bounded_in_bytes_and_always_has_the_newest_change() {
         let now = SystemTime::UNIX_EPOCH;
         let mut feed = feed(10);
-        // as a writer's snapshots are
+        // the committer publishes a snapshot like this after each batch
         let mut published = feed.clone();
         let held = allocation_counter::measure(|| {
             for sequence in 101..=100 + 1_600 {
@@ -400,15 +422,15 @@ mod tests {
         let kept: usize = feed.recent_after(Sequence(0)).map(|announcement| announcement.byte_count() + announcement.object_bytes()).sum();
         assert_eq!(kept, feed.ring_bytes());
         assert!((60..200).contains(&feed.ring_length()), "{} announcements", feed.ring_length());
-        // the map of the service that is made meanwhile comes on top
+        // the map of the service that is being built comes on top
         let most = u64::try_from(RING_BYTES_MAX + RING_OBJECT_BYTES_MAX).unwrap() * 5 / 4;
         assert!(held.bytes_max < most, "{} bytes were held", held.bytes_max);
-        // what is old is decoded anew, and by one who asks while another has it not again
+        // old objects are decoded again, and shared while a reader has them
         let oldest = Arc::clone(published.recent_after(Sequence(0)).next().unwrap());
         assert_eq!(oldest.object_bytes(), 0);
         let (one, other) = (oldest.new_object().unwrap(), oldest.new_object().unwrap());
         assert!(Arc::ptr_eq(&one, &other));
-        // more than all that there may be, and gone when something else comes
+        // larger than the whole ring, and dropped when the next change is added
         let large = Some(version(1_701, 1_500_000));
         feed.announce(Announcement { new: large, ..change(1_701, "shop/cart", Some(1_700), false) }, now);
         assert!(feed.ring_bytes() > RING_BYTES_MAX);
