@@ -1,10 +1,13 @@
-//! Addresses that no machine of a cluster can have for readers on other machines. Pure.
+//! Addresses that a cluster must not publish because they mean something else to each reader, such
+//! as loopback or link-local addresses.
+//! Pure functions, used by `check`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Metadata services of clouds at unique local addresses; those at link-local ones (169.254.169.254) need no entry here.
+/// Metadata services of clouds at unique local addresses. Those at link-local addresses
+/// (169.254.169.254) are refused as link-local.
 const METADATA: [Ipv6Addr; 2] = [
     // Amazon EC2
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
@@ -12,7 +15,8 @@ const METADATA: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// Returns why an address cannot be published, or `None` if it can. An IPv4 address in the form of IPv6 is judged as the IPv4 address.
+/// Returns the reason why `ip` cannot be published, or `None` if it can. An IPv4-mapped IPv6
+/// address is checked as the IPv4 address.
 pub(super) fn refusal(ip: IpAddr) -> Option<&'static str> {
     match ip.to_canonical() {
         ip if ip.is_multicast() => Some("is a multicast address: no single machine has it"),
@@ -29,7 +33,8 @@ pub(super) fn refusal(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Returns why a prefix cannot be published, or `None` if it can: its first or its last address cannot be.
+/// Returns the reason why `net` cannot be published, or `None` if it can. Checks the first and the
+/// last address of the prefix only.
 pub(super) fn prefix_refusal(net: IpNet) -> Option<String> {
     let both = [net.network(), net.broadcast()];
     both.into_iter().find_map(|ip| refusal(ip).map(|reason| format!("{net} cannot be a pod CIDR: {ip} {reason}")))

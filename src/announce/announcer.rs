@@ -1,4 +1,5 @@
-//! The life of an announcer: one at a time for each cluster, by a lock; under it the passes, the heartbeat and the collection of identities.
+//! The announcer's main loop. A lock makes sure that one process at a time announces a cluster; its
+//! holder runs the passes, the heartbeat and the collection of unused identities.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -23,110 +24,115 @@ use crate::model::{ClusterId, ClusterName, shown_path};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 
-/// Where identities are, in a cluster's own etcd (docs/develop/protocol.md §1.2).
+/// Prefix of the identities in a cluster's own etcd (docs/develop/protocol.md §1.2).
 const IDENTITIES: &str = "cilium/state/identities/v1";
 
-/// How long a second announcer waits: the lock's lease (25 s) of one that died, and a bit.
+/// Time that a second announcer waits for the lock: the lock's lease after its holder died (25 s),
+/// and a margin.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// How often the heartbeat is written: Cilium's minute; a reader gives up after two.
+/// Interval between heartbeats. Same as Cilium's; a reader gives up after two minutes without one.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How long a heartbeat may take (`pkg/kvstore/heartbeat`).
+/// Maximum time that writing a heartbeat may take (`pkg/kvstore/heartbeat`).
 const HEARTBEAT_MAX: Duration = Duration::from_secs(25);
 
-/// How often everything is looked at without a reason: as a clustermesh-apiserver does with the cluster config.
+/// Interval between passes that nothing else triggered. A clustermesh-apiserver rewrites its
+/// cluster config as often.
 const PASS_INTERVAL: Duration = Duration::from_mins(5);
 
-/// How long changes are gathered before a pass.
+/// Time that changes are gathered before a pass.
 const GATHERING: Duration = Duration::from_millis(50);
 
-/// How long to wait after the first pass that failed; after the n-th in a row it is n times as long, up to [`RETRY_MAX`].
+/// Wait after the first failed pass. After n failures in a row the wait is n times as long, up to
+/// [`RETRY_MAX`].
 const RETRY_STEP: Duration = Duration::from_secs(1);
-/// Half of what a reader waits for a heartbeat is over by then.
+/// Maximum wait after a failed pass, well below the two minutes after which readers give up.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// How often identities without users are collected (`--identity-gc-interval`).
+/// Interval between collections of unused identities (`--identity-gc-interval`).
 const COLLECTION_INTERVAL: Duration = Duration::from_mins(15);
-/// How many may be deleted in a minute (`--identity-gc-rate-limit`).
+/// Maximum number of identities deleted per minute (`--identity-gc-rate-limit`).
 const COLLECTION_RATE: NonZeroU32 = match NonZeroU32::new(2_500) {
     Some(rate) => rate,
     None => NonZeroU32::MIN,
 };
 
-/// How many changes of a prefix wait to be looked at: a page of a list (`etcd.limit`, 256).
+/// Maximum number of queued events per watched prefix: the size of a page of a list (`etcd.limit`,
+/// 256).
 const EVENTS_MAX: usize = 256;
 
-/// How fast an etcd is asked, in requests a second: what KVStoreMesh is given (`etcd.qps`) at rest, and at the start (`etcd.bootstrapQps`).
+/// Maximum requests per second to the etcd. Cilium's chart gives KVStoreMesh the same limits:
+/// `etcd.qps`, and `etcd.bootstrapQps` during the start.
 const REQUESTS_PER_SECOND_MAX: u32 = 100;
 const BOOTSTRAP_REQUESTS_PER_SECOND_MAX: u32 = 10_000;
 
-/// What to announce, and to where.
+/// Options of `announce` and `withdraw`.
 #[derive(Debug, Clone)]
 pub struct AnnounceOptions {
-    /// The etcd client file.
+    /// Path of the client file for the target etcd.
     pub to: PathBuf,
-    /// The files.
+    /// Paths of the files that describe the cluster.
     pub files: Vec<PathBuf>,
-    /// How long keys stay without an announcer.
+    /// Time to live of the lease that the announced keys are attached to.
     pub lease_ttl: Duration,
-    /// When changes of the files are applied.
+    /// Rules that decide when a changed file is applied.
     pub rules: ChangeRules,
-    /// Applies all changes of the files at once.
+    /// Signal to apply all changes of the files at once (SIGHUP).
     pub apply_now: Arc<Notify>,
-    /// The file for the metrics.
+    /// Path of the metrics file, if one is wanted.
     pub metrics_file: Option<PathBuf>,
 }
 
-/// Why nothing is announced any more.
+/// The reason why `announce` or `withdraw` ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum AnnounceError {
-    /// The files are wrong from the start.
+    /// The files contain errors, so nothing was announced.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Files(Vec<FileError>),
     /// The client file cannot be read.
     #[error("{} cannot be read: {reason}", shown_path(path))]
     ClientFile {
-        /// The file.
+        /// Path of the client file.
         path: PathBuf,
-        /// What the system says.
+        /// Error text of the operating system.
         reason: String,
     },
-    /// The client file is wrong.
+    /// The client file is invalid.
     #[error("{}: {reason}", shown_path(path))]
     Client {
-        /// The file.
+        /// Path of the client file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the client file is invalid.
         reason: ClientFileError,
     },
-    /// Somebody else announces the cluster.
+    /// Another process announces the cluster.
     #[error("cluster {cluster} is announced by {holder}: one announcer is enough; waited {LOCK_WAIT:?} for it to end")]
     Announced {
-        /// The cluster.
+        /// Name of the cluster.
         cluster: String,
-        /// Who has the lock.
+        /// Host, process id and start time of the process that has the lock.
         holder: String,
     },
-    /// A cluster of this name stands there with another id.
+    /// The etcd already has a cluster config of this cluster with another id.
     #[error(
         "cluster {cluster} stands in that etcd with id {found}, and the files say {id}: retire it with files of that id, or announce it by another name"
     )]
     OtherId {
-        /// The cluster.
+        /// Name of the cluster.
         cluster: ClusterName,
-        /// What its config says.
+        /// Id in the etcd's cluster config.
         found: ClusterId,
-        /// What the files say.
+        /// Id in the files.
         id: ClusterId,
     },
-    /// The withdrawal did not come to its end.
+    /// The withdrawal was interrupted before all keys were deleted.
     #[error("stopped before cluster {0} was withdrawn: run it again")]
     Interrupted(ClusterName),
-    /// The etcd.
+    /// A request to the etcd failed.
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
-    /// A task ended by itself.
+    /// A background task panicked.
     #[error("reading the files failed: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -140,16 +146,17 @@ impl From<FollowError> for AnnounceError {
     }
 }
 
-/// An announcer with its session.
 struct Announcer {
     session: Session,
     plans: watch::Receiver<Arc<Plan>>,
 }
 
-/// Announces until it is told to stop. What it has announced stays until its leases run out, so that a start soon after takes nothing away.
+/// Announces the cluster until `stop` is cancelled. The announced keys stay until their leases
+/// expire, so a restart within that time withdraws nothing.
 ///
 /// # Errors
-/// [`AnnounceError`]. Faults of the etcd are none: they are told, and the next try follows.
+/// [`AnnounceError`]. A failed request to the etcd does not end the announcer: it logs the failure
+/// and tries again.
 pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Result<(), AnnounceError> {
     let starting = Follower::start(&options.files, options.rules, Arc::clone(&options.apply_now));
     let Some(follower) = stop.run_until_cancelled(starting).await else { return Ok(()) };
@@ -173,7 +180,7 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
     ended
 }
 
-/// Logs what was announced last, and what was not: the changes that are held back.
+/// Logs what was announced when the announcer ends, and which changes were still held back.
 fn summarize(plan: &Plan, report: &FollowReport) {
     let (nodes, workloads, services) = (plan.nodes.len(), plan.workloads.len(), plan.services.len());
     if report.held.is_empty() && report.faults.is_empty() {
@@ -187,13 +194,14 @@ fn summarize(plan: &Plan, report: &FollowReport) {
     );
 }
 
-/// Withdraws what was announced of a cluster, in the order of a KVStoreMesh: its config, after the grace its canaries, then the rest.
+/// Withdraws an announced cluster in the order that KVStoreMesh uses: the cluster config, after
+/// `grace` the canaries, then all other keys.
 ///
 /// # Errors
 /// [`AnnounceError`].
 pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: CancellationToken) -> Result<(), AnnounceError> {
     let files = options.files.clone();
-    // large files take a while
+    // reading large files blocks for a while
     let plan = spawn_blocking(move || read_files(&files)).await?.map_err(AnnounceError::Files)?;
     let (plan, session) = (Arc::new(plan), open(options).await?);
     let (_sender, plans) = watch::channel(Arc::clone(&plan));
@@ -215,7 +223,6 @@ fn read_client_file(path: &Path) -> Result<ClientFile, AnnounceError> {
     ClientFile::parse(&content).map_err(|reason| AnnounceError::Client { path: path.to_owned(), reason })
 }
 
-/// A session with the etcd of the client file.
 async fn open(options: &AnnounceOptions) -> Result<Session, AnnounceError> {
     let (to, lease_ttl) = (options.to.clone(), options.lease_ttl);
     let file = spawn_blocking(move || read_client_file(&to)).await??;
@@ -228,7 +235,7 @@ async fn open(options: &AnnounceOptions) -> Result<Session, AnnounceError> {
 }
 
 impl Announcer {
-    /// Announces until it is told to stop.
+    /// Announces until `stop` is cancelled.
     async fn run(&self, stop: &CancellationToken) -> Result<(), AnnounceError> {
         let Some(lock) = stop.run_until_cancelled(self.lock()).await else { return Ok(()) };
         let lock = lock?;
@@ -252,7 +259,8 @@ impl Announcer {
         ended
     }
 
-    /// Announces under the lock, and if that is lost under another one. The numbers of identities are kept meanwhile.
+    /// Announces while the lock is held, and takes the lock again if it is lost. Identities keep
+    /// their numbers meanwhile.
     async fn announce_under(
         &self,
         mut lock: KvLocker,
@@ -266,7 +274,7 @@ impl Announcer {
                 () = lock.lost() => tracing::warn!("the lock of the cluster was lost with its lease: taking it anew"),
                 () = self.work(publisher, allocator, plan) => {}
                 () = stop.cancelled() => {
-                    // the next announcer need not wait
+                    // so that the next announcer does not have to wait for the lease
                     let _ = lock.unlock().await;
                     return Ok(());
                 }
@@ -279,7 +287,9 @@ impl Announcer {
         }
     }
 
-    /// Waits for the lock of the cluster, as long as nobody else has it: without an etcd for ever.
+    /// Waits for the cluster's lock. Waits for an unreachable etcd without limit, but returns
+    /// [`AnnounceError::Announced`] if another process keeps the lock for longer than
+    /// [`LOCK_WAIT`].
     async fn lock(&self) -> Result<KvLocker, AnnounceError> {
         let cluster = self.plans.borrow().cluster.clone();
         let (path, holder) = (format!("cilium/.announce/lock/{cluster}"), format!("cilium/.announce/holder/{cluster}"));
@@ -315,8 +325,9 @@ impl Announcer {
         }
     }
 
-    /// Whether what stands there of the cluster is ours to change: a config of another id is of somebody else, who has its name. Says who has
-    /// the lock.
+    /// Writes this process's name to the holder key. Returns [`AnnounceError::OtherId`] if the etcd
+    /// has a cluster config with another id: then another cluster uses the name, and its keys must
+    /// not change.
     async fn claim(&self, lock: &KvLocker, holder: &str) -> Result<(), AnnounceError> {
         let (cluster, id) = (self.plans.borrow().cluster.clone(), self.plans.borrow().id);
         let config = self.session.get(cluster_config_key(&cluster).as_bytes()).await?;
@@ -328,7 +339,7 @@ impl Announcer {
         Ok(())
     }
 
-    /// All that is done under the lock.
+    /// Runs everything that needs the lock.
     async fn work(&self, publisher: &Publisher, allocator: &Allocator<EtcdBackend>, plan: &Plan) {
         tokio::join!(
             self.watch(publisher, plan, Some(Resource::Nodes)),
@@ -342,7 +353,7 @@ impl Announcer {
         );
     }
 
-    /// Passes, each as soon as there is a reason.
+    /// Runs a pass after each change of the plan or of the etcd, and one every [`PASS_INTERVAL`].
     async fn passes(&self, publisher: &Publisher) {
         let mut plans = self.plans.clone();
         let (mut failures, mut announced, mut told) = (0, false, String::new());
@@ -394,7 +405,8 @@ impl Announcer {
         }
     }
 
-    /// Looks at what others do with the keys of a resource, or with the canaries.
+    /// Watches the keys of a resource, or the canaries for `None`, for changes that other clients
+    /// make.
     async fn watch(&self, publisher: &Publisher, plan: &Plan, resource: Option<Resource>) {
         let prefix =
             resource.map_or_else(|| synced_prefix(&plan.cluster), |resource| watched_prefix(resource.kind(), &plan.cluster, false));
@@ -408,7 +420,7 @@ impl Announcer {
         let key = cluster_config_key(&plan.cluster);
         let mut watcher = self.session.list_and_watch(key.as_bytes(), EVENTS_MAX);
         while let Some(event) = watcher.next().await {
-            // the prefix has other clusters' too, whose names begin alike
+            // the watched prefix also matches clusters whose names start with this one
             if event.key == key.as_bytes() {
                 publisher.judge(plan, None, &event);
             }
@@ -439,7 +451,7 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_STEP.saturating_mul(failures).min(RETRY_MAX)
 }
 
-/// What the lock of this process is known by.
+/// Returns the name of this process for the holder key: host, process id and start time.
 fn name_of_this() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();

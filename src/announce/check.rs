@@ -1,5 +1,6 @@
-//! Whether what the files say can be announced: every rule that a reader of the cluster applies (docs/develop/protocol.md §2 and §3.11), and that
-//! names mean something.
+//! Validation of the files. Applies every rule that a reader of the cluster applies
+//! (docs/develop/protocol.md §2 and §3.11) and resolves references between nodes, workloads and
+//! services. The result is a [`Plan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,36 +18,34 @@ use crate::model::{
     Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, Node, NodeAddress, Port, Service,
 };
 
-/// The label of a workload's service account (`pkg/k8s/apis/cilium.io`, `PolicyLabelServiceAccount`).
+/// Label of a workload's service account (`pkg/k8s/apis/cilium.io`, `PolicyLabelServiceAccount`).
 const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
-/// The label of a workload's namespace (`pkg/k8s/apis/cilium.io`, `PodNamespaceLabel`).
+/// Label of a workload's namespace (`pkg/k8s/apis/cilium.io`, `PodNamespaceLabel`).
 const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 
-/// The source of labels that say none.
+/// Source of labels without an explicit source.
 const SOURCE_K8S: &str = "k8s";
 
-/// Sources of labels with a meaning of their own, which no machine may claim (`pkg/labels`).
+/// Label sources that have a meaning in Cilium, so that a machine must not use them (`pkg/labels`).
 const SOURCES_RESERVED: [&str; 3] = ["reserved", "cidr", "fqdn"];
 
-/// The name that Cilium takes for no name (`pkg/defaults`, `ClusterName`).
+/// Cluster name that Cilium treats as unset (`pkg/defaults`, `ClusterName`).
 const CLUSTER_NAME_DEFAULT: &str = "default";
 
-/// The longest name of Kubernetes (RFC 1123), in bytes.
+/// Maximum length of a Kubernetes name (RFC 1123), in bytes.
 const NAME_LENGTH_MAX: usize = 253;
 
-/// What was found so far.
+/// Validated part of the files so far.
 struct Checked<'a> {
     faults: &'a mut Vec<FileError>,
     cluster: ClusterName,
     nodes: BTreeMap<String, Node>,
     workloads: Vec<Workload>,
-    /// Each with what selects its backends.
     services: Vec<Service>,
     names: BTreeSet<(&'static str, String)>,
     ips: BTreeMap<IpAddr, String>,
 }
 
-/// Where a fault is.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     file: &'a ReadFile,
@@ -54,7 +53,8 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Where enough are known already, it is not looked for the line of another: that reads the whole file again.
+    /// Records a fault. Does nothing once [`FAULTS_MAX`] faults are recorded, because finding the
+    /// line of a fault parses the whole file again.
     fn fault(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
         if faults.len() < FAULTS_MAX {
             faults.push(self.file.fault(self.way, reason.as_ref()));
@@ -62,7 +62,8 @@ impl Place<'_> {
     }
 }
 
-/// The plan of the files; adds what is wrong to the faults. `None` if not even the cluster is known.
+/// Returns the plan of the files, or `None` if no valid cluster is named. Appends errors to
+/// `faults`; with any of them the plan must not be used.
 pub(super) fn check(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<Plan> {
     let (cluster, id, max) = cluster(files, faults)?;
     let mut checked = Checked {
@@ -90,7 +91,7 @@ pub(super) fn check(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Opt
     Some(Plan { cluster, id, max, nodes: nodes.into_values().collect(), workloads, services })
 }
 
-/// The one cluster of all files.
+/// Returns the cluster that all files agree on.
 fn cluster(files: &[Arc<ReadFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
     let way = Way::member("cluster");
     let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
@@ -233,7 +234,8 @@ impl Checked<'_> {
         });
     }
 
-    /// The addresses behind a service, and its selector where it has one: workloads of any namespace, as a machine is in none.
+    /// Returns the addresses behind a service, and its label selector if it has one. A selector
+    /// matches workloads of any namespace, because a machine belongs to none.
     fn backends(&mut self, yaml: &BackendsYaml, place: Place<'_>) -> (BTreeSet<IpAddr>, LabelSet) {
         let Place { file, way } = place;
         match (&yaml.labels, &yaml.ips) {
@@ -254,7 +256,7 @@ impl Checked<'_> {
         }
     }
 
-    /// The ports of a service, by name.
+    /// Returns the ports of a service, sorted by name.
     fn ports(&mut self, yaml: &[PortYaml], place: Place<'_>) -> Vec<Port> {
         let Place { file, way } = place;
         if yaml.is_empty() {
@@ -289,7 +291,7 @@ impl Checked<'_> {
         }
     }
 
-    /// A name that becomes a part of a key.
+    /// Checks a name that becomes a part of a key.
     fn name(&mut self, name: &str, place: Place<'_>) {
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
         let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
@@ -302,7 +304,7 @@ impl Checked<'_> {
     fn ip(&mut self, text: &str, place: Place<'_>) -> Option<IpAddr> {
         match text.parse::<IpAddr>() {
             Ok(ip) => match refusal(ip) {
-                // the form in which Cilium writes them, in keys too
+                // the form that Cilium writes, also in keys
                 None => Some(ip.to_canonical()),
                 Some(reason) => {
                     place.fault(self.faults, format!("{ip} {reason}"));
@@ -322,7 +324,8 @@ impl Checked<'_> {
         each.filter_map(|(index, text)| self.ip(text, Place { file, way: &way.at(index) })).collect()
     }
 
-    /// Labels by `source:key`. Nothing is escaped in an identity, so that some characters cannot be in it.
+    /// Returns the labels by `source:key`. Identities are stored without escaping, so labels with
+    /// separators are refused.
     fn labels(&mut self, yaml: &LabelsYaml, place: Place<'_>) -> BTreeMap<String, String> {
         let (mut labels, mut keys) = (BTreeMap::new(), BTreeSet::new());
         for (name, value) in &yaml.0 {
@@ -348,7 +351,7 @@ impl Checked<'_> {
     }
 }
 
-/// A label's key.
+/// Returns the key of a label without its source.
 fn without_source(name: &str) -> &str {
     name.split_once(':').map_or(name, |(_, key)| key)
 }

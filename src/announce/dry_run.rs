@@ -1,4 +1,5 @@
-//! What would be written, without an etcd.
+//! The output of `meshkeep announce --dry-run`: the keys and values that would be written, computed
+//! without an etcd.
 
 use std::path::PathBuf;
 
@@ -7,11 +8,14 @@ use super::files::read_files;
 use super::plan::Resource;
 use crate::wire::keys::HEARTBEAT;
 
-/// What stands for the time of a heartbeat or a canary.
+/// Placeholder for the time in a heartbeat or a canary.
 const TIME: &str = "<time>";
 
-/// Every key and value that files lead to, in the order in which they are written. The numbers of identities are examples, the first of the
-/// cluster's range: an allocator chooses free ones. Blocks.
+/// Returns every key and value that the files lead to, in the order in which they are written.
+/// Blocks.
+///
+/// The identity numbers are examples, the first ones of the cluster's range: an allocator chooses
+/// free ones.
 ///
 /// # Errors
 /// [`AnnounceError::Files`].

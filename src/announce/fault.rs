@@ -1,26 +1,26 @@
-//! A file as it was read, and what is wrong in it.
+//! Parsed input files and the errors in them, with their position.
 
 use std::path::PathBuf;
 
 use super::locate::Way;
 use super::yaml::FileYaml;
 
-/// How many faults are told: who wrote them wants the first ones.
+/// Maximum number of reported errors. The author of a file corrects the first ones and runs again.
 pub(super) const FAULTS_MAX: usize = 20;
 
-/// Something wrong in a file.
+/// An error in an input file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
 pub struct FileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The line, from 1, where it has one.
+    /// Line of the error, counted from 1, if it is known.
     pub line: Option<usize>,
-    /// Where in the file, and what is wrong.
+    /// Path within the document, and the reason.
     pub reason: String,
 }
 
-/// A file that has the right form.
+/// An input file that could be parsed.
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) path: PathBuf,
@@ -29,17 +29,16 @@ pub(super) struct ReadFile {
 }
 
 impl ReadFile {
-    /// The content of a file that was deleted.
+    /// Returns the empty content that stands for a deleted file.
     pub(super) fn missing(path: PathBuf) -> Self {
         Self { path, text: String::new(), yaml: FileYaml::default() }
     }
 
-    /// Whether the file has no entry of any kind.
     pub(super) fn is_empty(&self) -> bool {
         self.yaml.nodes.is_empty() && self.yaml.workloads.is_empty() && self.yaml.services.is_empty()
     }
 
-    /// Something wrong at the end of a way.
+    /// Returns an error at the position that `way` leads to.
     pub(super) fn fault(&self, way: &Way, reason: &str) -> FileError {
         FileError { path: self.path.clone(), line: Some(way.line(&self.text)), reason: format!("{way}: {reason}") }
     }

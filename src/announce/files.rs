@@ -1,4 +1,4 @@
-//! Reading the files, and telling what is wrong with them.
+//! Reading and parsing of the input files, with limits on their number and size.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,32 +10,34 @@ use super::plan::Plan;
 use crate::files::read_bounded;
 use crate::yaml::{self, Limits};
 
-/// How large a file may be: some 200 bytes for each of the 65,536 workloads that have an identity of their own in the largest range.
+/// Maximum size of a file, in bytes: about 200 bytes for each of the 65,536 workloads that could
+/// have an identity of their own in the largest range.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// What a file may stand for: one of the largest size has at most four bytes for each event, and nothing in it nests deeper than six levels.
+/// Limits of the YAML parser. A file of the maximum size has one event per four bytes at most, and
+/// the format nests no deeper than six levels.
 const LIMITS: Limits = Limits { nesting: 32, events: 4_000_000, bytes: FILE_BYTES_MAX };
 
-/// How many files there may be: a rack each, and more racks than any hall has.
+/// Maximum number of files: one file per rack, for more racks than a data centre has.
 const FILES_MAX: usize = 1_024;
 
-/// What the files say, all of them together; or what is wrong, with the first twenty faults. Blocks.
+/// Reads all files and returns their plan. Blocks.
 ///
 /// # Errors
-/// [`FileError`]s; never none.
+/// The first [`FileError`]s, up to twenty; at least one.
 pub fn read_files(paths: &[PathBuf]) -> Result<Plan, Vec<FileError>> {
     check_count(paths)?;
     check_files(paths.iter().map(|path| read(path).map(Arc::new)))
 }
 
-/// Checks that the files are not too many.
+/// Returns an error if there are more than [`FILES_MAX`] files.
 pub(super) fn check_count(paths: &[PathBuf]) -> Result<(), Vec<FileError>> {
     let Some(path) = paths.get(FILES_MAX) else { return Ok(()) };
     let reason = format!("{} files, at most {FILES_MAX} can be announced", paths.len());
     Err(vec![FileError { path: path.clone(), line: None, reason }])
 }
 
-/// The plan of files that were read; or what is wrong with them, with the first twenty faults.
+/// Returns the plan of files that were read, or the first twenty errors in them.
 pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ReadFile>, FileError>>) -> Result<Plan, Vec<FileError>> {
     let (mut read, mut faults) = (Vec::new(), Vec::new());
     for file in files {
@@ -54,7 +56,6 @@ pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ReadFile>, 
     Err(faults)
 }
 
-/// Reads a file and parses it. Blocks.
 pub(super) fn read(path: &Path) -> Result<ReadFile, FileError> {
     let fault = |line, reason| FileError { path: path.to_owned(), line, reason };
     let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|error| match error.kind() {
@@ -68,7 +69,7 @@ pub(super) fn read(path: &Path) -> Result<ReadFile, FileError> {
         Err(error) => {
             let line = error.location().map(|location| location.line());
             let told = error.to_string();
-            // the line stands before the reason already
+            // `FileError` shows the line already
             let reason = told.rsplit_once(" at line ").map_or(told.as_str(), |(reason, _)| reason).to_owned();
             Err(fault(line, reason))
         }

@@ -1,45 +1,47 @@
-//! Where in a file something stands: the reader is sent down the path to it and fails there, for only its errors know lines.
+//! Line numbers of elements of a YAML document. serde does not expose positions of values, so
+//! [`Way::line`] parses the text again and provokes an error at the wanted element: the parser's
+//! errors have line numbers.
 
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// One step down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A member.
+    /// A member of a mapping.
     Member(&'static str),
     /// An element of a list.
     Element(usize),
 }
 
-/// The way from a file's top to something in it.
+/// The path from the top of a document to one of its elements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Way(Vec<Step>);
 
 impl Way {
-    /// To an element of one of the lists of a file.
+    /// Returns the path to an element of one of the top-level lists.
     pub(super) fn to(list: &'static str, index: usize) -> Self {
         Self(vec![Step::Member(list), Step::Element(index)])
     }
 
-    /// To a member of the file.
+    /// Returns the path to a top-level member.
     pub(super) fn member(name: &'static str) -> Self {
         Self(vec![Step::Member(name)])
     }
 
-    /// To a member of what this leads to.
+    /// Returns the path to a member of the element that this path leads to.
     pub(super) fn with(&self, member: &'static str) -> Self {
         Self(self.0.iter().copied().chain([Step::Member(member)]).collect())
     }
 
-    /// To an element of what this leads to.
+    /// Returns the path to an element of the list that this path leads to.
     pub(super) fn at(&self, index: usize) -> Self {
         Self(self.0.iter().copied().chain([Step::Element(index)]).collect())
     }
 
-    /// The line that it leads to, from 1; the last one on the way that is there.
+    /// Returns the line that the path leads to, counted from 1. If the path does not exist, returns
+    /// the line of its longest part that does.
     pub(super) fn line(&self, text: &str) -> usize {
         let found = |steps: &[Step]| {
             let error = Descent(steps).deserialize(serde_yaml_ng::Deserializer::from_str(text)).err()?;
@@ -62,7 +64,8 @@ impl fmt::Display for Way {
     }
 }
 
-/// Goes down the steps and fails at their end; succeeds where they lead nowhere.
+/// A deserializer that walks down the steps and fails at their end. It succeeds if the steps lead
+/// nowhere.
 struct Descent<'a>(&'a [Step]);
 
 impl<'de> DeserializeSeed<'de> for Descent<'_> {
@@ -73,7 +76,7 @@ impl<'de> DeserializeSeed<'de> for Descent<'_> {
     }
 }
 
-/// The end of the way.
+/// Fails if all steps were walked.
 fn here<E: Error>(steps: &[Step]) -> Result<(), E> {
     if steps.is_empty() { Err(E::custom("here")) } else { Ok(()) }
 }

@@ -1,10 +1,15 @@
-//! `meshkeep announce`: a cluster of machines outside Kubernetes, published from files as a clustermesh-apiserver does from Kubernetes
-//! (docs/operate/announce.md; docs/develop/protocol.md §3.11).
+//! `meshkeep announce`: publishes a cluster of machines outside Kubernetes from files, as a
+//! clustermesh-apiserver publishes a cluster from Kubernetes (docs/operate/announce.md;
+//! docs/develop/protocol.md §3.11).
 //!
-//! Owns: the files and what is wrong with them, the keys that follow from them ([`Plan`], pure), and keeping an etcd equal to those. Invariants:
-//! a file that is wrong changes nothing, and is told with its line and why; a change is applied once its file is stable, and one that withdraws
-//! many machines a minute later; nothing is written or deleted that is another cluster's; one
-//! process announces a cluster at a time. Deliberately lacks: withdrawing anything when it ends: leases do, unless the next start is earlier.
+//! The files are validated and turned into a pure `Plan`, the keys and values of the
+//! cluster. The `publish` module keeps an etcd equal to the plan. The rules:
+//! - A file with errors changes nothing; each error is logged with its line and reason.
+//! - A change is applied once its file is stable. A change that withdraws many machines is held
+//!   back for a minute.
+//! - Keys of other clusters are neither written nor deleted.
+//! - One process at a time announces a cluster.
+//! - Nothing is withdrawn when the process ends: the leases expire unless it starts again earlier.
 
 mod addresses;
 mod announcer;

@@ -1,4 +1,5 @@
-//! What is to stand in the etcd: pure, from what the files say and the numbers of identities.
+//! The desired contents of the etcd, computed from the files and the numbers of the identities.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,21 +9,21 @@ use crate::model::{ClusterConfig, ClusterId, ClusterName, EntryKey, IpEntry, Kin
 use crate::wire::keys::{canary_key, cluster_config_key, source_key};
 use crate::wire::write::{cluster_config_value, ip_value, node_value, service_value};
 
-/// What the files say.
+/// The validated contents of all files: one cluster with its nodes, workloads and services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The cluster's name.
+    /// Name of the cluster.
     pub cluster: ClusterName,
-    /// Its id.
+    /// Id of the cluster.
     pub id: ClusterId,
-    /// The size of the mesh.
+    /// Maximum number of clusters in the mesh, which determines the range of identities.
     pub max: MaxConnectedClusters,
     pub(super) nodes: Vec<Node>,
     pub(super) workloads: Vec<Workload>,
     pub(super) services: Vec<Service>,
 }
 
-/// A workload and the labels of its identity.
+/// A workload, with its labels in `key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Workload {
     pub(super) namespace: String,
@@ -33,7 +34,8 @@ pub(super) struct Workload {
     pub(super) host_ip: Option<IpAddr>,
 }
 
-/// What is published, in the order in which it is written: what names an identity comes behind it.
+/// A group of published keys. The order is the order of writing: keys that refer to an identity are
+/// written after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// `nodes/v1`.
@@ -47,10 +49,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Every resource, in order.
+    /// All resources, in the order of writing.
     pub const ALL: [Self; 4] = [Self::Nodes, Self::Identities, Self::Ips, Self::Services];
 
-    /// The kind of its entries.
+    /// Returns the kind of the resource's entries.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -62,24 +64,25 @@ impl Resource {
     }
 }
 
-/// Keys with their values.
+/// Desired values by key.
 pub type Desired = BTreeMap<String, Vec<u8>>;
 
 impl Plan {
-    /// The sets of labels that need an identity.
+    /// Returns the sets of labels that need an identity.
     #[must_use]
     pub fn identities(&self) -> BTreeSet<AllocatorKey> {
         self.workloads.iter().map(|workload| workload.key.clone()).collect()
     }
 
-    /// The identities that the cluster may allocate.
+    /// Returns the range of identities that the cluster may allocate.
     #[must_use]
     pub fn range(&self) -> IdRange {
         let range = self.max.identities_of(self.id).unwrap_or(1..=u32::MAX);
         IdRange::new((*range.start()).into(), (*range.end()).into()).unwrap_or(IdRange::ALL)
     }
 
-    /// What the cluster says about itself: neither service exports nor endpoint slices.
+    /// Returns key and value of the cluster config. It announces neither service exports nor
+    /// endpoint slices.
     #[must_use]
     pub fn config(&self) -> (String, Vec<u8>) {
         let config = ClusterConfig {
@@ -93,13 +96,14 @@ impl Plan {
         (cluster_config_key(&self.cluster), cluster_config_value(&config))
     }
 
-    /// The canary of a resource.
+    /// Returns the key of a resource's canary.
     #[must_use]
     pub fn canary(&self, resource: Resource) -> String {
         canary_key(resource.kind(), &self.cluster, false)
     }
 
-    /// The keys of a resource, by the identities that there are numbers for; a workload whose identity has none is left out.
+    /// Returns the desired keys of a resource. Leaves out workloads whose identity has no number in
+    /// `numbers`.
     #[must_use]
     pub fn keys(&self, resource: Resource, numbers: &BTreeMap<AllocatorKey, u32>) -> Desired {
         match resource {

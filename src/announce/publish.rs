@@ -1,5 +1,5 @@
-//! Keeping an etcd equal to a plan: one pass after another, each by what stands there. What was written by somebody else, with another cluster's
-//! name or identities, is not touched.
+//! Publication of a plan: passes that compare the etcd with the plan and write the difference. Keys
+//! that belong to another cluster, by their name or by their identity, are not changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,36 +16,37 @@ use crate::model::IdentityScope;
 use crate::wire::ip_identity;
 use crate::wire::keys::{HEARTBEAT, watched_prefix};
 
-/// How many keys are written at a time: etcd syncs its log once for all that wait, and more of them bring little (docs/develop/measurements.md).
+/// Maximum number of concurrent writes. etcd syncs its log once for all writes that wait, and more
+/// of them gain little (docs/develop/measurements.md).
 const WRITES_MAX: usize = 16;
 
-/// What keeps a pass from its end.
+/// The reason why a pass was incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PublishError {
-    /// The etcd.
+    /// A request to the etcd failed.
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
-    /// Some workloads have no identity, so that they are not announced; the rest is.
+    /// Some workloads have no identity and are not announced. Everything else is.
     #[error("{count} sets of labels have no identity, their workloads are not announced: {cause}")]
     Identities {
-        /// How many.
+        /// Number of label sets without an identity.
         count: usize,
-        /// Why the first of them has none.
+        /// Error of the first of them.
         cause: AllocateError,
     },
-    /// Identities in use are not there, and cannot be written again: what says that all is there has to wait.
+    /// Identities in use are missing in the etcd and cannot be written again, so the canaries have
+    /// to wait.
     #[error("identities in use have gone from the etcd and cannot be written again yet")]
     IdentitiesGone,
 }
 
-/// Who writes.
 pub(super) struct Publisher {
     session: Session,
     allocator: Allocator<EtcdBackend>,
     held: Mutex<BTreeMap<AllocatorKey, u32>>,
-    /// What should stand in the etcd by the last pass; of a key without a value any value is right.
+    /// Expected values by key, from the last pass. `None` accepts any value.
     wanted: Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
-    /// Says that something may not be as it should.
+    /// Notified when the etcd may differ from the plan.
     pub(super) due: Arc<Notify>,
 }
 
@@ -57,8 +58,9 @@ impl Publisher {
         Self { session, allocator, held: Mutex::default(), wanted: Mutex::default(), due }
     }
 
-    /// One pass: everything that is not as the plan has it is written, and what it does not have is deleted. The order is such that a reader
-    /// finds what is named: identities before the addresses that have them, and all of it before the canaries, those before the config.
+    /// Runs one pass: writes everything that differs from the plan and deletes what the plan does
+    /// not have. A reader always finds what a key refers to: identities are written before
+    /// addresses, all entries before the canaries, and the canaries before the cluster config.
     pub(super) async fn pass(&self, plan: &Plan) -> Result<(), PublishError> {
         self.beat().await?;
         let shortfall = self.identify(plan).await;
@@ -73,7 +75,7 @@ impl Publisher {
         for (resource, keys) in desired {
             surplus.extend(self.write(plan, resource, keys).await?);
         }
-        // services before the addresses behind them
+        // services are deleted before the addresses behind them
         for found in surplus.into_iter().rev() {
             self.session.write_if(&[Condition::WrittenAt(&found.key, found.mod_revision)], &[Write::Delete(&found.key)]).await?;
         }
@@ -86,13 +88,13 @@ impl Publisher {
         shortfall.map_or(Ok(()), Err)
     }
 
-    /// Writes the heartbeat.
     pub(super) async fn beat(&self) -> Result<(), KvstoreError> {
         self.session.update(HEARTBEAT.as_bytes(), now().as_bytes(), Life::Leased).await?;
         Ok(())
     }
 
-    /// Gets a number for each set of labels that has none yet. Each is used once here, however many workloads have it.
+    /// Allocates a number for each set of labels that has none yet. Each set is used once,
+    /// regardless of the number of its workloads.
     async fn identify(&self, plan: &Plan) -> Option<PublishError> {
         let missing: Vec<_> = plan.identities().into_iter().filter(|key| !self.held().contains_key(key)).collect();
         let allocations = iter(missing).map(|key| async move { (self.allocator.allocate(&key).await, key) });
@@ -103,7 +105,7 @@ impl Publisher {
                 Ok(Ok(number)) => {
                     self.held().insert(key, number);
                 }
-                // the range of a cluster has 32 bits at most
+                // the range of a cluster has at most 32 bits
                 Ok(Err(_)) => unreachable!("a number of the range of a cluster has 32 bits"),
                 Err(error) => {
                     count += 1;
@@ -114,8 +116,9 @@ impl Publisher {
         first.map(|cause| PublishError::Identities { count, cause })
     }
 
-    /// Waits until the identities in use are there. The allocator writes them again by itself after a wipe, but in its own time, and a reader
-    /// that finds the canaries takes what is not there yet for deleted.
+    /// Waits until the identities in use exist. After a wipe of the etcd the allocator writes them
+    /// again, but on its own schedule. A reader that finds the canaries first would treat the
+    /// missing identities as deleted.
     async fn restore_identities(&self, plan: &Plan) -> Result<(), PublishError> {
         let prefix = watched_prefix(Resource::Identities.kind(), &plan.cluster, false);
         let found = self.session.list_prefix(prefix.as_bytes()).await?;
@@ -128,7 +131,7 @@ impl Publisher {
         if all || self.allocator.look_at_all().await { Ok(()) } else { Err(PublishError::IdentitiesGone) }
     }
 
-    /// Gives up the numbers that the plan does not need any more.
+    /// Releases identities that the plan no longer needs.
     async fn release(&self, plan: &Plan) {
         let needed = plan.identities();
         let surplus: Vec<_> = self.held().keys().filter(|key| !needed.contains(*key)).cloned().collect();
@@ -140,7 +143,7 @@ impl Publisher {
         }
     }
 
-    /// Writes what is not as it should be; returns what should not be there.
+    /// Writes the keys that differ and returns those that should not exist.
     async fn write(&self, plan: &Plan, resource: Resource, mut desired: Desired) -> Result<Vec<KeyValue>, PublishError> {
         let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
         let (mut surplus, mut foreign) = (Vec::new(), BTreeSet::new());
@@ -171,7 +174,8 @@ impl Publisher {
         Ok(surplus)
     }
 
-    /// Writes a canary that is not there on our lease. Its value is never read, so it is never refreshed.
+    /// Writes a canary unless it exists on this session's lease. Its value is never read, so it is
+    /// never refreshed.
     async fn mark(&self, canary: &str) -> Result<(), KvstoreError> {
         let found = self.session.get(canary.as_bytes()).await?;
         if found.is_none_or(|found| self.session.lease_of(&found.key) != Some(found.lease)) {
@@ -188,7 +192,8 @@ impl Publisher {
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
     }
 
-    /// Looks at a change of the etcd: a pass is due if it is not what is wanted. Of keys that are not ours nothing is wanted.
+    /// Compares a change of the etcd with the expected values and requests a pass if it differs.
+    /// Keys of other clusters have no expected value.
     pub(super) fn judge(&self, plan: &Plan, resource: Option<Resource>, event: &KeyValueEvent) {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let right = match (event.kind, wanted.get(&event.key)) {
@@ -203,7 +208,8 @@ impl Publisher {
         }
     }
 
-    /// An identity that was in use is another's by now: the next pass gets a new one.
+    /// Forgets the number of an identity that another process took over: the next pass allocates a
+    /// new one.
     pub(super) fn forget(&self, event: &Event) {
         if event.kind == IdEventKind::Lost {
             self.held().remove(&event.key);
@@ -216,7 +222,8 @@ impl Publisher {
     }
 }
 
-/// Whether an entry is the cluster's: the keys of addresses name none, but their identities are of its range.
+/// Returns whether an entry belongs to the cluster. Keys of addresses do not contain a cluster's
+/// name, so their identity decides.
 pub(super) fn is_own(plan: &Plan, resource: Resource, value: &[u8]) -> bool {
     match resource {
         Resource::Nodes | Resource::Identities | Resource::Services => true,
@@ -226,7 +233,7 @@ pub(super) fn is_own(plan: &Plan, resource: Resource, value: &[u8]) -> bool {
     }
 }
 
-/// The time as canaries and heartbeats have it.
+/// Returns the current time in the form of canaries and heartbeats.
 pub(super) fn now() -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);

@@ -1,4 +1,6 @@
-//! Withdrawing a cluster, in the order of a KVStoreMesh (docs/develop/protocol.md §3.7): readers that see the config go stop believing the rest.
+//! Withdrawal of an announced cluster, in the order that KVStoreMesh uses (docs/develop/protocol.md
+//! §3.7): readers leave the cluster once its config is deleted, and disregard everything that is
+//! deleted after it.
 
 use std::time::Duration;
 
@@ -11,10 +13,11 @@ use crate::kvstore::{Condition, KvstoreError, Session, Write};
 use crate::model::CLUSTER_LABEL;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 
-/// Where the references to identities are.
+/// Prefix of the references to identities.
 const REFERENCES: &str = "cilium/state/identities/v1/value/";
 
-/// Deletes all that is the cluster's: of what names no cluster, what has identities of its range.
+/// Deletes all keys of the cluster. Keys that do not name a cluster are recognised by their
+/// identity.
 pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> Result<(), KvstoreError> {
     session.delete(cluster_config_key(&plan.cluster).as_bytes()).await?;
     tracing::info!(cluster = %plan.cluster, ?grace, "the cluster config is withdrawn: waiting for readers");
@@ -26,7 +29,7 @@ pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> R
             session.delete(&found.key).await?;
         }
     }
-    // in the order of their names
+    // in the order of their names in KVStoreMesh
     for resource in [Resource::Ips, Resource::Identities, Resource::Nodes, Resource::Services] {
         let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
         let mut count = 0;
@@ -45,7 +48,7 @@ pub(super) async fn retire(session: &Session, plan: &Plan, grace: Duration) -> R
     Ok(())
 }
 
-/// Whether an identity is of the cluster's range and names the cluster.
+/// Returns whether an identity has a number of the cluster's range and the cluster's label.
 fn is_own_identity(plan: &Plan, number: &[u8], labels: &[u8]) -> bool {
     let id = str::from_utf8(number).ok().and_then(Id::parse);
     let key = AllocatorKey::from_text(&String::from_utf8_lossy(labels));

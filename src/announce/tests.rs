@@ -1,4 +1,4 @@
-//! What follows from files, by whole values, and what is wrong with others, by file, line and reason.
+//! Tests of the plan by whole values, and of errors in files by file, line and reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,8 @@ use crate::allocator::AllocatorKey;
 use crate::model::{ClusterId, ClusterName, EntryKey, Kind};
 use crate::wire::{Context, decode};
 
-/// The example of the documentation (docs/operate/announce.md), with a second address family and a second workload with the same labels.
+/// Example of docs/operate/announce.md, with a second address family and a second workload with the
+/// same labels.
 const EXAMPLE: &str = "cluster: {name: vms, id: 77}
 nodes:
 - name: rack1-host7
@@ -46,7 +47,7 @@ services:
   shared: false
 ";
 
-/// Reads files by these texts: `0.yaml` and so on; what is wrong is told as `<file>:<line>: …`.
+/// Reads files with these texts, named `0.yaml` and so on. Errors have the form `<file>:<line>: …`.
 fn read(texts: &[&str]) -> Result<Plan, Vec<String>> {
     let place = TempDir::new().unwrap();
     let paths: Vec<_> = (0..texts.len()).map(|number| place.path().join(format!("{number}.yaml"))).collect();
@@ -94,7 +95,7 @@ fn the_example_is_published_as_the_protocol_has_it() {
         ("cilium/state/identities/v1/id/5046273".to_owned(), BILLING.to_owned()),
         (
             "cilium/state/identities/v1/id/5046274".to_owned(),
-            // in the order of keys, whatever their sources
+            // sorted by key, without regard to the source
             PRINTER.to_owned(),
         ),
         ip("192.168.7.20", "192.168.7.7", 5_046_273, &billing("billing-db")),
@@ -178,7 +179,7 @@ fn several_files_are_one_cluster() {
     );
 }
 
-/// The one fault of a file.
+/// Returns the only error of a file.
 fn fault(text: &str) -> String {
     let mut faults = read(&[text]).unwrap_err();
     assert_eq!(faults.len(), 1, "{faults:#?}");
@@ -286,7 +287,7 @@ fn files_that_cannot_be_read_are_named_and_the_first_faults_are_enough() {
     assert_eq!((faults.len(), faults[19].as_str()), (20, "0.yaml:22: workloads[19].ips[0]: \"19\" is not an address"));
 }
 
-/// Looking for the line of each would read 2 MB 20,000 times.
+/// Checks that the line is not searched for every error: that would read 2 MB 20,000 times.
 #[test]
 fn a_file_with_a_fault_in_every_element_is_told_of_at_once() {
     let workload = |number: u32| {

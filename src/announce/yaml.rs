@@ -1,4 +1,4 @@
-//! The form of the files. Unknown members and keys that come twice are errors.
+//! The format of the input files, as serde types. Unknown members and duplicate keys are errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,6 @@ use std::fmt;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileYaml {
@@ -27,7 +26,7 @@ pub(super) struct ClusterYaml {
     pub(super) max_connected_clusters: Option<Number>,
 }
 
-/// A whole number, whose range is checked with what else means something.
+/// A whole number. Its range is checked later, together with its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number(pub(super) u64);
 
@@ -122,7 +121,7 @@ pub(super) struct BackendsYaml {
     pub(super) ips: Option<Vec<String>>,
 }
 
-/// Labels by name.
+/// Labels by name. A label that occurs twice is an error.
 #[derive(Debug, Default)]
 pub(super) struct LabelsYaml(pub(super) BTreeMap<String, String>);
 

@@ -1,4 +1,5 @@
-//! Metrics of an announcer as a file in the Prometheus text format, for the textfile collector of node_exporter: an announcer serves no HTTP.
+//! Metrics of an announcer, written to a file in the Prometheus text format for node_exporter's
+//! textfile collector. An announcer serves no HTTP.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -17,13 +18,14 @@ use super::rules::{HoldReason, Withdrawal};
 use crate::announce::plan::Plan;
 use crate::model::shown_path;
 
-/// How often the file is written although nothing changed: its time says that the announcer lives.
+/// Interval between writes when nothing changes. The time of the file shows that the announcer is
+/// alive.
 const WRITE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The collector runs as another user.
+/// Mode of the file: the collector runs as another user.
 const MODE: u32 = 0o644;
 
-/// Keeps the file at what is announced and held back, until it is dropped.
+/// Writes the file whenever the plan or the report changes, until the future is dropped.
 pub(in crate::announce) async fn keep_metrics(
     path: PathBuf,
     mut plans: watch::Receiver<Arc<Plan>>,
@@ -48,10 +50,10 @@ pub(in crate::announce) async fn keep_metrics(
     }
 }
 
-/// Replaces the file in one step. Blocks.
+/// Replaces the file atomically. Blocks.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // the collector reads `*.prom` alone
+    // the collector reads only `*.prom`
     let partial = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let written = fs::write(&partial, text)
         .and_then(|()| fs::set_permissions(&partial, Permissions::from_mode(MODE)))
@@ -62,11 +64,11 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// The metrics as text.
+/// Returns the metrics as text.
 pub(super) fn metrics(plan: &Plan, report: &FollowReport) -> String {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, samples: &[(String, usize)]| {
-        // writing into a string does not fail
+        // writing to a string does not fail
         let _ = writeln!(text, "# HELP meshkeep_announce_{name} {help}\n# TYPE meshkeep_announce_{name} gauge");
         for (labels, value) in samples {
             let _ = writeln!(text, "meshkeep_announce_{name}{labels} {value}");
@@ -92,7 +94,7 @@ pub(super) fn metrics(plan: &Plan, report: &FollowReport) -> String {
     text
 }
 
-/// A label's value in the text format.
+/// Escapes a label value for the text format.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

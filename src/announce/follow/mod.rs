@@ -1,4 +1,5 @@
-//! Following the files: applies their changes by the [rules](rules), and reports what is held back and what is wrong, once for each change.
+//! Follows the input files: applies their changes according to the [rules](rules) and logs each
+//! error and each change that is held back once.
 
 mod metrics;
 mod rules;
@@ -26,18 +27,19 @@ use super::plan::Plan;
 use crate::file_watch::DirectoryWatch;
 use crate::model::shown_path;
 
-/// How often the stamps of the files are read although no change was reported. The same as for the config directory.
+/// Interval between checks of the files' stamps when no change was reported. Same as for the config
+/// directory.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long reports of changes are gathered before the stamps are read. The same as for the config directory.
+/// Time that reports of changes are gathered before the stamps are read. Same as for the config
+/// directory.
 const GATHERING: Duration = Duration::from_millis(100);
 
-/// Why the files cannot be followed.
 #[derive(Debug)]
 pub(super) enum FollowError {
-    /// They are wrong from the start.
+    /// The files contain errors when the announcer starts.
     Files(Vec<FileError>),
-    /// A task ended by itself.
+    /// A background task panicked.
     Task(JoinError),
 }
 
@@ -47,28 +49,28 @@ impl From<JoinError> for FollowError {
     }
 }
 
-/// What the files have that is not announced.
+/// The difference between the files and what is announced: changes that are held back, and errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FollowReport {
     pub(super) held: Vec<HeldChange>,
     pub(super) faults: Vec<FileError>,
 }
 
-/// The files of an announcer with what is announced of them.
+/// The followed files, and the plan that was published from them.
 pub(super) struct Follower {
     files: Vec<FollowedFile>,
     rules: ChangeRules,
-    /// Applies every change at once.
+    /// Signal to apply every change at once.
     apply_now: Arc<Notify>,
     plans: watch::Sender<Arc<Plan>>,
     reports: watch::Sender<FollowReport>,
 }
 
 impl Follower {
-    /// Reads the files once they are stable, or at once if `apply_now` says so.
+    /// Waits until the files are stable, then reads them. `apply_now` ends the wait.
     ///
     /// # Errors
-    /// [`FollowError::Files`] if they cannot be announced.
+    /// [`FollowError::Files`] if the files contain errors.
     pub(super) async fn start(paths: &[PathBuf], rules: ChangeRules, apply_now: Arc<Notify>) -> Result<Self, FollowError> {
         check_count(paths).map_err(FollowError::Files)?;
         let mut seen: Vec<(FileStamp, Instant)> = Vec::new();
@@ -118,17 +120,18 @@ impl Follower {
         Ok(Self { files, rules, apply_now, plans, reports })
     }
 
-    /// What the files have, as far as it is applied.
+    /// Returns the plans, as far as changes of the files are applied.
     pub(super) fn plans(&self) -> watch::Receiver<Arc<Plan>> {
         self.plans.subscribe()
     }
 
-    /// What is held back, and what is wrong.
+    /// Returns the reports of held changes and errors.
     pub(super) fn reports(&self) -> watch::Receiver<FollowReport> {
         self.reports.subscribe()
     }
 
-    /// Applies changes until it is dropped. Files that are wrong, or that have another cluster than before, change nothing.
+    /// Applies changes until the future is dropped. Files with errors, and files that name another
+    /// cluster than before, change nothing.
     pub(super) async fn follow(mut self) -> Result<(), JoinError> {
         let paths: Vec<_> = self.files.iter().map(|file| file.path().to_owned()).collect();
         let changed = Arc::new(Notify::new());
@@ -159,7 +162,7 @@ impl Follower {
         }
     }
 
-    /// Reads the changes of stable files; returns whether there were any.
+    /// Reads the files that changed and are stable. Returns whether there were any.
     async fn read_changes(&mut self, now: Instant, at_once: bool) -> Result<bool, JoinError> {
         let due = self.files.iter().enumerate().filter(|(_, file)| file.is_due(&self.rules, now, at_once));
         let due: Vec<_> = due.map(|(index, file)| (index, file.path().to_owned(), file.stamp().clone())).collect();
@@ -180,7 +183,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// Decides about all changes and applies them. Returns the time of the next decision.
+    /// Decides about all changes and applies those that are due. Returns the time of the next
+    /// decision.
     async fn apply_changes(&mut self, now: Instant, at_once: bool) -> Result<Option<Instant>, JoinError> {
         let (files, rules) = (take(&mut self.files), self.rules);
         let (files, decisions, checked) = spawn_blocking(move || {
@@ -201,7 +205,7 @@ impl Follower {
                 }
             }
             Some(Err(faults)) => report.faults = faults,
-            // a change that is not read yet may be wrong too
+            // an unread change may contain errors too
             None if self.files.iter().any(FollowedFile::is_unread) => {}
             None => report.faults.clear(),
         }
@@ -219,7 +223,7 @@ impl Follower {
         Ok(next_decision(&self.files, &decisions, &self.rules, now))
     }
 
-    /// Publishes a plan, unless it is another cluster's.
+    /// Publishes a plan unless it names another cluster. Returns whether it was accepted.
     fn publish(&self, plan: Plan) -> bool {
         let before = Arc::clone(&self.plans.borrow());
         if plan.cluster != before.cluster || plan.id != before.id || plan.max != before.max {
@@ -237,7 +241,7 @@ impl Follower {
     }
 }
 
-/// Logs what is wrong or held back now and was not before, and what no longer is.
+/// Logs errors and held changes that are new since `before`, and those that ended.
 fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     for fault in now.faults.iter().filter(|fault| !before.faults.contains(fault)) {
         tracing::error!(%fault, "a file is wrong: what was announced stays");
@@ -261,13 +265,13 @@ fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     }
 }
 
-/// When a file was seen first with its stamp: at most as long ago as a stable file needs.
+/// Returns the stamp with the time since which the file has had it, limited to `stable` ago.
 fn first_seen(stamp: FileStamp, stable: Duration, now: Instant, wall: SystemTime) -> (FileStamp, Instant) {
     let since = now.checked_sub(stamp.age(wall).min(stable)).unwrap_or(now);
     (stamp, since)
 }
 
-/// The content of a path with this stamp: that of a deleted file is empty. Blocks.
+/// Returns the content of a path with this stamp. A deleted file has empty content. Blocks.
 fn content(path: &Path, stamp: &FileStamp) -> Result<Arc<ReadFile>, FileError> {
     match stamp {
         FileStamp::Missing => Ok(Arc::new(ReadFile::missing(path.to_owned()))),

@@ -1,5 +1,6 @@
-//! When a change of a file is applied: once the file has been unchanged for some seconds, and later if the change withdraws many workloads.
-//! Pure: times, stamps and contents are passed in.
+//! Rules that decide when a changed file is applied: once it has been unchanged for some seconds,
+//! and later if the change withdraws many workloads. Pure: times, stamps and contents are passed
+//! in.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,23 +13,22 @@ use super::super::fault::{FileError, ReadFile};
 use super::stamp::FileStamp;
 use crate::model::shown_path;
 
-/// When changes are applied.
+/// Times and limits of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangeRules {
-    /// How long a file must be unchanged before a change of it is applied.
+    /// Time that a file must be unchanged before its change is applied.
     pub stable: Duration,
-    /// How long it must be unchanged if the change withdraws more than `max_withdrawal`.
+    /// Time that a file must be unchanged if the change withdraws more than `max_withdrawal`.
     pub hold: Duration,
-    /// The largest share of a file's workloads that a change withdraws without being held back.
+    /// Largest share of a file's workloads that a change may withdraw without being held back.
     pub max_withdrawal: MaxWithdrawal,
 }
 
-/// A share in percent; 100 holds nothing back.
+/// A share in percent. 100 % means that no change is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxWithdrawal(u8);
 
 impl MaxWithdrawal {
-    /// The share at which nothing is held back.
     const ALL: Self = Self(100);
 
     #[cfg(test)]
@@ -52,25 +52,26 @@ impl fmt::Display for MaxWithdrawal {
     }
 }
 
-/// A file and how far its changes are applied.
+/// A file, its applied version and its newest version.
 #[derive(Debug)]
 pub(super) struct FollowedFile {
     path: PathBuf,
-    /// The version whose content is announced.
+    /// Stamp and content of the version that is announced.
     applied: (FileStamp, Arc<ReadFile>),
-    /// The newest stamp, and since when the file has had it.
+    /// Newest stamp, and the time since which the file has had it.
     seen: (FileStamp, Instant),
-    /// Since when the file has had a change that could not be read because it was followed by the next one.
+    /// Time since which the file has had changes that could not be read because the next change
+    /// followed too soon.
     restless_since: Option<Instant>,
     read: Option<ReadChange>,
 }
 
-/// The content of a change, read once the file was stable.
+/// A change that was read once the file was stable.
 #[derive(Debug)]
 struct ReadChange {
     stamp: FileStamp,
     content: Result<Arc<ReadFile>, FileError>,
-    /// Since when the file has had this content.
+    /// Time since which the file has had this content.
     since: Instant,
 }
 
@@ -85,7 +86,7 @@ impl ReadChange {
 }
 
 impl FollowedFile {
-    /// A file whose content is announced.
+    /// Creates a file whose content is announced already.
     pub(super) fn new(stamp: FileStamp, content: Arc<ReadFile>, now: Instant) -> Self {
         let path = content.path.clone();
         Self { path, applied: (stamp.clone(), content), seen: (stamp, now), restless_since: None, read: None }
@@ -99,7 +100,7 @@ impl FollowedFile {
         &self.seen.0
     }
 
-    /// Records the stamp that the file has now; returns whether it is another one.
+    /// Records the current stamp. Returns whether it differs from the last one.
     pub(super) fn observe(&mut self, stamp: FileStamp, now: Instant) -> bool {
         if stamp == self.seen.0 {
             return false;
@@ -113,22 +114,23 @@ impl FollowedFile {
         true
     }
 
-    /// Whether the file has a change that was not read yet.
+    /// Returns whether the file has a change that was not read yet.
     pub(super) fn is_unread(&self) -> bool {
         self.seen.0 != self.applied.0 && self.change().is_none()
     }
 
-    /// When the file has been stable for long enough to be read.
+    /// Returns the time at which the file is stable, if it has an unread change.
     fn readable_at(&self, rules: &ChangeRules) -> Option<Instant> {
         self.is_unread().then(|| self.seen.1 + rules.stable)
     }
 
-    /// Whether the file is to be read now.
+    /// Returns whether the file must be read now.
     pub(super) fn is_due(&self, rules: &ChangeRules, now: Instant, at_once: bool) -> bool {
         self.readable_at(rules).is_some_and(|due| at_once || due <= now)
     }
 
-    /// Records the content that belongs to the newest stamp. The same content as before is as old as that was, however often it is written.
+    /// Records the content that belongs to the newest stamp. Writing the same content again does
+    /// not reset its age.
     pub(super) fn loaded(&mut self, content: Result<Arc<ReadFile>, FileError>) {
         self.restless_since = None;
         let before = self.read.take().filter(|before| before.has_content_of(&content));
@@ -139,12 +141,12 @@ impl FollowedFile {
         }
     }
 
-    /// The change that was read, unless the file has changed again.
+    /// Returns the change that was read, unless the file has changed again since.
     fn change(&self) -> Option<&ReadChange> {
         self.read.as_ref().filter(|change| change.stamp == self.seen.0)
     }
 
-    /// The content that is announced by a decision.
+    /// Returns the content to announce after `decision`.
     pub(super) fn content(&self, decision: &Decision) -> Result<Arc<ReadFile>, FileError> {
         match (decision, self.change()) {
             (Decision::Apply, Some(change)) => change.content.clone(),
@@ -152,7 +154,7 @@ impl FollowedFile {
         }
     }
 
-    /// The change is applied.
+    /// Makes the change that was read the applied version.
     pub(super) fn apply(&mut self) {
         if let Some(ReadChange { stamp, content: Ok(content), .. }) = self.read.take() {
             self.applied = (stamp, content);
@@ -160,30 +162,29 @@ impl FollowedFile {
     }
 }
 
-/// What is done about a file.
+/// Decision about one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It has no change that could be applied: what is announced stays.
+    /// There is no change that could be applied, so the announced content stays.
     Keep,
-    /// Its change is applied, if all files together are right.
+    /// Apply the change, provided that all files together are valid.
     Apply,
-    /// Its change is held back.
+    /// Hold the change back.
     Hold(HeldChange),
 }
 
-/// A change that is held back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::announce) struct HeldChange {
     pub(super) path: PathBuf,
     pub(super) reason: HoldReason,
-    /// When it is applied if the file does not change; `None` where nobody knows.
+    /// Time at which the change is applied if the file does not change again. `None` if that is
+    /// unknown.
     pub(super) until: Option<Instant>,
 }
 
-/// Why a change is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::announce) enum HoldReason {
-    /// It withdraws too many workloads.
+    /// The change withdraws too many workloads.
     Withdrawal(Withdrawal),
     /// The file is never unchanged for long enough.
     KeepsChanging,
@@ -200,14 +201,14 @@ impl fmt::Display for HeldChange {
     }
 }
 
-/// What a change of a file withdraws.
+/// The workloads that a change of a file withdraws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::announce) struct Withdrawal {
-    /// Workloads of the file that no file has any more.
+    /// Number of workloads of the file that no file has any more.
     pub(super) withdrawn: usize,
-    /// Workloads that the file has announced.
+    /// Number of workloads that the file had.
     pub(super) workloads: usize,
-    /// The file was deleted, or has no entry of any kind any more.
+    /// True if the file was deleted or has no entries any more.
     pub(super) is_everything: bool,
 }
 
@@ -224,12 +225,13 @@ impl Withdrawal {
     }
 }
 
-/// The names of a file's workloads.
+/// Returns namespace and name of a file's workloads.
 fn workloads(file: &ReadFile) -> impl Iterator<Item = (&str, &str)> {
     file.yaml.workloads.iter().map(|workload| (workload.namespace.as_str(), workload.name.as_str()))
 }
 
-/// Decides about each file. A workload that moved to another file is not withdrawn, unless the change of the other file is held back.
+/// Decides about each file. A workload that moves to another file is not withdrawn, unless the
+/// change of the other file is held back.
 pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, at_once: bool) -> Vec<Decision> {
     let restless = |file: &FollowedFile| file.is_unread() && file.restless_since.is_some_and(|since| since + rules.hold <= now);
     let first = |file: &FollowedFile| match file.change() {
@@ -241,7 +243,7 @@ pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, 
     if at_once {
         return decisions;
     }
-    // what is held back may make another change withdraw more
+    // holding back one change can make another one withdraw more
     loop {
         let contents: Vec<_> = files.iter().zip(&decisions).filter_map(|(file, decision)| file.content(decision).ok()).collect();
         let names: HashSet<_> = contents.iter().flat_map(|content| workloads(content)).collect();
@@ -262,7 +264,7 @@ pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, 
 }
 
 impl FollowedFile {
-    /// The change of the file as one that is held back, if it is.
+    /// Returns the file's change if it must be held back.
     fn hold(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldChange> {
         let change = self.change()?;
         let withdrawal = Withdrawal::of(&self.applied.1, change.content.as_ref().ok()?, names);
@@ -272,7 +274,7 @@ impl FollowedFile {
     }
 }
 
-/// When something may be decided differently although no file changes.
+/// Returns the next time at which a decision can change although no file changes.
 pub(super) fn next_decision(files: &[FollowedFile], decisions: &[Decision], rules: &ChangeRules, now: Instant) -> Option<Instant> {
     let readable = files.iter().filter_map(|file| file.readable_at(rules));
     let restless = files.iter().filter_map(|file| Some(file.restless_since? + rules.hold));
@@ -283,7 +285,8 @@ pub(super) fn next_decision(files: &[FollowedFile], decisions: &[Decision], rule
     readable.chain(restless).chain(held).filter(|time| *time > now).min()
 }
 
-/// How long a start waits until files that were changed lately are stable. A missing file is an error at once.
+/// Returns the time that a start has to wait until recently changed files are stable. A missing
+/// file ends the wait, because it is an error.
 pub(super) fn first_wait(seen: &[(FileStamp, Instant)], rules: &ChangeRules, now: Instant) -> Duration {
     if seen.iter().any(|(stamp, _)| !matches!(stamp, FileStamp::Present(_))) {
         return Duration::ZERO;

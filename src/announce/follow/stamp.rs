@@ -1,4 +1,4 @@
-//! What tells two states of a file apart without reading it.
+//! File stamps: metadata that shows without reading whether a file changed.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime};
 /// The state of a path as the system reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FileStamp {
-    /// Nothing is at the path.
+    /// No file exists at the path.
     Missing,
-    /// The system does not say whether a file is there. Never taken for a deleted file.
+    /// The system reports an error other than "not found". Never treated as a deleted file.
     Unreadable(String),
-    /// A file is there.
     Present(FileVersion),
 }
 
-/// A version of a file: each write and each replacement makes another one.
+/// Metadata that differs between any two versions of a file: each write and each replacement
+/// changes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileVersion {
     pub(super) device: u64,
@@ -24,12 +24,13 @@ pub(super) struct FileVersion {
     pub(super) size: u64,
     /// Time of the last write, in seconds and nanoseconds since 1970.
     pub(super) modified: (i64, i64),
-    /// Time of the last change of content or attributes, in seconds and nanoseconds since 1970. No program can set it.
+    /// Time of the last change of content or attributes, in seconds and nanoseconds since 1970.
+    /// Programs cannot set it.
     pub(super) changed: (i64, i64),
 }
 
 impl FileStamp {
-    /// The stamp of what is at a path now. Blocks.
+    /// Reads the current stamp of a path. Blocks.
     pub(super) fn of(path: &Path) -> Self {
         match std::fs::metadata(path) {
             Ok(found) => Self::Present(FileVersion {
@@ -44,7 +45,8 @@ impl FileStamp {
         }
     }
 
-    /// How long ago the file was changed last. Zero for a time in the future, and where there is no file.
+    /// Returns the time since the last change of the file. Zero for a time in the future, and if
+    /// there is no file.
     pub(super) fn age(&self, now: SystemTime) -> Duration {
         let Self::Present(FileVersion { changed: (seconds, nanos), .. }) = self else { return Duration::ZERO };
         let (seconds, nanos) = (u64::try_from(*seconds).unwrap_or(0), u32::try_from(*nanos).unwrap_or(0));

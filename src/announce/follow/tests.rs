@@ -1,4 +1,4 @@
-//! When changes are applied, by whole decisions at given times, and how stamps and metrics look.
+//! Tests of the rules by whole decisions at given times, and of stamps and metrics.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ const fn share(percent: u8) -> super::MaxWithdrawal {
     super::MaxWithdrawal::from_percent(percent)
 }
 
-/// The stamp of the n-th version of a file.
+/// Returns the stamp of a version of a file.
 fn stamp(version: u64) -> FileStamp {
     FileStamp::Present(FileVersion {
         device: 1,
@@ -35,7 +35,7 @@ fn stamp(version: u64) -> FileStamp {
     })
 }
 
-/// A file with these workloads.
+/// Returns the parsed content of a file with these workloads.
 fn file(path: &str, workloads: &[u32]) -> Result<Arc<ReadFile>, FileError> {
     let one = |number: &u32| format!("- {{namespace: a, name: w{number}, labels: {{app: x}}, ips: [10.0.0.{number}]}}\n");
     let list: String = workloads.iter().map(one).collect();
@@ -57,7 +57,7 @@ fn held(path: &str, withdrawn: usize, workloads: usize, is_everything: bool, unt
 fn a_file_is_read_once_it_is_stable() {
     let begin = Instant::now();
     let mut one = followed("a", &[1, 2], begin);
-    // a line each second
+    // one write per second
     for version in 1..=10 {
         let now = begin + seconds(version);
         assert!(one.observe(stamp(version), now) && !one.observe(stamp(version), now));
@@ -66,7 +66,7 @@ fn a_file_is_read_once_it_is_stable() {
     assert_eq!(next_decision(std::slice::from_ref(&one), &[], &RULES, begin + seconds(10)), Some(begin + seconds(13)));
     assert!(one.is_due(&RULES, begin + seconds(10), true), "SIGHUP");
     assert!(one.is_due(&RULES, begin + seconds(13), false));
-    // as it was: no change at all
+    // back to the applied version, so there is no change
     one.observe(stamp(0), begin + seconds(14));
     assert!(!one.is_due(&RULES, begin + seconds(60), true));
 }
@@ -109,7 +109,7 @@ fn a_deleted_file_withdraws_everything_and_an_unreadable_one_nothing() {
     files[0].loaded(content(Path::new("a"), files[0].stamp()));
     let fault = check_files([files[0].content(&Decision::Apply)]).unwrap_err();
     assert_eq!(fault[0].to_string(), "a: cannot be read: Permission denied");
-    // an entry of any kind
+    // entries other than workloads count as well
     let service = "services:\n- {namespace: a, name: b, ports: [{port: 1}], backends: {ips: [10.0.0.1]}}\n";
     let services = ReadFile { path: "a".into(), text: service.into(), yaml: serde_yaml_ng::from_str(service).unwrap() };
     let mut files = [FollowedFile::new(stamp(0), Arc::new(services), begin)];
@@ -132,7 +132,7 @@ fn the_same_content_written_again_does_not_start_the_minute_anew() {
     assert_eq!(write(1, &[1]), (vec![Decision::Keep], vec![first.clone()]));
     assert_eq!(write(20, &[1]), (vec![Decision::Keep], vec![first]));
     assert_eq!(write(40, &[2]), (vec![Decision::Keep], vec![held("a", 2, 3, false, begin + seconds(40 + 60))]));
-    // all of it is there again
+    // back to the applied content
     assert_eq!(write(50, &[1, 2, 3]), (vec![Decision::Keep], vec![Decision::Keep]));
     assert!(!files[0].is_unread());
 }
