@@ -1,29 +1,32 @@
-//! The primitives of all that is packed and stored: numbers, lengths and byte strings, and where a field of a chunk stands. Every read is
-//! checked against what is left, so no input panics or allocates more than a small multiple of its own length.
+//! Primitives of everything that is packed and stored: numbers, lengths, byte strings and positions
+//! in a chunk.
+//!
+//! Every read is checked against the remaining bytes. No input panics, or allocates more than a
+//! small multiple of its own length.
 
 use thiserror::Error;
 
-/// A 64-bit number takes at most 10 groups of 7 bits.
+/// Maximum length of a varint in bytes: 64 bits in groups of 7.
 const VARINT_LENGTH_MAX: u32 = 10;
 
-/// Why bytes cannot be read.
+/// Error for bytes that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The bytes end inside a field.
     #[error("the value ends too early")]
     Truncated,
-    /// The checksum is that of other bytes.
+    /// The checksum does not match the bytes.
     #[error("the checksum does not match")]
     Checksum,
-    /// The value has a form that this version does not know.
+    /// This version does not know the value's form.
     #[error("the value has form {0}, which this version does not know")]
     UnknownForm(u8),
-    /// A field holds what it cannot hold.
+    /// A field has an invalid value.
     #[error("the field {0} holds what it cannot hold")]
     Field(&'static str),
 }
 
-/// Where some bytes stand within a chunk.
+/// Position of bytes within a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Span {
     pub(super) start: u32,
@@ -31,18 +34,18 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// How many bytes.
     pub(super) const fn length(self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// The bytes; empty where they are not there, which a chunk that was checked never has.
+    /// Returns the bytes, or none if they are out of range, which cannot happen in a checked chunk.
     pub(super) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 }
 
-/// Appends a number in groups of 7 bits, the lowest first, the top bit of each byte telling that more follow (LEB128).
+/// Appends a number as LEB128: groups of 7 bits, the lowest first, with the top bit set if more
+/// follow.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     loop {
         let low = number.to_le_bytes()[0] & 0x7f;
@@ -60,28 +63,30 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// How much of their beginning two byte strings share.
+/// Returns the length of the common prefix.
 pub(crate) fn common_length(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
-/// How many bytes a number needs, 0 for 0.
+/// Returns the number of bytes that a number needs, 0 for 0.
 pub(super) fn width_of(number: u64) -> usize {
     8 - number.leading_zeros() as usize / 8
 }
 
-/// Appends the lowest `width` bytes of a number, little-endian: all eight, and then without what is too much, which is copied at once.
+/// Appends the lowest `width` bytes of a number, little-endian. It copies all eight bytes and
+/// truncates, because a copy of fixed length is faster.
 pub(super) fn put_fixed(out: &mut Vec<u8>, number: u64, width: usize) {
     let length = out.len() + width.min(8);
     out.extend_from_slice(&number.to_le_bytes());
     out.truncate(length);
 }
 
-/// The `index`-th number of an array of numbers of `width` bytes that begins at `start`; 0 where there is none.
+/// Returns the number at `index` in an array that begins at `start`, with `width` bytes per number;
+/// 0 if out of range.
 pub(super) fn fixed_at(bytes: &[u8], start: u32, width: u8, index: usize) -> u64 {
     let width = usize::from(width);
     let at = start as usize + index * width;
-    // the usual widths without a loop
+    // the common widths without a loop
     match (width, bytes.get(at..at + width)) {
         (1, Some(one)) => u64::from(one[0]),
         (2, Some(two)) => u64::from(two[0]) | u64::from(two[1]) << 8,
@@ -90,7 +95,7 @@ pub(super) fn fixed_at(bytes: &[u8], start: u32, width: u8, index: usize) -> u64
     }
 }
 
-/// The `count` numbers of an array of numbers of `width` bytes that begins at `start`.
+/// Iterates over an array of `count` numbers that begins at `start`, with `width` bytes per number.
 pub(super) fn all_fixed(bytes: &[u8], start: u32, width: u8, count: usize) -> impl Iterator<Item = u64> {
     let width = usize::from(width.min(8));
     let mask = 1_u64.checked_shl(8 * u32::try_from(width).unwrap_or(8)).map_or(u64::MAX, |above| above - 1);
@@ -98,13 +103,13 @@ pub(super) fn all_fixed(bytes: &[u8], start: u32, width: u8, count: usize) -> im
         let rest = bytes.get(start as usize + index * width..).unwrap_or_default();
         match rest.first_chunk::<8>() {
             Some(found) => u64::from_le_bytes(*found) & mask,
-            // near the end of the chunk
+            // fewer than eight bytes are left before the end of the chunk
             None => rest.iter().take(width).rev().fold(0, |number, byte| number << 8 | u64::from(*byte)),
         }
     })
 }
 
-/// Takes fields off bytes, one after another.
+/// A reader of consecutive fields.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
@@ -116,19 +121,18 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Takes the number of a form, which must be this.
+    /// Opens a reader behind the first byte, which must be `form`.
     pub(crate) fn body(bytes: &'a [u8], form: u8) -> Result<Self, Malformed> {
         let mut reader = Self::over(bytes);
         let found = reader.byte()?;
         if found == form { Ok(reader) } else { Err(Malformed::UnknownForm(found)) }
     }
 
-    /// All bytes, those that were taken too.
+    /// Returns all bytes, including those already read.
     pub(super) const fn all(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How many bytes are left.
     pub(crate) const fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -137,17 +141,17 @@ impl<'a> Reader<'a> {
         self.left() == 0
     }
 
-    /// Takes everything that is left.
+    /// Returns the remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
-    /// Ends the fields: nothing may be left.
+    /// Checks that no bytes remain.
     pub(crate) fn finish(self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(Malformed::Field("end")) }
     }
 
-    /// The next `length` bytes, by where they stand.
+    /// Skips `length` bytes and returns their position.
     pub(super) fn take(&mut self, length: usize) -> Result<Span, Malformed> {
         let start = narrow(self.at)?;
         self.slice(length)?;
@@ -167,27 +171,26 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
-    /// A byte whose bits outside `known` must be clear.
+    /// Reads a byte whose bits outside `known` must be 0.
     pub(crate) fn flags(&mut self, known: u8) -> Result<u8, Malformed> {
         Some(self.byte()?).filter(|flags| flags & !known == 0).ok_or(Malformed::Field("flags"))
     }
 
-    /// As many bytes as the array has.
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         self.slice(N)?.try_into().map_err(|_| Malformed::Truncated)
     }
 
-    /// A number of eight bytes, little-endian.
+    /// Reads eight bytes, little-endian.
     pub(crate) fn fixed(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A signed number of eight bytes, two's complement, little-endian.
+    /// Reads eight bytes as a signed number, little-endian.
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// A number in groups of 7 bits (LEB128).
+    /// Reads a LEB128 number.
     pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
         let mut number = 0_u64;
         for group in 0..VARINT_LENGTH_MAX {
@@ -205,34 +208,34 @@ impl<'a> Reader<'a> {
         Err(Malformed::Field("varint"))
     }
 
-    /// A number that may not exceed a bound.
+    /// Reads a varint that must not exceed `most`.
     pub(super) fn count(&mut self, most: usize) -> Result<usize, Malformed> {
         usize::try_from(self.varint()?).ok().filter(|count| *count <= most).ok_or(Malformed::Field("count"))
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Truncated)?;
         self.slice(length)
     }
 
-    /// A length and that many bytes of UTF-8.
+    /// Reads a length and that many bytes of UTF-8.
     pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Field(field))
     }
 
-    /// A length and that many bytes, by where these stand.
+    /// Skips a length and that many bytes, and returns the position of the latter.
     pub(super) fn span(&mut self) -> Result<Span, Malformed> {
         let length = self.count(self.bytes.len())?;
         self.take(length)
     }
 
-    /// The width of a fixed number: 0 to 8 bytes.
+    /// Reads the width of fixed numbers: 0 to 8 bytes.
     pub(super) fn width(&mut self) -> Result<u8, Malformed> {
         Some(self.byte()?).filter(|width| *width <= 8).ok_or(Malformed::Field("width"))
     }
 
-    /// An array of `count` numbers of a width: where it starts.
+    /// Skips an array of `count` numbers and returns its start.
     pub(super) fn numbers(&mut self, count: usize, width: u8) -> Result<u32, Malformed> {
         let length = count.checked_mul(usize::from(width)).ok_or(Malformed::Truncated)?;
         Ok(self.take(length)?.start)

@@ -1,4 +1,4 @@
-//! The choice of the form that a column is written in: the shortest that fits all of its rows but a few.
+//! The choice of a column's form: the shortest that fits all of its rows but a few exceptions.
 
 use std::collections::HashMap;
 
@@ -9,23 +9,23 @@ use super::column::{
 };
 use super::number::put_numbers;
 
-/// The rows of a column for each exception that a form may have: with more exceptions another form is shorter, or the column is a mixture.
+/// Minimum number of rows per exception. With more exceptions another form is shorter, or the
+/// column is a mixture.
 pub(super) const ROWS_PER_EXCEPTION: usize = 8;
 
-/// The rows that a form is tried on before it is tried on all.
+/// Number of rows on which a form is tried before it is tried on all.
 const PROBED_ROWS: usize = 8;
 
-/// The bytes that an exception takes beside its value: its row and its length.
+/// Bytes of an exception besides its value: row and length.
 const EXCEPTION_COST: usize = 4;
 
-/// A column to be written.
 pub(super) struct Rows<'a> {
     pub(super) values: &'a [&'a [u8]],
-    /// The name in each row's key; empty for the column of names itself.
+    /// Name in each row's key. Empty for the column of names itself.
     pub(super) names: &'a [&'a [u8]],
 }
 
-/// A form that fits, with the values of the rows parsed for it and its length in bytes.
+/// A form that fits, with the rows' values parsed for it and its length in bytes.
 struct Candidate<'a> {
     body: Body<'a>,
     exceptions: Vec<usize>,
@@ -44,16 +44,17 @@ enum Body<'a> {
     Texts,
 }
 
-/// A dictionary of the distinct texts of a column in order of their first row, and the place of each row's text in it.
+/// A dictionary: the distinct texts of a column in order of their first row, and the index of each
+/// row's text.
 struct Distinct<'a> {
     texts: Vec<&'a [u8]>,
     rows: Vec<usize>,
 }
 
-/// A map of short-lived texts.
+/// A map with short-lived byte strings as keys.
 pub(super) type TextMap<'a, V> = HashMap<&'a [u8], V>;
 
-/// Appends a column in its shortest form. `earlier` are the columns of its template that stand before it.
+/// Appends a column in its shortest form. `earlier` are the previous columns of the same template.
 pub(super) fn put_column(out: &mut Vec<u8>, rows: &Rows<'_>, earlier: &[Vec<&[u8]>]) {
     let chosen = choose(rows, earlier);
     put_body(out, rows, &chosen);
@@ -87,7 +88,7 @@ fn choose<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Candidate<'a> {
     best
 }
 
-/// The rows that do not fit; `None` where they are too many.
+/// Returns the rows that do not fit, or `None` if there are too many.
 fn fitting(count: usize, fits: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
     let misfits = (0..count.min(PROBED_ROWS)).filter(|row| !fits(*row)).count();
     if misfits > PROBED_ROWS / 2 {
@@ -110,7 +111,8 @@ fn candidate<'a>(rows: &Rows<'_>, body: Body<'a>, exceptions: Vec<usize>, cost: 
     Candidate { body, exceptions, cost }
 }
 
-/// A form that copies the name in the key, or its part before or behind `/`: it takes no bytes.
+/// Tries the forms that copy the name in the key, or its part before or after `/`. They need no
+/// bytes.
 fn named<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
     let name = |row: usize| rows.names.get(row).copied();
     if rows.names.is_empty() {
@@ -130,13 +132,14 @@ fn same<'a>(rows: &Rows<'a>, earlier: &[Vec<&[u8]>]) -> Option<Candidate<'a>> {
     Some(candidate(rows, Body::Same(column), exceptions, 1))
 }
 
-/// The values of the rows that fit, a filler for the others; `None` where too many do not.
+/// Parses the rows. The others get a filler and are returned as exceptions; `None` if there are too
+/// many.
 fn parsed<T: Clone>(rows: &Rows<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, Vec<usize>)> {
     let values = rows.values;
     if values.iter().take(PROBED_ROWS).filter(|value| parse(value).is_none()).count() > PROBED_ROWS / 2 {
         return None;
     }
-    // the filler repeats what is there, so that it widens nothing
+    // the filler is one of the values, so that it does not widen the column
     let filler = values.iter().find_map(|value| parse(value))?;
     let (mut found, mut exceptions) = (Vec::with_capacity(values.len()), Vec::new());
     for (row, value) in values.iter().enumerate() {
@@ -183,7 +186,8 @@ fn table<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
     Some(candidate(rows, Body::Table(distinct), Vec::new(), cost))
 }
 
-/// A pod's name is that of its set, a dash and a few random letters: the first part repeats.
+/// Tries to split at the last dash. A pod's name is that of its set, a dash and a few random
+/// letters, so the first part repeats.
 fn split<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
     let exceptions = fitting(rows.values.len(), |row| split_parts(rows.values[row]).is_some())?;
     let parts: Vec<(&[u8], &[u8])> = rows.values.iter().map(|value| split_parts(value).unwrap_or_default()).collect();
@@ -193,7 +197,7 @@ fn split<'a>(rows: &Rows<'a>) -> Option<Candidate<'a>> {
     Some(candidate(rows, Body::Split(heads, tails), exceptions, cost))
 }
 
-/// What stands before the last dash and behind it.
+/// Splits a value at its last dash.
 pub(super) fn split_parts(value: &[u8]) -> Option<(&[u8], &[u8])> {
     value.iter().rposition(|byte| *byte == b'-').map(|at| (&value[..at], &value[at + 1..]))
 }

@@ -1,4 +1,4 @@
-//! A chunk as it is read: checked once as a whole, then decoded record by record where they stand.
+//! Read access to a chunk: it is checked once as a whole, then each record is decoded in place.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +14,7 @@ use super::parts::{Extra, Group, NumberColumns, Template, read_extras, read_grou
 use super::{CHECKSUM_LENGTH, FORM, Malformed, RECORDS_MAX, digest, flag};
 use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
-/// About a thousand records in key order, packed. Cloning copies a pointer.
+/// About a thousand packed records in key order. A clone shares the bytes.
 #[derive(Clone)]
 pub struct Chunk(pub(super) Arc<Packed>);
 
@@ -29,22 +29,22 @@ pub(super) struct Packed {
     pub(super) templates: Box<[Template]>,
     pub(super) verbatim: Column,
     extras: Box<[Extra]>,
-    /// The rows in order of last sequence, made on the first use.
+    /// Rows sorted by last sequence, computed on the first use.
     order: OnceLock<Box<[u16]>>,
-    /// Numbers of all rows that a reader keeps here, made on the first use ([`Chunk::noted`]).
+    /// Numbers that a caller derives from all rows, computed on the first use ([`Chunk::noted`]).
     noted: OnceLock<Box<[u32]>>,
-    /// No value has more bytes.
+    /// Upper bound on the length of each value, in bytes.
     pub(super) value_length_max: usize,
 }
 
-/// What a record says of its own life.
+/// Sequences and version of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History {
-    /// The sequence when it appeared.
+    /// Sequence of the change that created the record.
     pub created: Sequence,
-    /// The sequence of its last change.
+    /// Sequence of its last change.
     pub last: Sequence,
-    /// How many times it changed since it appeared, starting with 1.
+    /// Number of changes since it was created, starting with 1.
     pub version: u64,
 }
 
@@ -61,10 +61,10 @@ impl PartialEq for Chunk {
 }
 
 impl Chunk {
-    /// Reads a chunk and checks all of it, so that nothing later can fail.
+    /// Reads a chunk and checks all of it, so that no later access can fail.
     ///
     /// # Errors
-    /// [`Malformed`] where the bytes are not those of a chunk of this version.
+    /// Returns [`Malformed`] if the bytes are not a chunk of this version.
     pub fn from_stored(bytes: impl Into<Arc<[u8]>>) -> Result<Self, Malformed> {
         let bytes = bytes.into();
         let (sealed, checksum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(Malformed::Truncated)?;
@@ -79,57 +79,60 @@ impl Chunk {
         &self.0
     }
 
-    /// The bytes to store: below [`super::STORED_LENGTH_MAX`], unless the chunk is [`Chunk::is_oversize`].
+    /// Returns the bytes to store. They are shorter than [`super::STORED_LENGTH_MAX`] unless the
+    /// chunk is [`Chunk::is_oversize`].
     #[must_use]
     pub fn stored(&self) -> &[u8] {
         &self.0.bytes
     }
 
-    /// Whether it is longer than [`super::STORED_LENGTH_MAX`]. Such a chunk has one record; whoever stores it spreads it over several places.
+    /// Returns `true` if the chunk is not shorter than [`super::STORED_LENGTH_MAX`]. Such a chunk
+    /// has one record, and the store splits its bytes.
     #[cfg(test)]
     #[must_use]
     pub fn is_oversize(&self) -> bool {
         self.0.bytes.len() >= super::STORED_LENGTH_MAX
     }
 
-    /// How many records it has, at least one.
+    /// Returns the number of records, at least one.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "no chunk is empty")]
     pub fn len(&self) -> usize {
         self.0.count
     }
 
-    /// The lowest key.
+    /// Returns the lowest key.
     #[must_use]
     pub fn first_key(&self) -> EntryKey {
         self.key(0)
     }
 
-    /// The highest key.
+    /// Returns the highest key.
     #[must_use]
     pub fn last_key(&self) -> EntryKey {
         self.key(self.len() - 1)
     }
 
-    /// The highest last sequence of its records.
+    /// Returns the highest last sequence of the records.
     #[must_use]
     pub fn max_sequence(&self) -> Sequence {
         self.0.max_sequence
     }
 
-    /// The record of a key: without its object, in generation 0.
+    /// Decodes the record of a key, without its object and in generation 0.
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn get(&self, key: &EntryKey) -> Option<Record> {
         self.find(key).ok().map(|row| self.record(row))
     }
 
-    /// All records in key order: without their objects, in generation 0.
+    /// Decodes all records in key order, without their objects and in generation 0.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = Record> + ExactSizeIterator + '_ {
         (0..self.len()).map(|row| self.record(row))
     }
 
-    /// The key of a row. Panics, as all that follow, for a row that is not there.
+    /// Decodes the key of a row. Panics if there is no such row, as all methods below that accept a
+    /// row.
     #[must_use]
     pub fn key(&self, row: usize) -> EntryKey {
         let packed = &self.0;
@@ -139,25 +142,25 @@ impl Chunk {
         EntryKey::new(group.kind, group.cluster.clone(), String::from_utf8_lossy(&name))
     }
 
-    /// The clusters of its rows, each with the rows of one kind.
+    /// Iterates over the scopes of the chunk: a range of rows and its cluster.
     pub fn clusters(&self) -> impl Iterator<Item = (Range<usize>, &ClusterName)> {
         self.0.groups.iter().filter(|group| group.start < group.end).map(|group| (group.start..group.end, &group.cluster))
     }
 
-    /// The rows of a kind of a cluster.
+    /// Returns the rows of one kind of one cluster.
     #[must_use]
     pub fn rows_of(&self, kind: Kind, cluster: &ClusterName) -> Range<usize> {
         let found = self.0.groups.iter().find(|group| group.kind == kind && group.cluster == *cluster);
         found.map_or(0..0, |group| group.start..group.end)
     }
 
-    /// Whether the source may have lost the key of any row ([`SourceStamp::held`]). False is certain.
+    /// Returns `false` if no row is held ([`SourceStamp::held`]). `true` may be wrong.
     #[must_use]
     pub fn may_be_held(&self) -> bool {
         (flag::HELD..2 * flag::HELD).any(|flags| self.0.numbers.flags.may_hold(&self.0.bytes, flags))
     }
 
-    /// Appends the key of a row as bytes that sort as keys do.
+    /// Appends the key of a row as bytes that sort in key order.
     pub fn append_key(&self, row: usize, out: &mut Vec<u8>) {
         let group = self.0.group(row);
         out.push(group.kind as u8);
@@ -166,20 +169,22 @@ impl Chunk {
         self.0.append_name(row, out);
     }
 
-    /// The kind and the cluster of a row.
+    /// Returns the kind and the cluster of a row.
     #[must_use]
     pub fn scope(&self, row: usize) -> (Kind, &ClusterName) {
         let group = self.0.group(row);
         (group.kind, &group.cluster)
     }
 
-    /// The address of a row, where it is a usable host entry of IPv4 and its key is that address: most are.
+    /// Returns the address of a row if it is a usable ipcache entry whose key is an IPv4 address.
+    /// Most rows are.
     #[must_use]
     pub fn ipv4_host(&self, row: usize) -> Option<Ipv4Addr> {
         if self.0.is_usable(row) { self.0.ipv4_host(row) } else { None }
     }
 
-    /// What a row is for, where it is a usable entry derived from a node; `node` is then the name of that.
+    /// Returns the prefix of a row and writes its node's name to `node`, if the row is a usable
+    /// entry derived from a node.
     #[must_use]
     pub fn node_ip(&self, row: usize, node: &mut Vec<u8>) -> Option<ObjectPrefix> {
         if !self.0.is_usable(row) || self.scope(row).0 != Kind::NodeIp {
@@ -187,14 +192,15 @@ impl Chunk {
         }
         node.clear();
         self.0.append_name(row, node);
-        // that it is written so was checked when it was noted
+        // the form of the name was checked when the chunk was built
         let (name, text) = std::str::from_utf8(node).ok()?.rsplit_once(NODE_IP_MARK)?;
         let (length, prefix) = (name.len(), ObjectPrefix::parse(text)?);
         node.truncate(length);
         Some(prefix)
     }
 
-    /// Whether the newest bytes of a row's value are these. Nothing is decoded behind the first difference.
+    /// Returns `true` if `value` is the newest value of a row. Decoding stops at the first
+    /// difference.
     #[must_use]
     pub fn has_value(&self, row: usize, value: &[u8]) -> bool {
         if self.0.numbers.digest.at(&self.0.bytes, row) != digest(value) {
@@ -205,7 +211,7 @@ impl Chunk {
         self.0.has_value(row, &name, value)
     }
 
-    /// When the record of a row came, when it changed last, and how many times.
+    /// Returns the sequences and the version of a row.
     #[must_use]
     pub fn history(&self, row: usize) -> History {
         let (numbers, bytes, last) = (&self.0.numbers, &self.0.bytes, self.last_sequence(row));
@@ -213,13 +219,13 @@ impl Chunk {
         History { created, last, version: numbers.version.at(bytes, row) }
     }
 
-    /// The record of a row.
+    /// Decodes the record of a row.
     #[must_use]
     pub fn record(&self, row: usize) -> Record {
         self.record_of(row, self.key(row))
     }
 
-    /// The record of a row whose key is at hand, which is not read again.
+    /// Decodes the record of a row whose key is already decoded.
     #[must_use]
     pub fn record_of(&self, row: usize, key: EntryKey) -> Record {
         let packed = &self.0;
@@ -241,14 +247,15 @@ impl Chunk {
         }
     }
 
-    /// The last sequence of a row.
+    /// Returns the last sequence of a row.
     #[must_use]
     pub fn last_sequence(&self, row: usize) -> Sequence {
         assert!(row < self.len(), "a row must be of the chunk");
         Sequence(self.0.numbers.last_sequence.at(&self.0.bytes, row))
     }
 
-    /// The rows in order of last sequence. Worked out once, some 20 µs; 2 B a row from then on.
+    /// Returns the rows sorted by last sequence. The first call takes some 20 µs; the result uses 2
+    /// bytes per row.
     #[must_use]
     pub fn by_sequence(&self) -> &[u16] {
         self.0.order.get_or_init(|| {
@@ -258,8 +265,9 @@ impl Chunk {
         })
     }
 
-    /// Numbers that stand for something in the values of its rows, in order, each once. Worked out once, as a rule by decoding all of them; 4 B
-    /// for each that differs from then on.
+    /// Returns numbers that `of` derives from all rows, sorted and without duplicates. Only the
+    /// first call runs `of`, which usually decodes every value. The result uses 4 bytes per
+    /// distinct number.
     pub fn noted(&self, of: impl FnOnce(&Self) -> Vec<u32>) -> &[u32] {
         self.0.noted.get_or_init(|| {
             let mut numbers = of(self);
@@ -269,7 +277,7 @@ impl Chunk {
         })
     }
 
-    /// Where the newest bytes of a row come from.
+    /// Returns the revision, lease and mark of a row's newest value.
     #[must_use]
     pub fn source(&self, row: usize) -> SourceStamp {
         let (numbers, bytes) = (&self.0.numbers, &self.0.bytes);
@@ -278,37 +286,39 @@ impl Chunk {
         SourceStamp { mod_revision: Revision(revision.cast_signed()), lease: LeaseId(lease.cast_signed()), held }
     }
 
-    /// Whether the newest bytes of a row could not be used.
+    /// Returns `true` if the newest value of a row was rejected.
     #[must_use]
     pub fn is_rejected(&self, row: usize) -> bool {
         self.0.numbers.flags.at(&self.0.bytes, row) & flag::REJECTION != 0
     }
 
-    /// Whether an ip entry of the chunk may name an identity. False is certain.
+    /// Returns `false` if no ipcache entry of the chunk names the identity. `true` may be wrong.
     #[must_use]
     pub fn may_name_identity(&self, identity: u32) -> bool {
         self.0.numbers.identity.may_hold(&self.0.bytes, u64::from(identity))
     }
 
-    /// The identity that a row's ip entry names, where that is noted: 0 for other kinds.
+    /// Returns the identity that a row's ipcache entry names, if its meaning is known. 0 for other
+    /// kinds.
     #[must_use]
     pub fn identity(&self, row: usize) -> u32 {
         u32::try_from(self.0.numbers.identity.at(&self.0.bytes, row)).unwrap_or(0)
     }
 
-    /// Whether [`Chunk::meaning`] of any row is [`Meaning::Unknown`].
+    /// Returns `true` if [`Chunk::meaning`] of any row is [`Meaning::Unknown`].
     #[must_use]
     pub fn has_unknown(&self) -> bool {
         (0..self.len()).any(|row| self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::UNKNOWN)
     }
 
-    /// The prefix that a row's last usable value stands for, where it is an ip entry and that is noted.
+    /// Returns the prefix of a row's last usable value, if the row is an ipcache entry and its
+    /// meaning is known.
     #[must_use]
     pub fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
         if self.0.is_usable(row) { self.0.prefix(row) } else { None }
     }
 
-    /// The last usable bytes of a row's value, where it is noted what they mean.
+    /// Returns the last usable value of a row, if its meaning is known.
     #[must_use]
     pub fn usable_value(&self, row: usize) -> Option<Vec<u8>> {
         let packed = &self.0;
@@ -324,7 +334,7 @@ impl Chunk {
         Some(value)
     }
 
-    /// What a row's last usable value means.
+    /// Returns the indexed fields of a row's last usable value.
     #[must_use]
     pub fn meaning(&self, row: usize) -> Meaning {
         let packed = &self.0;
@@ -420,7 +430,7 @@ impl Packed {
         rest.is_some_and(<[u8]>::is_empty)
     }
 
-    /// What few of some rows have.
+    /// Returns the good values and rejections within some rows.
     pub(super) fn extras_in(&self, rows: Range<usize>) -> &[Extra] {
         let place = |row: usize| self.extras.partition_point(|extra| extra.row < row);
         &self.extras[place(rows.start)..place(rows.end)]
@@ -446,17 +456,18 @@ impl Packed {
         }
     }
 
-    /// Whether it is noted what the last usable value of a row means.
+    /// Returns `true` if the row's last usable value has indexed fields.
     fn is_usable(&self, row: usize) -> bool {
         self.numbers.flags.at(&self.bytes, row) & flag::MEANING == flag::USABLE
     }
 
-    /// The address in the name of a row, where it is an ip entry and its name is stored as that.
+    /// Returns the address in a row's key, if the row is an ipcache entry and its name is stored as
+    /// IPv4.
     fn ipv4_host(&self, row: usize) -> Option<Ipv4Addr> {
         self.names.ipv4(&self.bytes, row).filter(|_| self.group(row).kind == Kind::Ip)
     }
 
-    /// What the name of a row stands for, where it is an ip entry.
+    /// Parses the prefix in a row's key, if the row is an ipcache entry.
     fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
         if let Some(ip) = self.ipv4_host(row) {
             return Some(ObjectPrefix { net: IpNet::from(IpAddr::V4(ip)), host: true });

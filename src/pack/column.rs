@@ -1,21 +1,23 @@
-//! A column of byte strings as it is read. `choose` decides the form of each and writes it.
+//! A column of byte strings, as it is read. The module `choose` selects its form and writes it.
 //!
-//! Bytes: `form (1) · body · varint exceptions · exceptions × (varint row, text)`; rows count from 0 within the column. `text` is a varint
-//! length and that many bytes. An exception says what its row holds in place of what the form says.
+//! Bytes: `form (1) · body · varint exceptions · exceptions × (varint row, text)`. Rows count from
+//! 0 within the column. `text` is a varint length and that many bytes. An exception replaces the
+//! value that the form gives its row.
 //!
-//! | form | body | the value of a row |
+//! | form | body | value of a row |
 //! |---|---|---|
 //! | 0 | text | this text |
-//! | 1, 2, 3 | – | the name in the row's key: all of it, what stands before the first `/`, what stands behind it |
-//! | 4 | texts `T` · width (1) · rows × width | the indexed one of `T` |
-//! | 5 | numbers | a number in decimal |
-//! | 6 | rows × 4 | an IPv4 address |
-//! | 7 | rows × 16 | a UUID in lower case |
-//! | 8 | form 4's body · texts | the indexed one of `T`, `-`, the row's text |
-//! | 9 | texts | the row's text |
-//! | 10 | varint column | what an earlier column of the template has |
+//! | 1, 2, 3 | – | name in the row's key: all, the part before the first `/`, the part after it |
+//! | 4 | texts `T` · width (1) · rows × width | `T` at the index of the row |
+//! | 5 | numbers | number in decimal |
+//! | 6 | rows × 4 | IPv4 address |
+//! | 7 | rows × 16 | UUID in lower case |
+//! | 8 | body of form 4 · texts | `T` at the row's index, `-`, text of the row |
+//! | 9 | texts | text of the row |
+//! | 10 | varint column | value of an earlier column of the template |
 //!
-//! Texts: `varint count · text (what all begin with) · width (1) · count × width (where each ends) · bytes`, the ends counted from where the bytes begin.
+//! Texts: `varint count · text (common prefix) · width (1) · count × width (ends) · bytes`. The
+//! ends count from the start of `bytes`.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -37,13 +39,13 @@ pub(super) const SPLIT: u8 = 8;
 pub(super) const TEXTS: u8 = 9;
 pub(super) const SAME: u8 = 10;
 
-/// A UUID as text: 8, 4, 4, 4 and 12 hexadecimal digits.
+/// Length of a UUID as text: 8, 4, 4, 4 and 12 hexadecimal digits with dashes.
 pub(super) const UUID_TEXT_LENGTH: usize = 36;
 
-/// Where its dashes are.
+/// Positions of the dashes in a UUID.
 const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// Texts one after another.
+/// A list of texts without their common prefix.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Texts {
     pub(super) prefix: Span,
@@ -51,11 +53,11 @@ pub(super) struct Texts {
     width: u8,
     ends: u32,
     pub(super) bytes: Span,
-    /// How many bytes the longest has behind the common beginning.
+    /// Length of the longest text without the common prefix.
     longest: u32,
 }
 
-/// Texts and the number of one for each row.
+/// A list of texts with an index per row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     pub(super) texts: Texts,
@@ -78,22 +80,21 @@ pub(super) enum Form {
     Same(u32),
 }
 
-/// A column that was checked.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) form: Form,
-    /// By row, in order.
+    /// Row and value of each exception, in order of rows.
     exceptions: Box<[(u32, Span)]>,
 }
 
-/// What a row's value is made of.
+/// Arguments that a row's value depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
-    /// The chunk.
+    /// Bytes of the chunk.
     pub(super) bytes: &'a [u8],
-    /// The name in the row's key; empty where the column is the one of names.
+    /// Name in the row's key. Empty if the column is the one of names.
     pub(super) name: &'a [u8],
-    /// The row within the column.
+    /// Row within the column.
     pub(super) index: usize,
 }
 
@@ -114,30 +115,31 @@ impl Texts {
         }
         let bytes = reader.take(usize::try_from(last).map_err(|_| Malformed::Truncated)?)?;
         let count = u32::try_from(count).map_err(|_| Malformed::Field("count"))?;
-        // no longer than all together, whose end fits
+        // a part cannot exceed the total, which fits
         let longest = u32::try_from(longest).map_err(|_| Malformed::Truncated)?;
         Ok(Self { prefix, count, width, ends, bytes, longest })
     }
 
-    /// How many bytes the longest has.
+    /// Returns the length of the longest text, with the common prefix.
     fn longest(self) -> usize {
         self.prefix.length() + self.longest as usize
     }
 
-    /// What stands behind the common beginning.
+    /// Returns a text without the common prefix.
     fn own(self, bytes: &[u8], index: usize) -> &[u8] {
         let end_of = |index| usize::try_from(fixed_at(bytes, self.ends, self.width, index)).unwrap_or(0);
         let start = index.checked_sub(1).map_or(0, end_of);
         self.bytes.of(bytes).get(start..end_of(index)).unwrap_or_default()
     }
 
-    /// Where each begins behind the common beginning, and where the last one ends.
+    /// Returns the start of the first text and the end of each, relative to `bytes`.
     pub(super) fn all_ends(self, bytes: &[u8]) -> Vec<u32> {
         let ends = all_fixed(bytes, self.ends, self.width, self.count as usize).map(|end| u32::try_from(end).unwrap_or(0));
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// What stands behind the common beginning of some, where these are [`Texts::all_ends`].
+    /// Returns consecutive texts without the common prefix. `ends` are those of
+    /// [`Texts::all_ends`].
     pub(super) fn between<'a>(self, bytes: &'a [u8], ends: &[u32], indices: Range<usize>) -> &'a [u8] {
         self.bytes.of(bytes).get(ends[indices.start] as usize..ends[indices.end] as usize).unwrap_or_default()
     }
@@ -157,7 +159,7 @@ impl Table {
         if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(Malformed::Field("text index")) }
     }
 
-    /// Which of the texts a row has.
+    /// Returns the index of a row's text.
     pub(super) fn entry(self, bytes: &[u8], index: usize) -> usize {
         usize::try_from(fixed_at(bytes, self.start, self.width, index)).unwrap_or(0)
     }
@@ -168,7 +170,8 @@ impl Table {
 }
 
 impl Column {
-    /// Reads a column of `count` rows and checks it. `earlier` is how many columns of its template stand before it.
+    /// Reads and checks a column of `count` rows. `earlier` is the number of previous columns in
+    /// its template.
     pub(super) fn read(reader: &mut Reader<'_>, count: usize, earlier: usize) -> Result<Self, Malformed> {
         let form = match reader.byte()? {
             CONSTANT => Form::Constant(reader.span()?),
@@ -185,7 +188,7 @@ impl Column {
             _ => return Err(Malformed::Field("form of a column")),
         };
         let exceptions = reader.count(count)?;
-        // each takes two bytes at least, so a false count ends soon
+        // each exception needs at least two bytes, so a false count fails early
         let mut found: Vec<(u32, Span)> = Vec::new();
         for _ in 0..exceptions {
             let row = u32::try_from(reader.count(count)?).map_err(|_| Malformed::Field("row"))?;
@@ -197,7 +200,8 @@ impl Column {
         Ok(Self { form, exceptions: found.into() })
     }
 
-    /// How many bytes the value of a row has at most, unless an earlier column holds it, where names have so many at most.
+    /// Returns an upper bound on the length of a value, if names have at most `name` bytes. Rows
+    /// that refer to an earlier column count as 0.
     pub(super) fn longest(&self, name: usize) -> usize {
         let of_form = match self.form {
             Form::Constant(span) => span.length(),
@@ -215,7 +219,7 @@ impl Column {
         self.exceptions.iter().map(|(_, span)| span.length()).fold(of_form, usize::max)
     }
 
-    /// Whether an earlier column holds the value of this row.
+    /// Returns the earlier column that has the value of a row, if there is one.
     pub(super) fn same_as(&self, index: usize) -> Option<usize> {
         match self.form {
             Form::Same(column) if self.exception(index).is_none() => Some(column as usize),
@@ -223,7 +227,7 @@ impl Column {
         }
     }
 
-    /// Appends the value of a row, unless an earlier column holds it.
+    /// Appends the value of a row. Appends nothing if an earlier column has it.
     pub(super) fn append(&self, row: Row<'_>, out: &mut Vec<u8>) {
         let Row { bytes, name, index } = row;
         if let Some(span) = self.exception(index) {
@@ -248,7 +252,7 @@ impl Column {
         }
     }
 
-    /// The address in a row, where the column holds addresses and this row is none of the exceptions.
+    /// Returns the address of a row, if the column has form 6 and the row is not an exception.
     pub(super) fn ipv4(&self, bytes: &[u8], index: usize) -> Option<Ipv4Addr> {
         match self.form {
             Form::Ipv4(start) if self.exception(index).is_none() => {
@@ -258,7 +262,7 @@ impl Column {
         }
     }
 
-    /// The exceptions among some rows.
+    /// Returns the exceptions within a range of rows.
     pub(super) fn exceptions_in(&self, rows: Range<usize>) -> &[(u32, Span)] {
         let place = |row: usize| self.exceptions.partition_point(|(at, _)| (*at as usize) < row);
         if self.exceptions.is_empty() { &[] } else { &self.exceptions[place(rows.start)..place(rows.end)] }
@@ -283,12 +287,12 @@ fn read_same(reader: &mut Reader<'_>, earlier: usize) -> Result<u32, Malformed> 
     u32::try_from(column).ok().filter(|column| (*column as usize) < earlier).ok_or(Malformed::Field("earlier column"))
 }
 
-/// What stands before the first `/` of a name that has one.
+/// Returns the part of a name before its first `/`.
 pub(super) fn name_head(name: &[u8]) -> Option<&[u8]> {
     name.iter().position(|byte| *byte == b'/').and_then(|at| name.get(..at))
 }
 
-/// What stands behind the first `/` of a name that has one.
+/// Returns the part of a name after its first `/`.
 pub(super) fn name_tail(name: &[u8]) -> Option<&[u8]> {
     name.iter().position(|byte| *byte == b'/').and_then(|at| name.get(at + 1..))
 }
@@ -332,16 +336,16 @@ const fn hex_digit(nibble: u8) -> u8 {
     if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }
 }
 
-/// An IPv4 address as `append_ipv4` writes it.
+/// Parses an IPv4 address in the form that `append_ipv4` writes.
 pub(super) fn parse_ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     if text.len() < 7 || text.len() > 15 {
         return None;
     }
-    // the standard parser refuses leading zeros, so whatever it takes is written the same way again
+    // the standard parser rejects leading zeros, so an accepted text is the canonical one
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// A UUID as `append_uuid` writes it.
+/// Parses a UUID in the form that `append_uuid` writes.
 pub(super) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
     if text.len() != UUID_TEXT_LENGTH || UUID_DASHES.iter().any(|at| text[*at] != b'-') {
         return None;
@@ -358,7 +362,7 @@ pub(super) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// A number as `append_decimal` writes it.
+/// Parses a number in the form that `append_decimal` writes.
 pub(super) fn parse_decimal(text: &[u8]) -> Option<u64> {
     let canonical = !text.is_empty() && text.len() <= 19 && text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text[0] != b'0');
     canonical.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))

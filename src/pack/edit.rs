@@ -1,8 +1,10 @@
-//! A chunk with some of its records changed, made from the chunk as it is: what stays is copied column by column, and no record is made of it.
-//! Packing some thousand records from their values takes milliseconds, most of it to find again what the chunk has found already.
+//! Edits of a packed chunk: unchanged rows are copied column by column, without decoding their
+//! records.
 //!
-//! Deliberately lacks: chunks of more or fewer keys than one chunk has, which are packed from their records (`build_noted`). That is done
-//! now and then in any case, so that what is put in without a look at the rest never makes a chunk much longer than it need be.
+//! Packing a thousand records takes milliseconds, mostly to find the templates and forms that the
+//! chunk already has. An edit reuses them and never splits or joins chunks. Now and then,
+//! [`edited`] requests packing from the records (`build_noted`) instead, because reused forms
+//! gradually become longer than necessary.
 
 use super::bytes::{put_fixed, put_text, put_varint};
 use super::choose::{Rows, put_column};
@@ -17,53 +19,55 @@ use super::template::holes;
 use super::{CHECKSUM_LENGTH, FORM, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag};
 use crate::model::{ClusterName, Kind, Record, SourceStamp};
 
-/// The records from which a chunk is edited: a smaller one is packed from its records as quickly.
+/// Minimum number of records for an edit. A smaller chunk is packed from its records as quickly.
 const EDITED_ROWS_MIN: usize = 64;
 
-/// The edits for each chunk that is packed from its records instead, drawn by its checksum: the forms that were chosen for records that are
-/// gone are then chosen anew. Packing takes five times as long as an edit (docs/develop/measurements.md §6), so that this adds a third to edits.
+/// One in this many edits packs the chunk from its records instead, chosen by the chunk's checksum.
+/// This replaces forms that were chosen for deleted records. Packing takes five times as long as an
+/// edit (docs/develop/measurements.md §6), so it adds a third to the cost of edits.
 const EDITS_PER_BUILD: u8 = 16;
 
-/// The records for each value that could have a template and has none: with more such values, there may be a template to be found.
+/// Minimum number of records per value that could have a template but has none. With more such
+/// values, a new template may be worthwhile.
 const ROWS_PER_MISFIT: usize = 64;
 
 /// A change of one row of a chunk.
 #[derive(Debug, Clone)]
 pub enum Edit<'a> {
-    /// A record with a new key comes before a row, or behind the last.
+    /// Inserts a record with a new key.
     Insert {
-        /// The row; as many as there are for one behind the last.
+        /// Row before which the record is inserted, or the number of rows to append it.
         before: usize,
-        /// What comes.
+        /// Record to insert.
         record: &'a Record,
-        /// What is known of its meaning.
+        /// Indexed fields of the record, if known.
         meaning: Meaning,
     },
-    /// A record of the same key takes its place.
+    /// Replaces a row by a record with the same key.
     Replace {
-        /// The row.
+        /// Row to replace.
         row: usize,
-        /// What takes its place.
+        /// New record.
         record: &'a Record,
-        /// What is known of its meaning.
+        /// Indexed fields of the record, if known.
         meaning: Meaning,
     },
-    /// It goes.
+    /// Removes a row.
     Remove {
-        /// The row.
+        /// Row to remove.
         row: usize,
     },
-    /// It has another revision, lease or mark.
+    /// Changes the revision, lease or mark of a row.
     Restamp {
-        /// The row.
+        /// Row to change.
         row: usize,
-        /// What it has.
+        /// New revision, lease and mark.
         source: SourceStamp,
     },
 }
 
 impl Edit<'_> {
-    /// The row that it is about.
+    /// Returns the row that the edit refers to.
     #[must_use]
     pub const fn row(&self) -> usize {
         match self {
@@ -71,55 +75,55 @@ impl Edit<'_> {
         }
     }
 
-    /// The sort key of edits: an insertion before a row comes before what becomes of the row.
+    /// Returns the sort key of edits: an insertion before a row precedes other edits of the row.
     #[must_use]
     pub const fn order(&self) -> (usize, bool) {
         (self.row(), !matches!(self, Self::Insert { .. }))
     }
 }
 
-/// A record that is new in the chunk.
+/// A record to insert or to replace a row with.
 struct New<'a> {
     record: &'a Record,
     meaning: &'a Meaning,
-    /// The number of its template, 0 for none.
+    /// Number of its template from 1, or 0 for none.
     template: usize,
-    /// What fills the holes of that.
+    /// Texts in the holes of the template, or the whole value.
     cells: Vec<&'a [u8]>,
 }
 
-/// The rows of the new chunk, as pieces of the old one and new records.
+/// Rows of the new chunk, as pieces of the old chunk and new records.
 #[derive(Default)]
 struct Layout {
-    /// Every row that is not the old one.
+    /// Rows of the new chunk. A replaced row is new.
     rows: Plan,
-    /// Every row whose key is another: a record that is replaced keeps its name.
+    /// Names of the new chunk. A replaced row keeps its name.
     names: Plan,
-    /// Rows of the new chunk with another source.
+    /// Rows of the new chunk with another revision, lease or mark.
     stamps: Vec<(usize, SourceStamp)>,
 }
 
-/// The rows of the new chunk that have one template, or none.
+/// Rows of the new chunk with the same template, or without one.
 #[derive(Default)]
 struct Share {
     plan: Plan,
-    /// Which rows of the old chunk had it.
+    /// Rows of the old chunk with the template.
     old: Vec<usize>,
-    /// Which of the new records have it.
+    /// New records with the template, as indices of `Editor::new`.
     new: Vec<usize>,
 }
 
-/// An edit under way.
+/// An edit in progress.
 struct Editor<'a> {
     packed: &'a Packed,
     new: Vec<New<'a>>,
-    /// Which of the new records have new keys.
+    /// Inserted records, as indices of `new`.
     inserted: Vec<usize>,
     layout: Layout,
 }
 
-/// The chunk with some changes, which must be sorted by [`Edit::order`] and those before one row by key, one for each key. `None` where it
-/// should be packed from its records.
+/// Applies edits, or returns `None` if the chunk should be packed from its records. The edits are
+/// those of [`super::edit`].
 pub(super) fn edited(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
     let packed = chunk.packed();
     let renewed =
@@ -160,7 +164,7 @@ impl<'a> Editor<'a> {
         Some(editor)
     }
 
-    /// Notes what becomes of a row; returns the next one.
+    /// Adds an edit to the layout and returns the next row of the old chunk.
     fn take(&mut self, edit: &'a Edit<'a>) -> usize {
         let layout = &mut self.layout;
         match edit {
@@ -206,7 +210,8 @@ impl<'a> Editor<'a> {
         self.new.push(New { record, meaning, template, cells });
     }
 
-    /// Which rows have which template, the first share those with none, and the template of each row. Templates without rows go.
+    /// Groups the rows by template, with those without a template first, and returns the new
+    /// template number of each row. Templates without rows are dropped.
     fn shares(&self) -> (Vec<(usize, Share)>, Vec<u64>) {
         let packed = self.packed;
         let old_templates = packed.numbers.template.all(&packed.bytes, packed.count);
@@ -243,7 +248,7 @@ impl<'a> Editor<'a> {
         (shares, templates.into_iter().map(|template| numbers[template]).collect())
     }
 
-    /// How many rows have a value that could have a template and has none.
+    /// Counts the rows without a template whose value could have one.
     fn misfits(&self, shares: &[(usize, Share)]) -> usize {
         let (mut value, mut ranges, mut count) = (Vec::new(), Vec::new(), 0);
         let verbatim = shares.iter().take(1).flat_map(|(_, share)| share.plan.pieces().iter().map(move |piece| (share, piece)));
@@ -262,7 +267,7 @@ impl<'a> Editor<'a> {
         count
     }
 
-    /// The bytes of the new chunk, in the order that `encode` has.
+    /// Writes the new chunk in the order of `encode`.
     fn write(&self, shares: &[(usize, Share)], templates: &[u64]) -> Vec<u8> {
         let (packed, rows) = (self.packed, &self.layout.rows);
         let mut out = Vec::with_capacity(packed.bytes.len() * 9 / 8);
@@ -308,7 +313,7 @@ impl<'a> Editor<'a> {
         self.layout.rows.numbers(&self.packed.bytes, old, self.packed.count, new)
     }
 
-    /// The numbers from the last sequence to the identity.
+    /// Appends the columns of numbers from the last sequence to the identity.
     fn put_stamps(&self, out: &mut Vec<u8>, last: &[u64]) {
         let numbers = &self.packed.numbers;
         let record = |new: usize| self.new[new].record;
@@ -361,7 +366,8 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// A column that stands alone, in the form that it has, or in a better one if that no longer fits.
+    /// Appends a column outside of templates. Keeps its form, or chooses a better one if that no
+    /// longer fits.
     fn put_plain(&self, out: &mut Vec<u8>, old: &Column, rows: usize, splice: &Splice<'_, '_>) {
         if !splice.put(out, old, rows, |_, _| &[]) {
             let old_cell = |row, cell: &mut Vec<u8>| old.append(Row { bytes: &self.packed.bytes, name: &[], index: row }, cell);
@@ -384,7 +390,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// A column of a template in a form that is chosen anew.
+    /// Appends a column of a template in a newly chosen form.
     fn put_chosen(&self, out: &mut Vec<u8>, template: &Template, at: usize, share: &Share, splice: &Splice<'_, '_>) {
         let name = |rank: usize, name: &mut Vec<u8>| self.packed.append_name(share.old[rank], name);
         let (name_bytes, name_lengths) = cells(&Splice { values: splice.names, ..*splice }, name);
@@ -415,7 +421,7 @@ impl<'a> Editor<'a> {
     }
 }
 
-/// All values of a column one after another, and how long each is.
+/// Returns all values of a column back to back, and the length of each.
 fn cells(splice: &Splice<'_, '_>, mut old: impl FnMut(usize, &mut Vec<u8>)) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(splice.plan.count()));
     for piece in splice.plan.pieces() {

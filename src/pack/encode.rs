@@ -1,4 +1,4 @@
-//! Records to the bytes of a chunk.
+//! The encoder: writes records as the bytes of a chunk.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use super::template::{HOLES_MAX, holes};
 use super::{FORM, TEMPLATES_MAX, digest, flag};
 use crate::model::{Record, Rejection};
 
-/// A template that fewer values than this share costs more than it saves.
+/// Minimum number of values per template. With fewer, a template costs more than it saves.
 const TEMPLATE_USES_MIN: usize = 3;
 
-/// Values of one template.
+/// Values with the same template.
 struct Shared<'a> {
-    /// A value of it, and where its holes are: what stands between them is the template.
+    /// One of the values. The template consists of the literals around its holes.
     sample: &'a [u8],
     holes: Vec<Range<usize>>,
     rows: Vec<usize>,
-    /// By hole, then by row.
+    /// Texts in the holes, by hole and then by row.
     columns: Vec<Vec<&'a [u8]>>,
 }
 
-/// The bytes of a chunk of these records, which are in key order.
+/// Encodes records, which must be in key order, as a chunk.
 pub(super) fn encode(noted: &[(&Record, Meaning)]) -> Vec<u8> {
     let records: Vec<&Record> = noted.iter().map(|(record, _)| *record).collect();
     let records = records.as_slice();
@@ -79,7 +79,8 @@ pub(super) fn flags(record: &Record, meaning: &Meaning) -> u64 {
         | meaning_flag(record, meaning)
 }
 
-/// The flag that says what is noted of a record for the indices: only what reads back the same.
+/// Returns the flag for a record's meaning. A meaning that would not read back unchanged is stored
+/// as unknown.
 fn meaning_flag(record: &Record, meaning: &Meaning) -> u64 {
     match meaning {
         Meaning::Nothing => flag::NOTHING,
@@ -95,7 +96,7 @@ pub(super) fn identity(meaning: &Meaning) -> u64 {
     }
 }
 
-/// The addresses of a node, or the name of the global service that a key has a share in.
+/// Returns the addresses of a node, or the name of the global service that an entry contributes to.
 pub(super) fn addresses(meaning: &Meaning) -> Vec<u8> {
     let addresses = match meaning {
         Meaning::Node { addresses } => addresses,
@@ -118,7 +119,8 @@ pub(super) fn addresses(meaning: &Meaning) -> Vec<u8> {
     packed
 }
 
-/// The numbers of the templates, the addresses of nodes, the templates with their columns, and the values that have none.
+/// Appends the template numbers, the column of addresses, the templates with their columns, and the
+/// values without a template.
 fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses: &[Vec<u8>]) {
     let mut shared = share(records);
     shared.retain(|shared| shared.rows.len() >= TEMPLATE_USES_MIN);
@@ -140,7 +142,6 @@ fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses
     put_column(out, &Rows { values: &verbatim, names: &[] }, &[]);
 }
 
-/// Groups values by template.
 fn share<'a>(records: &[&'a Record]) -> Vec<Shared<'a>> {
     let mut found: Vec<Shared<'a>> = Vec::new();
     let mut places: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
@@ -165,7 +166,8 @@ fn share<'a>(records: &[&'a Record]) -> Vec<Shared<'a>> {
     found
 }
 
-/// What stands between the holes, each part with its length, so that no two templates have one key.
+/// Returns the literals around the holes. Each has its length, so that different templates have
+/// different keys.
 fn template_key(value: &[u8], holes: &[Range<usize>]) -> Vec<u8> {
     let mut key = Vec::with_capacity(value.len());
     for literal in literals(value, holes) {
@@ -196,7 +198,7 @@ fn put_template(out: &mut Vec<u8>, shared: &Shared<'_>, names: &[&[u8]]) {
     }
 }
 
-/// Appends the last good value and the rejection of a record that has them.
+/// Appends the last good value and the rejection of a record, if it has them.
 pub(super) fn put_extra(out: &mut Vec<u8>, good_value: Option<&[u8]>, rejection: Option<&Rejection>) {
     if let Some(good_value) = good_value {
         put_text(out, good_value);

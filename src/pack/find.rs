@@ -1,4 +1,4 @@
-//! The search for the row of a key.
+//! Search for a key in a chunk.
 
 use std::cmp::Ordering;
 
@@ -7,10 +7,10 @@ use super::parts::Group;
 use crate::model::EntryKey;
 
 impl Chunk {
-    /// The row of a key, by binary search. Rows count from 0 in key order.
+    /// Returns the row of a key, by binary search. Rows count from 0 in key order.
     ///
     /// # Errors
-    /// The row before which the key belongs, where it is not there.
+    /// Returns the row before which the key would be inserted if it does not exist.
     pub fn find(&self, key: &EntryKey) -> Result<usize, usize> {
         let packed = self.packed();
         let order = |group: &Group| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));

@@ -1,4 +1,7 @@
-//! Chunks with what changed since they were packed, packed anew: those that can be are edited, or stay whole between others.
+//! Folding: packs chunks again with the changes since they were packed.
+//!
+//! A single chunk is edited in place if possible. New chunks that overlap nothing else are kept as
+//! they are.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,30 +10,32 @@ use std::sync::Arc;
 use super::{Chunk, Edit, Meaning, RECORDS_TARGET, build_noted, edit};
 use crate::model::{EntryKey, Record};
 
-/// A newer chunk of so many records stays whole where nothing else has a key among its own, as when a cluster is listed for the first time:
-/// half of what is aimed at. The tests' chunks are small.
+/// Minimum number of records of a newer chunk that is kept as it is, if nothing else has a key in
+/// its range. This is usual when a cluster is listed for the first time. Half of a full chunk; the
+/// tests use small chunks.
 const WHOLE_MIN: usize = if cfg!(test) { 8 } else { RECORDS_TARGET / 2 };
 
-/// Fewer than this between whole chunks are packed together with one of them, so that no small chunks stay behind.
+/// Fewer rows than this between kept chunks are packed together with one of them, so that no small
+/// chunks are left over.
 const BETWEEN_MIN: usize = if cfg!(test) { 4 } else { RECORDS_TARGET / 4 };
 
-/// A record, and what it means.
 type MeantRecord = (Arc<Record>, Meaning);
 
-/// What changed, by key: the newest record and what it means, or `None` where it is gone.
+/// Newest record by key, or `None` if the key was deleted.
 type Changes = BTreeMap<EntryKey, Option<MeantRecord>>;
 
-/// Some of what is folded, in key order.
+/// A part of the result, in key order.
 enum Run {
-    /// Stays as it is.
+    /// A chunk that is kept as it is.
     Whole(Chunk),
-    /// Is packed.
+    /// Records to pack.
     Loose(Vec<MeantRecord>),
 }
 
-/// Packs anew what chunks hold, with what changed since. The chunks must be in key order. `newer` are further ones, in any order of keys: each
-/// counts more than `chunks` and than those before it. `changes` count more than all: the newest record of each key, or `None` where
-/// it is gone. A changed key may lie outside of the chunks.
+/// Packs chunks again with everything that changed since. `chunks` must be in key order. `newer`
+/// are further chunks in any order of keys: each overrides `chunks` and the newer chunks before it.
+/// `changes` override all chunks: the newest record of each key, or `None` if it was deleted. A
+/// changed key may lie outside of the chunks.
 #[must_use]
 pub fn fold(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> Vec<Chunk> {
     let (whole, newer) = whole_and_others(chunks, newer, changes);
@@ -48,7 +53,7 @@ pub fn fold(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Opti
     runs(whole, merged(chunks, changes)).into_iter().flat_map(packed).collect()
 }
 
-/// The newer chunks that can stay whole, in key order, and the others.
+/// Splits the newer chunks into those that can be kept as they are, in key order, and the others.
 fn whole_and_others(chunks: &[Chunk], newer: &[Chunk], changes: &BTreeMap<EntryKey, Option<Arc<Record>>>) -> (Vec<Chunk>, Vec<Chunk>) {
     let is_alone = |chunk: &Chunk, others: &[&[Chunk]]| {
         let (first, last) = (chunk.first_key(), chunk.last_key());
@@ -81,7 +86,7 @@ fn row_of(chunk: &Chunk, row: usize) -> MeantRecord {
     (chunk.record(row).into(), chunk.meaning(row))
 }
 
-/// Changes as edits of a chunk.
+/// Converts changes to edits of a chunk.
 pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
     let edit = |(key, change): (&EntryKey, &'a Option<MeantRecord>)| match (chunk.find(key), change) {
         (Ok(row), Some((record, meaning))) => Some(Edit::Replace { row, record, meaning: meaning.clone() }),
@@ -92,7 +97,7 @@ pub(super) fn edits<'a>(chunk: &Chunk, changes: &'a Changes) -> Vec<Edit<'a>> {
     changes.iter().filter_map(edit).collect()
 }
 
-/// A record of every row, in key order.
+/// Decodes every row and applies the changes, in key order.
 fn merged(chunks: &[Chunk], changes: Changes) -> Vec<MeantRecord> {
     let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| row_of(chunk, row)));
     let mut merged: Vec<MeantRecord> = rows.filter(|(record, _)| !changes.contains_key(&record.key)).collect();
@@ -101,7 +106,8 @@ fn merged(chunks: &[Chunk], changes: Changes) -> Vec<MeantRecord> {
     merged
 }
 
-/// What is to be packed, with the chunks that stay whole where they belong, but for those that take in the few rows beside them.
+/// Puts the kept chunks between the records to pack. A chunk next to only a few records is packed
+/// with them.
 fn runs(whole: Vec<Chunk>, rows: Vec<MeantRecord>) -> Vec<Run> {
     let mut rows = rows.into_iter().peekable();
     let mut runs = Vec::new();
@@ -118,7 +124,7 @@ fn runs(whole: Vec<Chunk>, rows: Vec<MeantRecord>) -> Vec<Run> {
     runs
 }
 
-/// Adds what comes next, together with what is before it where either is a few rows.
+/// Appends a part, or joins it with the previous one if either has only a few records.
 fn push(runs: &mut Vec<Run>, next: Run) {
     let are_few = |run: &Run| matches!(run, Run::Loose(rows) if rows.len() < BETWEEN_MIN);
     if matches!(&next, Run::Loose(rows) if rows.is_empty()) {

@@ -1,4 +1,5 @@
-//! The fields of a record that indices are built of, noted in its chunk, so that a start decodes no value; and what else a chunk has by kind.
+//! Indexed fields of records. A chunk stores them, so that a start builds the indices without
+//! decoding values.
 
 use std::net::IpAddr;
 
@@ -6,33 +7,35 @@ use smol_str::SmolStr;
 
 use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
 
-/// The fields of a record that indices are built of.
+/// Indexed fields of a record's last usable value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
-    /// Not noted when the chunk was built: decode the record.
+    /// Not stored when the chunk was built: decode the record.
     Unknown,
-    /// It never had a usable value.
+    /// The record never had a usable value.
     Nothing,
-    /// An ip entry.
+    /// An ipcache entry.
     Ip {
-        /// What it stands for.
+        /// Prefix of the entry.
         prefix: ObjectPrefix,
-        /// The identity that it names, as a reader sees it.
+        /// Identity of the entry, as a reader sees it.
         identity: u32,
     },
     /// A node.
     Node {
-        /// Its addresses, in the order of the source.
+        /// Addresses of the node, in the order of the source.
         addresses: Vec<IpAddr>,
     },
-    /// An identity of this number.
+    /// An identity with this number.
     Identity(u32),
-    /// A service, a service export or an endpoint slice, and the global service that it has a share in.
+    /// A service, a service export or an endpoint slice, with the global service that it
+    /// contributes to.
     Service(Option<SmolStr>),
 }
 
 impl Meaning {
-    /// The meaning of a record that has its object, or never had a usable value; unknown of any other.
+    /// Returns the indexed fields of a record that has its object or never had a usable value. Any
+    /// other record is unknown.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         match record.object.as_deref() {
@@ -44,12 +47,13 @@ impl Meaning {
             Some(object @ (Object::Service(_) | Object::ServiceExport(_) | Object::EndpointSlice(_))) => {
                 Self::Service(object.shared_service(&record.key))
             }
-            // never in a record
+            // a record never has these
             Some(Object::Cluster(_) | Object::Finding(_)) => Self::Unknown,
         }
     }
 
-    /// Whether it reads back from a chunk as it is, beside this key: the chunk has no more of a prefix or number than the key.
+    /// Returns `true` if a chunk restores the value unchanged: it takes the prefix or number from
+    /// the key.
     pub(super) fn reads_back(&self, key: &EntryKey) -> bool {
         match (key.kind, self) {
             (kind @ (Kind::Ip | Kind::NodeIp), Self::Ip { prefix, .. }) => prefix_of_name(kind, &key.name) == Some(*prefix),
@@ -60,7 +64,7 @@ impl Meaning {
     }
 }
 
-/// The number of a kind in a chunk. What has no records is in none.
+/// Returns the number of a kind in a chunk. Kinds without records get one that no chunk has.
 pub(super) const fn kind_number(kind: Kind) -> u8 {
     match kind {
         Kind::Identity => 0,
@@ -74,7 +78,8 @@ pub(super) const fn kind_number(kind: Kind) -> u8 {
     }
 }
 
-/// What the name of an ip entry stands for: an address is a host, one with a length a CIDR.
+/// Parses the name of an ipcache entry: an address is a host, and an address with a length is a
+/// CIDR.
 pub(super) fn prefix_of_name(kind: Kind, name: &str) -> Option<ObjectPrefix> {
     if kind == Kind::NodeIp {
         return EntryKey::split_node_ip(name).map(|(_, prefix)| prefix);
@@ -82,7 +87,7 @@ pub(super) fn prefix_of_name(kind: Kind, name: &str) -> Option<ObjectPrefix> {
     ObjectPrefix::parse(name)
 }
 
-/// Addresses one after another: 4 and four bytes, or 6 and sixteen.
+/// Decodes addresses: each is 4 and four bytes, or 6 and sixteen.
 pub(super) fn read_addresses(packed: &[u8]) -> Vec<IpAddr> {
     let (mut addresses, mut rest) = (Vec::new(), packed);
     while let Some((ip, tail)) = match rest {

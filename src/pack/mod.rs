@@ -1,36 +1,42 @@
-//! About a thousand records in key order as one compact byte string: the form in which the mirror is held in memory and stored.
+//! Chunks: up to some thousand records in key order, packed into one compact byte string.
 //!
-//! Owns: which bytes stand for which records. Receives: records in key order, or bytes that may have been damaged in any way.
-//! Emits: [`Chunk`]s that give back any record, whole and alone, within microseconds; nothing is decoded that nobody asked for. Deliberately
-//! lacks: IO, the decoding of values (`wire`), and compression: the packed form is what stays in memory, and the store
-//! compresses it.
+//! The view keeps chunks in memory, and the store writes the same bytes, compressed. A [`Chunk`]
+//! decodes any single record within microseconds. Its bytes come from disk, so reading checks all
+//! of them. The module does no IO, decodes no Cilium values (`wire` does) and does not compress.
 //!
-//! Values are JSON of a few shapes, so they are cut into templates and columns (`template`, `column`); one that has no template is kept
-//! as it is. Whatever the bytes, they come back exactly.
+//! Most values are JSON of a few shapes. A value is cut into a template and the texts in its holes
+//! (`template`), and each hole becomes a column (`column`). A value without a template is kept as
+//! it is. Every value is restored byte for byte.
 //!
-//! # A chunk, byte by byte (form 1)
+//! # Layout of a chunk (form 1)
 //!
-//! `varint` is LEB128, `text` a varint length and that many bytes, `numbers` and `column` are described in `number` and `column`; a number
-//! in parentheses is a fixed length in bytes, little-endian.
+//! `varint` is LEB128. `text` is a varint length and that many bytes. The modules `number` and
+//! `column` describe `numbers` and `column`. A number in parentheses is a fixed length in bytes,
+//! little-endian.
 //!
-//! | field | what |
-//! |---|---|
-//! | form (1) | 1 |
-//! | varint | records, 1 to 4,096 |
-//! | (8) | the highest last sequence |
-//! | varint groups · groups × (kind (1), text cluster, varint records) | the scopes, in key order; kinds 0 identity, 1 ip, 2 node, 3 service, 4 endpoint slice, 5 service export, 6 ip derived from a node |
-//! | column | the keys' names, in order within each group |
-//! | numbers × 6 | last sequence; the same less the sequence of creation; version; mod revision; lease; the low 16 bits of the value's CRC-32 |
-//! | numbers | flags: 1 good value, 2 rejection, 4 without any usable value, 8 usable and noted for the indices, 16 held: the source has lost the key |
-//! | numbers | the identity that an ip entry names, where noted |
-//! | numbers | the template: 0 none, else its place |
-//! | column | where noted, a node's addresses: 4 and four bytes, or 6 and sixteen, each; of a service, export or slice the global service that it has a share in |
-//! | varint templates · templates × (varint holes, (holes + 1) × text, holes × column) | what stands between the holes, and what fills them in the rows of the template |
-//! | column | the values without a template |
-//! | for each record with flag 1 or 2 | flag 1: text good value; flag 2: text reason, time first seen, time last seen |
-//! | (4) | CRC-32 of all before |
+//! 1. form (1): 1
+//! 2. varint: number of records, 1 to 4,096
+//! 3. (8): highest last sequence
+//! 4. varint groups · groups × (kind (1), text cluster, varint records): the scopes, in key order.
+//!    Kinds: 0 identity, 1 ip, 2 node, 3 service, 4 endpoint slice, 5 service export, 6 ip derived
+//!    from a node
+//! 5. column: names of the keys, in order within each group
+//! 6. numbers × 6: last sequence; last sequence minus sequence of creation; version; mod revision;
+//!    lease; low 16 bits of the value's CRC-32
+//! 7. numbers: flags. 1 good value, 2 rejection, 4 without any usable value, 8 usable and with
+//!    indexed fields, 16 held
+//! 8. numbers: identity that an ipcache entry names, if the record has indexed fields
+//! 9. numbers: template. 0 none, otherwise its number from 1
+//! 10. column: indexed fields of a node, a list of 4 with four bytes or 6 with sixteen for each
+//!     address; and of a service, export or slice, the global service that it contributes to
+//! 11. varint templates · templates × (varint holes, (holes + 1) × text, holes × column): the
+//!     literals around the holes, and the texts in the holes for the rows of the template
+//! 12. column: the values without a template
+//! 13. for each record with flag 1 or 2: text good value if flag 1; text reason, time first seen,
+//!     time last seen if flag 2
+//! 14. (4): CRC-32 of everything before
 //!
-//! A time is (1) 0 or 1 for before 1970 · varint seconds · varint nanoseconds.
+//! A time is (1) 0, or 1 before 1970 · varint seconds · varint nanoseconds.
 
 mod bytes;
 mod choose;
@@ -58,46 +64,51 @@ pub use edit::Edit;
 pub use fold::fold;
 pub use meaning::Meaning;
 
-/// The form that this version writes and reads.
+/// Form that this version writes and reads.
 const FORM: u8 = 1;
 
-/// The bytes of a checksum.
+/// Length of the checksum in bytes.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// Records of a chunk: docs/develop/measurements.md §1 found 1,024 good for the disk, and such a chunk is edited within some 0.5 ms (§6).
+/// Number of records in a full chunk. 1,024 is a good size on disk (docs/develop/measurements.md
+/// §1), and editing such a chunk takes some 0.5 ms (§6).
 pub const RECORDS_TARGET: usize = 1_024;
 
-/// Records that a last chunk takes in so that no small chunk stays behind.
+/// Maximum number of records in the last chunk, which includes the remainder so that no small chunk
+/// is left over.
 const RECORDS_JOINED_MAX: usize = RECORDS_TARGET * 3 / 2;
 
-/// Records that a chunk may have when it is read: above what is written.
+/// Maximum number of records of a chunk that is read. It exceeds what this version writes.
 const RECORDS_MAX: usize = 4_096;
 
-/// Raw bytes of a chunk of large values: packed they are a third at most, as a rule less than [`STORED_LENGTH_MAX`].
+/// Maximum raw bytes of a full chunk. Packed values need at most a third, which is usually less
+/// than [`STORED_LENGTH_MAX`].
 const RAW_LENGTH_TARGET: usize = 400_000;
 
-/// Raw bytes up to which a last chunk takes in what is left over: else one that has come to be a little longer would leave a crumb behind, which joins
-/// its neighbour with the next change, and so on. Where the two are too long when packed, they are halved.
+/// Maximum raw bytes of the last chunk, which includes the remainder. Without this margin, a chunk
+/// that has grown a little would split off a tiny one, which would join its neighbour at the next
+/// change, and so on. A chunk that is too long when packed is halved.
 const RAW_LENGTH_JOINED_MAX: usize = RAW_LENGTH_TARGET * 3 / 2;
 
-/// A chunk is shorter than this, so that it fits below sled's limit of 131,052 B for a page with room for what the store adds
-/// (docs/develop/measurements.md §1.3). Only a single record that is longer makes a longer chunk ([`Chunk::is_oversize`]).
+/// Upper bound on the length of a chunk in bytes. It leaves the store some of sled's 131,052 B for
+/// a page (docs/develop/measurements.md §1.3). Only a chunk of a single longer record exceeds it
+/// ([`Chunk::is_oversize`]).
 pub const STORED_LENGTH_MAX: usize = 120_000;
 
-/// A 16-bit checksum of a value, by which a changed one is told from an equal one without a look at its columns: those are spread over the
-/// chunk, each in another cache line.
+/// Returns a 16-bit checksum of a value. It detects most changed values without reading the
+/// columns, which are spread over the chunk in separate cache lines.
 fn digest(value: &[u8]) -> u64 {
     u64::from(crc32fast::hash(value) & 0xffff)
 }
 
-/// More templates than this are not worth their index.
+/// Maximum number of templates in a chunk. More would not be worth their index.
 const TEMPLATES_MAX: usize = 255;
 
 /// Bits of a record's flags.
 mod flag {
     pub(super) const GOOD_VALUE: u64 = 1;
     pub(super) const REJECTION: u64 = 2;
-    /// The bits that hold how far a record's meaning is noted.
+    /// Mask of the bits that say what is known of the record's [`super::Meaning`].
     pub(super) const MEANING: u64 = 12;
     pub(super) const UNKNOWN: u64 = 0;
     pub(super) const NOTHING: u64 = 4;
@@ -105,16 +116,17 @@ mod flag {
     pub(super) const HELD: u64 = 16;
 }
 
-/// Packs records, which must be in key order without repetition. Each chunk has about [`RECORDS_TARGET`] of them and is shorter than
-/// [`STORED_LENGTH_MAX`], unless it is a single longer record.
+/// Packs records, which must be in key order and have distinct keys. Each chunk has about
+/// [`RECORDS_TARGET`] records and is shorter than [`STORED_LENGTH_MAX`], except for a single longer
+/// record.
 ///
-/// What [`Chunk::meaning`] says of a record is taken from its object; of one without an object the meaning stays unknown, and the
-/// reader of the chunk has to decode the value. [`build_noted`] and [`fold`] keep what was noted.
+/// [`Chunk::meaning`] of a record comes from its object. Without an object it is unknown, and the
+/// reader of the chunk has to decode the value. [`build_noted`] and [`fold`] keep a known meaning.
 pub fn build<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Chunk> {
     build_noted(records.into_iter().map(|record| (record, Meaning::of(record))))
 }
 
-/// Packs records as [`build`] does, with a meaning for each that need not come from its object.
+/// Packs records as [`build`] does, with a given meaning for each.
 pub fn build_noted<'a>(records: impl IntoIterator<Item = (&'a Record, Meaning)>) -> Vec<Chunk> {
     let records: Vec<(&Record, Meaning)> = records.into_iter().collect();
     debug_assert!(records.windows(2).all(|pair| pair[0].0.key < pair[1].0.key), "records must be in key order");
@@ -127,15 +139,16 @@ pub fn build_noted<'a>(records: impl IntoIterator<Item = (&'a Record, Meaning)>)
     chunks
 }
 
-/// A chunk with some edits, made without a record of every row. They must be sorted by [`Edit::order`], what comes before one row by key,
-/// and there may be one for each key. `None` where the chunk should be packed from its records: where too much of it changes, where it would
-/// become too large, and one time in sixteen, so that it stays about as short as packed from its records.
+/// Applies edits to a chunk without decoding every row. They must be sorted by [`Edit::order`],
+/// then by key, with at most one per key. Returns `None` if the chunk should be packed from its
+/// records instead: if too much of it changes, if it would become too large, and once in sixteen
+/// edits, which keeps it about as short as a freshly packed one.
 #[must_use]
 pub fn edit(chunk: &Chunk, edits: &[Edit<'_>]) -> Option<Chunk> {
     edit::edited(chunk, edits)
 }
 
-/// How many records the next chunk takes.
+/// Returns the number of records for the next chunk.
 fn piece_length(records: &[(&Record, Meaning)]) -> usize {
     let length = |(record, _): &(&Record, Meaning)| {
         record.key.name.len() + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len())
@@ -151,7 +164,7 @@ fn piece_length(records: &[(&Record, Meaning)]) -> usize {
     fitting.count().max(1)
 }
 
-/// Packs records into one chunk, or into as many as it takes to keep each short enough.
+/// Packs records into one chunk. Halves them until each chunk is short enough.
 fn pack(records: &[(&Record, Meaning)], chunks: &mut Vec<Chunk>) {
     let bytes = encode::encode(records);
     if bytes.len() >= STORED_LENGTH_MAX && records.len() > 1 {

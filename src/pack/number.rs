@@ -1,28 +1,30 @@
-//! A column of numbers: either as differences from the least of them in as few bytes as the largest difference needs (none where all
-//! are equal), or through a table of the distinct ones.
+//! A column of numbers.
 //!
-//! Bytes: `form (1) ·` form 0: `least (8) · width (1) · count × width`; form 1: `varint distinct · distinct × 8 · width (1) · count × width`.
+//! The numbers are stored as differences from the least, in as few bytes as the largest difference
+//! needs (none if all are equal), or as indices into a table of distinct numbers.
+//!
+//! Bytes: `form (1)`, then for form 0 `least (8) · width (1) · count × width`, and for form 1
+//! `varint distinct · distinct × 8 · width (1) · count × width`.
 
 use super::Malformed;
 use super::bytes::{Reader, all_fixed, fixed_at, put_fixed, put_varint, width_of};
 
-/// More distinct numbers than an index of one byte can name make no table.
+/// Maximum number of distinct numbers in a table, so that an index fits in one byte.
 const TABLE_LENGTH_MAX: usize = 256;
 
-/// Where numbers that were met are noted, a power of two: four times as many as are noted at most.
+/// Number of hash slots for finding distinct numbers, a power of two: four times the maximum length
+/// of a table.
 const DISTINCT_SLOTS: usize = 1_024;
 
 const PLAIN: u8 = 0;
 const TABLE: u8 = 1;
 
-/// A column that was checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Numbers {
     Plain { least: u64, start: u32, width: u8 },
     Table { table: u32, length: u32, start: u32, width: u8 },
 }
 
-/// Appends a column.
 pub(super) fn put_numbers(out: &mut Vec<u8>, values: &[u64]) {
     let least = values.iter().copied().min().unwrap_or(0);
     let most = values.iter().copied().max().unwrap_or(0);
@@ -42,7 +44,7 @@ pub(super) fn put_numbers(out: &mut Vec<u8>, values: &[u64]) {
     values.iter().for_each(|value| put_fixed(out, value - least, width));
 }
 
-/// The distinct numbers in order, if naming them is shorter than the differences.
+/// Returns the distinct numbers in order, if a table is shorter than the differences.
 fn worthwhile_table(values: &[u64], width: usize) -> Option<Vec<u64>> {
     if width < 2 {
         return None;
@@ -52,10 +54,11 @@ fn worthwhile_table(values: &[u64], width: usize) -> Option<Vec<u64>> {
     (table.len() * 8 + values.len() < values.len() * width).then_some(table)
 }
 
-/// The distinct numbers in any order; `None` where they are too many for a table. Every column of numbers is asked, so it is quick to say no.
+/// Returns the distinct numbers in any order, or `None` if a table cannot have so many. It runs for
+/// every column of numbers, so it must reject quickly.
 fn distinct(values: &[u64]) -> Option<Vec<u64>> {
     let mut table = Vec::new();
-    // for each number that was met, one more than its place in the table
+    // index in the table plus one, or 0 if the slot is empty
     let mut slots = [0_u16; DISTINCT_SLOTS];
     for value in values {
         // the upper bits of a product with a large odd number are well mixed
@@ -75,7 +78,7 @@ fn distinct(values: &[u64]) -> Option<Vec<u64>> {
 }
 
 impl Numbers {
-    /// Reads a column of `count` numbers and checks it.
+    /// Reads and checks a column of `count` numbers.
     pub(super) fn read(reader: &mut Reader<'_>, count: usize) -> Result<Self, Malformed> {
         match reader.byte()? {
             PLAIN => {
@@ -96,7 +99,7 @@ impl Numbers {
         }
     }
 
-    /// The number at an index below the count.
+    /// Returns the number at an index, which must be below the count.
     pub(super) fn at(self, bytes: &[u8], index: usize) -> u64 {
         match self {
             Self::Plain { least, start, width } => least.wrapping_add(fixed_at(bytes, start, width, index)),
@@ -107,7 +110,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers of all rows, of which there are `count`.
+    /// Returns the numbers of all rows. `count` is their number.
     pub(super) fn all(self, bytes: &[u8], count: usize) -> Vec<u64> {
         match self {
             Self::Plain { least, start, width } => {
@@ -121,7 +124,7 @@ impl Numbers {
         }
     }
 
-    /// Whether a number may be in the column: exact where there is a table.
+    /// Returns `false` if a number is not in the column. `true` is exact only with a table.
     pub(super) fn may_hold(self, bytes: &[u8], number: u64) -> bool {
         match self {
             Self::Plain { least, width, .. } => {
@@ -132,7 +135,7 @@ impl Numbers {
         }
     }
 
-    /// How many rows before this one have the same number.
+    /// Returns the number of earlier rows with the same number.
     pub(super) fn rank(self, bytes: &[u8], index: usize) -> usize {
         match self {
             Self::Plain { width: 0, .. } => index,

@@ -1,4 +1,4 @@
-//! The parts of a chunk that are checked and found once, when it is read.
+//! The parts of a chunk that are parsed and checked once, when it is read.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,10 +11,10 @@ use super::template::HOLES_MAX;
 use super::{Malformed, TEMPLATES_MAX, flag};
 use crate::model::{ClusterName, Kind, Rejection};
 
-/// The columns of numbers, one row a record.
+/// Columns of numbers, with one row per record.
 pub(super) struct NumberColumns {
     pub(super) last_sequence: Numbers,
-    /// The last sequence less that of creation.
+    /// Last sequence minus sequence of creation.
     pub(super) lifetime: Numbers,
     pub(super) version: Numbers,
     pub(super) revision: Numbers,
@@ -33,13 +33,13 @@ pub(super) struct Group {
     pub(super) end: usize,
 }
 
-/// A template: the literals between the holes of values, and a column for each hole.
+/// A template: the literals around the holes, and a column for each hole.
 pub(super) struct Template {
     pub(super) literals: Box<[Span]>,
     pub(super) columns: Box<[Column]>,
 }
 
-/// The last good value and the rejection of a record that has either.
+/// Last good value and rejection of a record that has either.
 pub(super) struct Extra {
     pub(super) row: usize,
     pub(super) good_value: Option<Span>,
@@ -47,7 +47,7 @@ pub(super) struct Extra {
 }
 
 impl Template {
-    /// How many bytes a value has at most, where names have so many at most.
+    /// Returns an upper bound on the length of a value, if names have at most `name` bytes.
     pub(super) fn longest(&self, name: usize) -> usize {
         let mut columns: Vec<usize> = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
@@ -57,9 +57,9 @@ impl Template {
         self.literals.iter().map(|literal| literal.length()).sum::<usize>() + columns.iter().sum::<usize>()
     }
 
-    /// Appends what fills a hole.
+    /// Appends the text in a hole.
     pub(super) fn append(&self, mut column: usize, row: Row<'_>, out: &mut Vec<u8>) {
-        // each step leads to an earlier column, so there is an end
+        // each step leads to an earlier column, so the loop ends
         while let Some(earlier) = self.columns[column].same_as(row.index) {
             column = earlier;
         }

@@ -1,4 +1,5 @@
-//! Rows of a chunk as the ring's announcements keep them: one row each, decoded later if at all.
+//! Access to single rows of a chunk. An announcement keeps a chunk and a row, and decodes the
+//! record only if a reader needs it.
 
 use std::sync::Arc;
 
@@ -6,13 +7,14 @@ use super::chunk::{Chunk, Packed};
 use crate::model::{Record, Rows};
 
 impl Chunk {
-    /// Its records by row, for rooms that know nothing of the packed form.
+    /// Returns the records by row, for rooms that do not know the packed form.
     #[must_use]
     pub fn rows(&self) -> Arc<dyn Rows> {
         Arc::clone(&self.0) as Arc<dyn Rows>
     }
 
-    /// How many bytes the value of a row has at most; `None` where its last usable value may be another.
+    /// Returns an upper bound on the length of a row's value in bytes. `None` if its last usable
+    /// value can differ from the newest.
     #[must_use]
     pub fn value_length_max(&self, row: usize) -> Option<usize> {
         self.0.extra(row).is_none().then_some(self.0.value_length_max)

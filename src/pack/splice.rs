@@ -1,5 +1,7 @@
-//! A column with some rows put in, replaced or taken out, in the form that it has: what stays is copied as it stands, without a look at each
-//! value. Where the form no longer fits, the column says so, and the edit chooses a form anew (`choose`).
+//! A column with rows inserted, replaced or removed, in its current form.
+//!
+//! Unchanged rows are copied without inspecting each value. If the form no longer fits, the edit
+//! chooses another (`choose`).
 
 use std::ops::Range;
 
@@ -11,7 +13,7 @@ use super::column::{
 };
 use super::number::{Numbers, put_numbers};
 
-/// The new values from which it is worth asking whether they are the same few.
+/// Minimum number of new values for the check whether they repeat.
 const REPEATS_MIN: usize = 8;
 
 /// A part of a new column.
@@ -19,33 +21,31 @@ const REPEATS_MIN: usize = 8;
 pub(super) enum Piece {
     /// Rows of the old column.
     Kept(Range<usize>),
-    /// One of the values that are new, by its place among them.
+    /// A new value, as an index into the new values.
     New(usize),
 }
 
-/// The rows of a new column, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plan {
     pieces: Vec<Piece>,
     count: usize,
 }
 
-/// A column to be made of an old one.
+/// A new column in terms of an old one.
 pub(super) struct Splice<'s, 'a> {
-    /// The old chunk.
+    /// Bytes of the old chunk.
     pub(super) bytes: &'a [u8],
     pub(super) plan: &'s Plan,
-    /// The values that are new.
     pub(super) values: &'s [&'a [u8]],
-    /// The name in the key of each of them; empty where the column does not look at names.
+    /// Name in the key of each new value. Empty if the column does not depend on names.
     pub(super) names: &'s [&'a [u8]],
 }
 
-/// Rows that do not have what the form says, with their values.
+/// Rows that do not fit the form, with their values.
 type Exceptions<'a> = Vec<(usize, &'a [u8])>;
 
 impl Plan {
-    /// Adds old rows.
+    /// Appends rows of the old column.
     pub(super) fn keep(&mut self, rows: Range<usize>) {
         if rows.is_empty() {
             return;
@@ -57,13 +57,12 @@ impl Plan {
         }
     }
 
-    /// Adds a new row.
+    /// Appends a new row.
     pub(super) fn add(&mut self, new: usize) {
         self.count += 1;
         self.pieces.push(Piece::New(new));
     }
 
-    /// How many rows there are.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -72,7 +71,7 @@ impl Plan {
         &self.pieces
     }
 
-    /// The numbers that the rows have in a column of numbers, which had `rows` rows.
+    /// Returns the new rows of a column of numbers, which had `rows` rows before.
     pub(super) fn numbers(&self, bytes: &[u8], old: Numbers, rows: usize, new: impl Fn(usize) -> u64) -> Vec<u64> {
         let old = old.all(bytes, rows);
         let mut numbers = Vec::with_capacity(self.count);
@@ -87,8 +86,9 @@ impl Plan {
 }
 
 impl<'a> Splice<'_, 'a> {
-    /// Appends the new column in the form of the old one, which had `rows` rows. Says whether that was possible, and appends nothing where
-    /// it was not. `earlier` is what a new value's row has in an earlier column of the template.
+    /// Appends the new column in the form of the old one, which had `rows` rows. Returns `false`
+    /// and appends nothing if the form does not fit. `earlier` returns the value of a new row in an
+    /// earlier column of the template.
     pub(super) fn put(&self, out: &mut Vec<u8>, old: &Column, rows: usize, earlier: impl Fn(usize, usize) -> &'a [u8]) -> bool {
         let length = out.len();
         let exceptions = self.put_body(out, old, rows, earlier);
@@ -129,7 +129,7 @@ impl<'a> Splice<'_, 'a> {
             Form::Uuid(start) => self.put_arrays(out, (UUID, start), old, parse_uuid)?,
             Form::Table(table) => {
                 out.push(TABLE);
-                // with more of them, another form is shorter
+                // with more distinct texts, another form is shorter
                 let distinct = self.put_table(out, table, value);
                 (distinct * 2 <= self.plan.count).then(Vec::new)?
             }
@@ -149,13 +149,15 @@ impl<'a> Splice<'_, 'a> {
         })
     }
 
-    /// Whether the new values are the same few, as where all rows come to have the same: then they may need no text each.
+    /// Returns `true` if the new values repeat, for instance because all rows get the same value.
+    /// Then another form may need no text per row.
     fn repeats(&self) -> bool {
         let distinct: TextMap<'_, ()> = self.values.iter().map(|value| (*value, ())).collect();
         self.values.len() >= REPEATS_MIN && distinct.len() * 4 <= self.values.len()
     }
 
-    /// The old exceptions that stay, and what is new and does not fit. `None` where they are too many.
+    /// Returns the remaining old exceptions and the new values that do not fit, or `None` if there
+    /// are too many.
     fn exceptions(&self, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
         let (mut row, mut found) = (0, Vec::new());
         for piece in &self.plan.pieces {
@@ -176,7 +178,7 @@ impl<'a> Splice<'_, 'a> {
         (found.len() * ROWS_PER_EXCEPTION <= self.plan.count).then_some(found)
     }
 
-    /// The form alone.
+    /// Appends only the number of the form.
     fn put_bare(&self, out: &mut Vec<u8>, form: u8, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
         let exceptions = self.exceptions(old, fits)?;
         out.push(form);
@@ -186,13 +188,13 @@ impl<'a> Splice<'_, 'a> {
     fn put_decimal(&self, out: &mut Vec<u8>, old: &Column, numbers: Numbers, rows: usize) -> Option<Exceptions<'a>> {
         let parsed: Vec<Option<u64>> = self.values.iter().map(|value| parse_decimal(value)).collect();
         let exceptions = self.put_bare(out, DECIMAL, old, |new| parsed[new].is_some())?;
-        // the filler repeats what is there, so that it widens nothing
+        // the filler is one of the values, so that it does not widen the column
         let filler = numbers.at(self.bytes, 0);
         put_numbers(out, &self.plan.numbers(self.bytes, numbers, rows, |new| parsed[new].unwrap_or(filler)));
         Some(exceptions)
     }
 
-    /// Values of a fixed length one after another, from `start` on.
+    /// Appends a column of values with a fixed length. The old values begin at `start`.
     fn put_arrays<const LENGTH: usize>(
         &self,
         out: &mut Vec<u8>,
@@ -212,7 +214,8 @@ impl<'a> Splice<'_, 'a> {
         Some(exceptions)
     }
 
-    /// The texts of a table that are still in use and those that are new, and which of them each row has. Returns how many they are.
+    /// Appends the texts that are still used, the new texts, and the index of each row. Returns the
+    /// number of texts.
     fn put_table(&self, out: &mut Vec<u8>, table: Table, part: impl Fn(usize) -> &'a [u8]) -> usize {
         let (texts, prefix) = (table.texts, table.texts.prefix.of(self.bytes));
         let ends = texts.all_ends(self.bytes);
@@ -258,7 +261,7 @@ impl<'a> Splice<'_, 'a> {
         let (prefix, ends) = (texts.prefix.of(self.bytes), texts.all_ends(self.bytes));
         let new = |piece: &Piece| if let Piece::New(new) = piece { Some(part(*new)) } else { None };
         let shared = self.plan.pieces.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_length(prefix, text)]);
-        // what stands before each old text from now on
+        // the part of the old prefix that is no longer shared precedes each old text
         let before = &prefix[shared.len()..];
         let total: usize = self
             .plan
@@ -302,7 +305,7 @@ impl<'a> Splice<'_, 'a> {
     }
 }
 
-/// Texts of these lengths that stand one after another.
+/// Splits bytes into consecutive texts of the given lengths.
 pub(super) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
     let mut rest = bytes;
     let mut next = |length: &usize| {

@@ -1,28 +1,29 @@
-//! Cuts a value into what its neighbours share and what is its own: literals and holes.
+//! Templates: cuts a value into literals, which neighbouring values share, and holes.
 //!
-//! In JSON a hole is what stands between the quotes of a text, and a run of digits outside of texts; keys are literal, but for
-//! addresses, by which services name backends. In labels (`source:key=value;…`) a hole is what stands behind `=`. Cutting loses
-//! nothing: literal, hole, literal … literal in a row are the value again, whatever bytes it has.
+//! In JSON, a hole is the content of a string, or a run of digits outside of strings. Keys are
+//! literals, except for addresses, by which services name their backends. In labels
+//! (`source:key=value;…`), a hole is the part after `=`. The literals and holes in order are the
+//! value again, whatever bytes it has.
 
 use std::ops::Range;
 
-/// A value with more holes than this is kept as it is: a node has some 40.
+/// Maximum number of holes. A value with more is kept as it is; a node has some 40.
 pub(super) const HOLES_MAX: usize = 128;
 
-/// How a zstd frame begins, as endpoint slices do (RFC 8878, 3.1.1).
+/// First bytes of a zstd frame, which is the format of endpoint slices (RFC 8878, section 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
-/// Finds the holes of a value, in order; `None` where there is nothing to gain.
+/// Finds the holes of a value, in order. `None` if a template would not help.
 pub(super) fn holes(value: &[u8], found: &mut Vec<Range<usize>>) -> Option<()> {
     found.clear();
-    // a frame has no parts that its neighbours share
+    // neighbouring frames have no parts in common
     if value.starts_with(&ZSTD_MAGIC) {
         return None;
     }
     if value.first() == Some(&b'{') { json_holes(value, found) } else { label_holes(value, found) }
 }
 
-/// The end of a text that begins at `start`, behind its opening quote.
+/// Returns the end of a string whose content begins at `start`.
 fn text_end(value: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
@@ -63,7 +64,8 @@ fn json_holes(value: &[u8], found: &mut Vec<Range<usize>>) -> Option<()> {
     Some(())
 }
 
-/// Whether a key is an address rather than a field's name. Being wrong costs some bytes and nothing else.
+/// Returns `true` if a key is an address and not a field's name. A wrong result only costs some
+/// bytes.
 fn names_address(key: &[u8]) -> bool {
     key.first().is_some_and(u8::is_ascii_digit) || key.windows(2).any(|pair| pair == b"::")
 }

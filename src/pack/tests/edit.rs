@@ -1,10 +1,11 @@
-//! A chunk that is edited holds what one packed from the records holds, and stays about as short.
+//! Tests of edits: an edited chunk has the same records as one packed from them, and is about as
+//! short.
 
 use super::*;
 use crate::pack::fold::{all_changes, edits};
 use crate::pack::meaning::prefix_of_name;
 
-/// What a chunk should hold.
+/// Expected content of a chunk.
 type Model = BTreeMap<EntryKey, (Record, Meaning)>;
 
 fn random_meaning(key: &EntryKey, random: &mut StdRng) -> Meaning {
@@ -14,7 +15,7 @@ fn random_meaning(key: &EntryKey, random: &mut StdRng) -> Meaning {
     match key.kind {
         Kind::Ip | Kind::NodeIp => {
             let identity = random.random_range(1..70_000);
-            // a name that is not the prefix must not be noted
+            // a name that is not the prefix must not be stored as one
             let known = prefix_of_name(key.kind, &key.name).filter(|_| random.random_ratio(19, 20));
             let other = ObjectPrefix { net: "10.0.0.0/8".parse().unwrap(), host: false };
             Meaning::Ip { prefix: known.unwrap_or(other), identity }
@@ -37,7 +38,7 @@ fn held(chunks: &[Chunk]) -> Vec<(Record, Meaning)> {
     chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
 }
 
-/// One random change of what a chunk holds, as an edit and in the model.
+/// A random change of a chunk, as an edit and in the model.
 enum Step {
     Put(Record, Meaning),
     Remove(EntryKey),
@@ -55,7 +56,7 @@ fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in
             0 if random.random() => Step::Remove(key.clone()),
             0 => Step::Restamp(key.clone(), fresh.source),
             1 => Step::Put(fresh.clone(), random_meaning(&fresh.key, random)),
-            // another kind's value in some cases, which is as odd as it gets
+            // sometimes another kind's value, which is the oddest case
             2 => Step::Put(Record { key: key.clone(), ..fresh }, meaning),
             _ => {
                 let (_, value) = usual(key.kind, random);
@@ -89,7 +90,8 @@ fn take_steps(model: &mut Model, steps: BTreeMap<EntryKey, Step>) {
     }
 }
 
-/// Edits a chunk again and again, and holds each result against one packed from the records. Returns how many were edited in place.
+/// Edits a chunk repeatedly and compares each result with one packed from the records. Returns the
+/// number of edits in place.
 fn edit_again_and_again(seed: u64) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
     let one_hostile_in = [5, 40, 1_000_000][random.random_range(0..3)];
@@ -134,7 +136,7 @@ fn an_edited_chunk_holds_what_one_packed_from_the_records_holds() {
     assert!(edited > 160, "only {edited} were edited");
 }
 
-/// The lives above never make a chunk that long.
+/// The random edits above never produce a chunk that long.
 #[test]
 fn what_would_be_too_long_for_the_store_is_not_edited() {
     let mut random = StdRng::seed_from_u64(7);
@@ -151,7 +153,7 @@ fn what_would_be_too_long_for_the_store_is_not_edited() {
         }
     }
     assert_eq!(long, 0);
-    // some are packed anew in any case
+    // some chunks are packed from their records anyway
     assert!(short > 25, "only {short} of 40 were edited");
 }
 
@@ -173,7 +175,7 @@ fn what_is_folded_is_what_the_records_are_whichever_way_it_is_done() {
                     _ => changes.insert(record.key.clone(), Some(Arc::new(record))),
                 };
             }
-            // of what changed, some is packed already, and some of that has changed again
+            // some changes are packed already, and some of those have changed again
             let mut packed = |count| -> BTreeMap<EntryKey, Record> {
                 let records = random_records(&mut random, count, 30).into_iter();
                 records.map(|record| (record.key.clone(), record)).collect()
@@ -195,7 +197,8 @@ fn what_is_folded_is_what_the_records_are_whichever_way_it_is_done() {
     }
 }
 
-/// An address' value in a mesh whose ways change with time: new sets of pods, new hosts, and from some time on a field that was not there.
+/// Returns an address's value in a mesh that drifts: new sets of pods and new hosts, and later a
+/// field that did not exist before.
 fn drifting(key: &EntryKey, time: u32, random: &mut StdRng) -> Vec<u8> {
     let (set, host) = (time / 40 + random.random_range(0..30), time / 100 + random.random_range(0..60));
     let field = if time > 300 && random.random_ratio(time.min(600) - 300, 300) { r#","Zone":"a""# } else { "" };
@@ -253,7 +256,7 @@ fn a_chunk_that_is_folded_a_thousand_times_stays_as_short_as_one_packed_from_the
     }
     assert_eq!(chunks.iter().flat_map(Chunk::records).collect::<Vec<_>>(), model.into_values().collect::<Vec<_>>());
     assert!(edited > 800, "only {edited} of 1000 were edited");
-    // a form that no longer suits a column stays until the next time that all is packed anew
+    // a form that no longer suits a column stays until the chunk is packed from its records
     assert!(longest < 1_300, "{longest} thousandths of what it need be at worst");
     assert!(all_folded * 100 < all_fresh * 106, "{all_folded} B in place of {all_fresh} B over all");
 }

@@ -1,10 +1,11 @@
-//! What is folded is what the records are, and a chunk that nothing else has a key in is not packed again.
+//! Tests of folding: the result has the expected records, and a chunk that overlaps nothing else is
+//! kept.
 
 use std::ops::Range;
 
 use super::*;
 
-/// Records of one of many clusters, in key order.
+/// Returns records of one of many clusters, by key.
 fn records_of(number: u32, names: Range<u32>, random: &mut StdRng) -> BTreeMap<EntryKey, Record> {
     let cluster = ClusterName::parse(&format!("c{number}")).unwrap();
     let key = |name: u32| EntryKey::new(Kind::Ip, cluster.clone(), format!("10.0.{name}.1"));
@@ -16,7 +17,7 @@ fn chunk_of(records: &BTreeMap<EntryKey, Record>) -> Chunk {
     chunk
 }
 
-/// The lengths of chunks, and whether each is one of these.
+/// Returns the length of each chunk, and whether it is one of `newer`.
 fn described(folded: &[Chunk], newer: &[Chunk]) -> Vec<(usize, bool)> {
     folded.iter().map(|chunk| (chunk.len(), newer.iter().any(|newer| newer.stored() == chunk.stored()))).collect()
 }

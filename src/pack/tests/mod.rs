@@ -1,4 +1,4 @@
-//! What is packed comes back whole, and damage is told.
+//! Tests of packing: every record is restored, and damage is detected.
 
 mod edit;
 mod fold;
@@ -42,7 +42,7 @@ fn cluster(number: u32) -> ClusterName {
     ClusterName::parse(["eu", "eu-west", "paris", "a"][number as usize % 4]).unwrap()
 }
 
-/// Values as agents write them.
+/// Returns a name and a value as agents write them.
 fn usual(kind: Kind, random: &mut StdRng) -> (String, Vec<u8>) {
     let number: u32 = random.random_range(0..4_000);
     let (low, high) = (number % 250, number / 250);
@@ -86,7 +86,7 @@ fn usual(kind: Kind, random: &mut StdRng) -> (String, Vec<u8>) {
     }
 }
 
-/// A value that is almost, or not at all, what agents write.
+/// Damages a value, or replaces it by something that agents never write.
 fn hostile(mut value: Vec<u8>, random: &mut StdRng) -> Vec<u8> {
     match random.random_range(0..9) {
         0 => Vec::new(),
@@ -113,7 +113,7 @@ fn hostile(mut value: Vec<u8>, random: &mut StdRng) -> Vec<u8> {
 fn random_records(random: &mut StdRng, count: usize, one_hostile_in: u32) -> Vec<Record> {
     let mut records = BTreeMap::new();
     for _ in 0..count {
-        // most are addresses
+        // most records are ipcache entries
         let kind = Kind::STORED.get(random.random_range(0..14)).copied().unwrap_or(Kind::Ip);
         let (name, mut value) = usual(kind, random);
         if random.random_ratio(1, one_hostile_in) {
@@ -171,7 +171,7 @@ fn records_come_back_whole_whatever_they_hold() {
     }
 }
 
-/// A column of addresses has zeros where a name is none.
+/// A row of an IPv4 column that is an exception has a filler, which must not be read as an address.
 #[test]
 fn a_name_between_addresses_is_found_and_not_taken_for_one() {
     let mut random = StdRng::seed_from_u64(9);
@@ -187,7 +187,7 @@ fn a_name_between_addresses_is_found_and_not_taken_for_one() {
     assert_eq!(chunks[0].find(&key("0.0.0.0")), Err(0));
 }
 
-/// Keys that are there, others, and of clusters and kinds that are not.
+/// The keys looked up exist, or differ in name, cluster or kind.
 #[test]
 fn the_row_of_a_key_is_found_where_there_is_one() {
     let mut random = StdRng::seed_from_u64(10);
